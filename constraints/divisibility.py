@@ -1,0 +1,168 @@
+"""Rules that cut a dimension of the model into equal parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.rule import shape_rule
+
+_MEGATRON_ARGUMENTS = "Megatron-LM core 0.19, training/arguments.py, validate_args"
+_MEGATRON_CONFIG = "Megatron-LM core 0.19, transformer_config.py, TransformerConfig"
+
+# Widths and tokens per rank of a low-precision GEMM must be multiples of these.
+_WIDTH_MULTIPLES: Mapping[str, int] = {"fp8": 16, "mxfp8": 32, "nvfp4": 16}
+_TOKEN_MULTIPLES: Mapping[str, int] = {"fp8": 8, "mxfp8": 32, "nvfp4": 16}
+
+
+@shape_rule(
+    "heads-by-tp",
+    "tp divides the attention heads: each rank computes whole heads",
+    source=f"{_MEGATRON_CONFIG}; torchtitan, nanotron and DeepSpeed AutoTP demand the same",
+    wording=lambda ctx: f"tp must divide {ctx.model.heads} heads",
+)
+def heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask:
+    return divides(columns["tp"], ctx.model.heads)
+
+
+def _kv_heads_wording(ctx: RuleContext) -> str:
+    wanted = {
+        "multiple-or-divisor": "divide or be a multiple of",
+        "tp-divides": "divide",
+        "none": "not heed",
+    }[ctx.framework.kv_heads_rule]
+    return f"{ctx.framework.name}: tp must {wanted} {ctx.model.kv_heads} key/value heads"
+
+
+@shape_rule(
+    "kv-heads-by-tp",
+    "key/value heads are cut by tp, or (Megatron) copied when tp is a multiple of them",
+    source=f"{_MEGATRON_ARGUMENTS} (query groups); pytorch/torchtitan PR 4016; "
+    "nanotron models/qwen.py (kv heads >= tp)",
+    wording=_kv_heads_wording,
+)
+def kv_heads_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    tp, kv_heads = columns["tp"], ctx.model.kv_heads
+    # MLA's keys and values come from one latent for all heads: heads-by-tp covers it.
+    if ctx.framework.kv_heads_rule == "none" or ctx.model.has_mla:
+        return True
+    cut = divides(tp, kv_heads)
+    if ctx.framework.kv_heads_rule == "multiple-or-divisor":
+        mask: Mask = cut | (tp % kv_heads == 0)
+        return mask
+    return cut
+
+
+def _ffn_wording(ctx: RuleContext) -> str:
+    widths = {"FFN": ctx.model.ffn, "shared experts": ctx.model.shared_ffn}
+    cut = [f"{width:,} ({what})" for what, width in widths.items() if width]
+    return f"tp must divide {' and '.join(cut)}" if cut else "no dense FFN to cut: any tp"
+
+
+@shape_rule(
+    "ffn-by-tp",
+    "tp divides the width of the dense FFN and of the shared experts",
+    source="Shoeybi et al. 2019, arXiv 1909.08053, section 3; "
+    "Megatron-LM core 0.19, tensor_parallel/layers.py (divide)",
+    wording=_ffn_wording,
+)
+def ffn_by_tp(columns: Columns, ctx: RuleContext) -> Mask:
+    tp = columns["tp"]
+    return divides(tp, ctx.model.ffn) & divides(tp, ctx.model.shared_ffn)
+
+
+@shape_rule(
+    "vocabulary-by-tp",
+    "tp divides the vocabulary where the framework does not pad it",
+    source="Megatron-LM pads to --make-vocab-size-divisible-by times tp, nanotron to tp; "
+    "torchtitan and DeepSpeed do not pad",
+    wording=lambda ctx: (
+        f"{ctx.framework.name} does not pad: tp must divide {ctx.model.vocab:,} vocabulary entries"
+    ),
+)
+def vocabulary_by_tp(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    return ctx.framework.vocabulary_padded or divides(columns["tp"], ctx.model.vocab)
+
+
+@shape_rule(
+    "sequence-by-cp",
+    "2·cp divides the sequence: a causal mask is balanced by giving each rank an early and "
+    "a late slice",
+    source=f"{_MEGATRON_ARGUMENTS}; torchtitan distributed/parallel_dims.py, seq_len_divisor",
+    wording=lambda ctx: f"2·cp must divide {ctx.model.seq:,} tokens of sequence",
+)
+def sequence_by_cp(columns: Columns, ctx: RuleContext) -> Mask:
+    cp = columns["cp"]
+    mask: Mask = (cp == 1) | divides(2 * cp, ctx.model.seq)
+    return mask
+
+
+@shape_rule(
+    "sequence-by-tp-cp",
+    "under sequence parallelism tp divides the slice of the sequence that cp leaves to a rank",
+    source=f"Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.2; {_MEGATRON_ARGUMENTS}; "
+    "torchtitan distributed/parallel_dims.py, seq_len_divisor",
+    wording=lambda ctx: f"tp·cp must divide {ctx.model.seq:,} tokens of sequence",
+)
+def sequence_by_tp_cp(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.sequence_parallel == "never":
+        return True
+    return divides(columns["tp"] * columns["cp"], ctx.model.seq)
+
+
+@shape_rule(
+    "experts-by-ep",
+    "ep divides the experts: each rank holds the same number",
+    source=_MEGATRON_ARGUMENTS,
+    wording=lambda ctx: f"ep must divide {ctx.model.experts} experts",
+)
+def experts_by_ep(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    return ctx.model.experts == 0 or divides(columns["ep"], ctx.model.experts)
+
+
+@shape_rule(
+    "expert-ffn-by-etp",
+    "etp divides the width of a routed expert",
+    source="Megatron-LM core 0.19, transformer/moe/experts.py",
+    wording=lambda ctx: f"etp must divide {ctx.model.moe_ffn:,} (width of one expert)",
+)
+def expert_ffn_by_etp(columns: Columns, ctx: RuleContext) -> Mask:
+    return divides(columns["etp"], ctx.model.moe_ffn)
+
+
+@shape_rule(
+    "experts-fill-stage",
+    "ep·etp divides dp·cp·tp: the experts are spread over the ranks of one pipeline stage",
+    source="Megatron-LM core 0.19, parallel_state.py (checked only at run time); "
+    "torchtitan distributed/parallel_dims.py",
+    wording=lambda ctx: (
+        f"ep·etp must divide dp·cp·tp, the GPUs of one stage (pp=1: {ctx.cluster.num_gpus:,})"
+    ),
+)
+def experts_fill_stage(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001
+    stage = columns["dp"] * columns["cp"] * columns["tp"]
+    return divides(columns["ep"] * columns["etp"], stage)
+
+
+@shape_rule(
+    "low-precision-multiple",
+    "low-precision GEMMs need widths and tokens per rank that are multiples of their block",
+    source="Transformer Engine 2, pytorch/utils.py (fp8: 16 wide, 8 tokens) and block sizes of "
+    "MXFP8 (32) and NVFP4 (16): OCP Microscaling Formats 1.0, table 1; arXiv 2509.25149",
+    wording=lambda ctx: (
+        f"{ctx.precision}: widths per rank must be multiples of "
+        f"{_WIDTH_MULTIPLES.get(ctx.precision, 1)}, tokens per rank of "
+        f"{_TOKEN_MULTIPLES.get(ctx.precision, 1)}"
+    ),
+)
+def low_precision_multiple(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.precision not in _WIDTH_MULTIPLES:
+        return True
+    model, multiple = ctx.model, _WIDTH_MULTIPLES[ctx.precision]
+    tp_blocks, etp_blocks = columns["tp"] * multiple, columns["etp"] * multiple
+    by_tp = (model.query_width, model.ffn, model.shared_ffn)
+    tokens = columns["mbs"] * model.seq
+    mask = divides(columns["cp"] * _TOKEN_MULTIPLES[ctx.precision], tokens)
+    for width in by_tp:
+        mask &= divides(tp_blocks, width)
+    return mask & divides(etp_blocks, model.moe_ffn) & (model.hidden % multiple == 0)

@@ -1,0 +1,135 @@
+"""Rules on what a framework can express."""
+
+from __future__ import annotations
+
+from constraints.context import Columns, Mask, RuleContext
+from constraints.rule import ShapeRule, shape_rule
+
+_PROFILES = "the framework's profile, planner/frameworks"
+
+
+def _capability(capability: str, degree: str, what: str) -> ShapeRule:
+    """A degree stays 1 where the framework lacks the capability (a field of Capabilities)."""
+
+    def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
+        return bool(getattr(ctx.framework, capability)) or columns[degree] == 1
+
+    return ShapeRule(
+        name=f"{capability}-supported",
+        sentence=f"{degree} > 1 needs a framework with {what}",
+        source=_PROFILES,
+        test=test,
+        wording=lambda ctx: f"{ctx.framework.name} has no {what}: {degree} must be 1",
+    )
+
+
+tensor_supported = _capability("tensor", "tp", "tensor parallelism")
+pipeline_supported = _capability("pipeline", "pp", "pipeline parallelism")
+interleaving_supported = _capability("interleaved", "vpp", "interleaved schedule")
+context_supported = _capability("context", "cp", "context parallelism")
+expert_supported = _capability("expert", "ep", "expert parallelism")
+
+
+@shape_rule(
+    "experts-needed",
+    "ep and etp are 1 in a model without experts",
+    source="Megatron-LM core 0.19, training/arguments.py, validate_args",
+    wording=lambda ctx: "the model has no experts: ep and etp must be 1",  # noqa: ARG005
+)
+def experts_needed(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    return ctx.model.experts > 0 or ((columns["ep"] == 1) & (columns["etp"] == 1))
+
+
+@shape_rule(
+    "expert-tensor-supported",
+    "without a degree of its own, experts are cut by tp when ep is 1 and stay whole otherwise",
+    source="torchtitan 0.3, models/common (TensorParallel without ep, ExpertParallel with it)",
+    wording=lambda ctx: f"{ctx.framework.name}: etp must be 1 if ep > 1, else tp",
+)
+def expert_tensor_supported(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.expert_tensor or ctx.model.experts == 0:
+        return True
+    mask: Mask = ((columns["ep"] > 1) & (columns["etp"] == 1)) | (
+        (columns["ep"] == 1) & (columns["etp"] == columns["tp"])
+    )
+    return mask
+
+
+@shape_rule(
+    "moe-tensor-needs-sequence",
+    "MoE layers under tensor parallelism need sequence parallelism, or every tensor rank would "
+    "route the same tokens",
+    source="Megatron-LM core 0.19, transformer/moe/moe_layer.py (raises at run time only)",
+    wording=lambda ctx: f"{ctx.framework.name} has no sequence parallelism: tp must be 1 with MoE",
+)
+def moe_tensor_needs_sequence(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.model.experts == 0 or ctx.framework.sequence_parallel == "with-tp":
+        return True
+    mask: Mask = columns["tp"] == 1
+    return mask
+
+
+@shape_rule(
+    "zero-stage-offered",
+    "the ZeRO stage is one that the framework has",
+    source=_PROFILES,
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: zero must be one of "
+        + ", ".join(str(stage) for stage in sorted(ctx.framework.zero_stages))
+    ),
+)
+def zero_stage_offered(columns: Columns, ctx: RuleContext) -> Mask:
+    mask = columns["zero"] < 0
+    for stage in ctx.framework.zero_stages:
+        mask |= columns["zero"] == stage
+    return mask
+
+
+@shape_rule(
+    "zero-with-pipeline",
+    "ZeRO 2 and 3 shard what a pipeline schedule accumulates or holds over many micro-batches; "
+    "few frameworks combine them",
+    source="DeepSpeed runtime/pipe/engine.py (refuses ZeRO 2 and 3); torchtitan docs (FSDP + PP)",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: zero "
+        + " and ".join(
+            str(stage)
+            for stage, combines in (
+                (2, ctx.framework.zero2_with_pipeline),
+                (3, ctx.framework.zero3_with_pipeline),
+            )
+            if not combines
+        )
+        + " need pp = 1"
+    ),
+)
+def zero_with_pipeline(columns: Columns, ctx: RuleContext) -> Mask:
+    zero, pipelined = columns["zero"], columns["pp"] > 1
+    refused = (zero < 0) | (pipelined & (zero == 2) & (not ctx.framework.zero2_with_pipeline))
+    refused |= pipelined & (zero == 3) & (not ctx.framework.zero3_with_pipeline)
+    mask: Mask = ~refused
+    return mask
+
+
+def _plain_stage(ctx: RuleContext) -> int:
+    """The stage that stands for all where nothing is replicated: the lowest the user allows."""
+    limit = ctx.limits.get("zero")
+    offered = sorted(ctx.framework.zero_stages)
+    allowed = [stage for stage in offered if limit is None or limit.allows_value(stage)]
+    return (allowed or offered)[0]
+
+
+@shape_rule(
+    "zero-has-replicas",
+    "where no weight is replicated, all ZeRO stages are the same and only the lowest is kept",
+    source="Rajbhandari et al. 2020, arXiv 1910.02054: ZeRO shards over replicas (dp·cp; experts: "
+    "dp·cp·tp / (ep·etp))",
+    wording=lambda ctx: f"with dp·cp = 1 zero must be {_plain_stage(ctx)}: nothing to shard",
+)
+def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask:
+    replicas = columns["dp"] * columns["cp"]
+    replicated = replicas > 1
+    if ctx.model.experts > 0:
+        replicated |= replicas * columns["tp"] > columns["ep"] * columns["etp"]
+    mask: Mask = replicated | (columns["zero"] == _plain_stage(ctx))
+    return mask

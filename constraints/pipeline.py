@@ -1,0 +1,80 @@
+"""Rules of pipeline parallelism: layers over chunks, micro-batches through the schedule."""
+
+from __future__ import annotations
+
+from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.rule import shape_rule
+
+_SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
+
+
+@shape_rule(
+    "chunks-have-layers",
+    "every one of the pp·vpp chunks holds at least one transformer layer",
+    # Megatron's explicit layouts could give a chunk the embedding or the loss alone; a chunk
+    # without a layer is not searched.
+    source="Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
+    wording=lambda ctx: f"pp·vpp must not exceed {ctx.model.layers} layers",
+)
+def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
+    mask: Mask = columns["pp"] * columns["vpp"] <= ctx.model.layers
+    return mask
+
+
+@shape_rule(
+    "layers-split",
+    "the framework can write down a split of the layers over the chunks",
+    source="Megatron-LM core 0.19, --pipeline-model-parallel-layout and "
+    "--decoder-first/last-pipeline-num-layers; torchtitan pipeline_parallel_layers_per_stage",
+    wording=lambda ctx: {
+        "even": f"{ctx.framework.name}: pp·vpp must divide {ctx.model.layers} layers",
+        "even-or-ends": f"{ctx.framework.name}: pp·vpp, or vpp with pp > 1, must divide "
+        f"{ctx.model.layers} layers",
+    }.get(ctx.framework.layouts, f"{ctx.framework.name}: any split of the layers"),
+)
+def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    layers, layouts = ctx.model.layers, ctx.framework.layouts
+    if layouts in ("any", "greedy"):
+        return True
+    even = divides(columns["pp"] * columns["vpp"], layers)
+    if layouts == "even":
+        return even
+    # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
+    return even | ((columns["pp"] > 1) & divides(columns["vpp"], layers))
+
+
+@shape_rule(
+    "interleaving-needs-pipeline",
+    "vpp > 1 needs pp > 1",
+    source=f"{_SCHEDULES}; Megatron-LM training/arguments.py",
+    wording=lambda ctx: "vpp > 1 needs pp > 1",  # noqa: ARG005
+)
+def interleaving_needs_pipeline(columns: Columns, ctx: RuleContext) -> Mask:  # noqa: ARG001
+    mask: Mask = (columns["vpp"] == 1) | (columns["pp"] > 1)
+    return mask
+
+
+@shape_rule(
+    "interleaving-microbatches",
+    "an interleaved schedule runs micro-batches in groups of pp",
+    source=f"{_SCHEDULES}, forward_backward_pipelining_with_interleaving (run time only)",
+    wording=lambda ctx: f"{ctx.framework.name}: with vpp > 1 pp must divide grad_acc",
+)
+def interleaving_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.interleaved_microbatches == "any":
+        return True
+    mask: Mask = (columns["vpp"] == 1) | divides(columns["pp"], columns["grad_acc"])
+    return mask
+
+
+@shape_rule(
+    "microbatches-fill-pipeline",
+    "some frameworks refuse fewer micro-batches than pipeline stages",
+    source="torchtitan distributed/pipeline_parallel.py",
+    wording=lambda ctx: f"{ctx.framework.name}: grad_acc must be at least pp",
+)
+def microbatches_fill_pipeline(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if not ctx.framework.needs_microbatches_at_least_pp:
+        return True
+    mask: Mask = columns["grad_acc"] >= columns["pp"]
+    return mask

@@ -1,0 +1,69 @@
+"""What the user allows: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; one rule a degree."""
+
+from __future__ import annotations
+
+import re
+
+from constraints.context import DEGREES, Columns, ConstraintError, DegreeLimit, Mask, RuleContext
+from constraints.rule import ShapeRule
+
+_NUMBER = re.compile(r"\d+")
+_RANGE = re.compile(r"(\d*)\s*\.\.\s*(\d*)")
+
+
+def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
+    """Read "4", "1,2,4,8", "..8", "2..", "2..8" or a comma-separated mix of these.
+
+    Raises ConstraintError, which names the degree, what was given and the form expected.
+    """
+    spans: list[tuple[int, int | None]] = []
+    named: list[int] = []
+    for item in text.split(","):
+        low, high, numbers = _parse_item(item.strip(), text, degree)
+        spans.append((low, high))
+        named.extend(numbers)
+    return DegreeLimit(text.strip(), tuple(spans), tuple(dict.fromkeys(named)))
+
+
+def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
+    """Lower end, upper end (None: open) and the numbers written in one item of the list."""
+    smallest = 0 if degree == "zero" else 1
+    numbers = [int(number) for number in _NUMBER.findall(item)]
+    ends = _RANGE.fullmatch(item)
+    if not numbers or not (ends or _NUMBER.fullmatch(item)):
+        raise ConstraintError(
+            f"{degree}={text!r}: cannot read {item!r}; "
+            "write a number, a list 1,2,4,8 or a range 2..8, ..8, 2.."
+        )
+    if min(numbers) < smallest:
+        raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
+    if ends is None:
+        return numbers[0], numbers[0], numbers
+    low = int(ends[1] or smallest)
+    high = int(ends[2]) if ends[2] else None
+    if high is not None and low > high:
+        raise ConstraintError(f"{degree}={text!r}: {item} is empty; did you mean {high}..{low}?")
+    return low, high, numbers
+
+
+def _user_rule(degree: str) -> ShapeRule:
+    """The rule that a degree lies within the user's limit, if there is one."""
+
+    def test(columns: Columns, ctx: RuleContext) -> Mask | bool:
+        limit = ctx.limits.get(degree)
+        return limit is None or limit.allows(columns[degree])
+
+    def wording(ctx: RuleContext) -> str:
+        limit = ctx.limits.get(degree)
+        return f"{degree} is free" if limit is None else f"you asked for {degree} = {limit.text}"
+
+    return ShapeRule(
+        name=f"user-{degree.replace('_', '-')}",
+        sentence=f"{degree} is one that the user allows",
+        source="command line or job file",
+        test=test,
+        wording=wording,
+    )
+
+
+USER_RULES = tuple(_user_rule(degree) for degree in DEGREES)

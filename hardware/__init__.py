@@ -1,0 +1,44 @@
+"""Facts about machines: GPUs, node shapes and prices, each number with unit and source.
+
+This package knows nothing of models or plans. `hardware.link_curves` and
+`hardware.efficiency` hold what was fitted on measurements.
+"""
+
+from hardware.errors import HardwareError
+from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
+from hardware.load import (
+    cluster_names,
+    gpu_names,
+    load_cluster_file,
+    load_cluster_shape,
+    load_gpu,
+    parse_gpus,
+)
+from hardware.prices import Price, load_prices
+from hardware.records import ClusterShape
+from hardware.schema import Cluster, Gpu
+from hardware.units import Quantity
+
+# `hardware` is a name that other distributions use too; `planner` checks whose this one is.
+__distribution__ = "trainplan"
+
+__all__ = [
+    "Cluster",
+    "ClusterShape",
+    "Fact",
+    "Gpu",
+    "HardwareError",
+    "Price",
+    "Quantity",
+    "Source",
+    "cluster_facts",
+    "cluster_names",
+    "gpu_facts",
+    "gpu_names",
+    "load_cluster_file",
+    "load_cluster_shape",
+    "load_gpu",
+    "load_prices",
+    "load_sources",
+    "parse_gpus",
+]

@@ -1,0 +1,41 @@
+"""The error of this package: what was given, the rule, the nearest fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+WHERE_TO_LOOK = "list them with: planner hardware"
+
+
+class HardwareError(ValueError):
+    """A GPU, cluster, price or hardware file that a user named is at fault."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """` Did you mean 'a' or 'b'?` for the closest names, or nothing."""
+    matches = difflib.get_close_matches(given.lower(), sorted(set(known)), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+
+
+def unknown_name(what: str, given: str, known: Iterable[str]) -> HardwareError:
+    """Error for a name that the catalogue does not have."""
+    return HardwareError(f"unknown {what} {given!r}.{did_you_mean(given, known)} ({WHERE_TO_LOOK})")
+
+
+def invalid_file(origin: str, error: ValidationError) -> HardwareError:
+    """Error that names the file and each field of it that is missing or wrong."""
+    problems = []
+    for entry in error.errors(include_url=False):
+        field = ".".join(str(part) for part in entry["loc"]) or "the file"
+        if entry["type"] == "missing":
+            problems.append(f"field '{field}' is missing")
+        elif entry["type"] == "extra_forbidden":
+            problems.append(f"field '{field}' is not known")
+        else:
+            problems.append(f"field '{field}': {entry['msg'].removeprefix('Value error, ')}")
+    return HardwareError(f"{origin}: {'; '.join(problems)}")

@@ -1,0 +1,73 @@
+"""Every number of the catalogue with where it comes from, for people to look at."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+
+from pydantic import BaseModel, ConfigDict
+
+from hardware.load import CATALOG, load_cluster_shape, load_gpu_record
+from hardware.units import ASSUMPTION, Quantity
+
+
+class Source(BaseModel):
+    """One entry of `catalog/sources.toml`.
+
+    `accessed` is empty where the figures were taken from the publication as generally known,
+    and it was not opened again while the catalogue was written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    url: str = ""
+    accessed: str = ""
+    note: str = ""
+
+
+class Fact(BaseModel):
+    """A number as the catalogue prints it. `assumption`: nobody published it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    value: float
+    unit: str
+    source: str
+    source_text: str
+    assumption: bool
+    note: str
+
+
+@cache
+def load_sources() -> dict[str, Source]:
+    """The bibliography: source id -> entry."""
+    text = (CATALOG / "sources.toml").read_text(encoding="utf-8")
+    return {key: Source.model_validate(entry) for key, entry in tomllib.loads(text).items()}
+
+
+def gpu_facts(name: str) -> tuple[Fact, ...]:
+    """All numbers of a GPU with unit and source. HardwareError for an unknown name."""
+    return _facts(load_gpu_record(name).quantities())
+
+
+def cluster_facts(name: str) -> tuple[Fact, ...]:
+    """All numbers of a node shape with unit and source. HardwareError for an unknown name."""
+    return _facts(load_cluster_shape(name).quantities())
+
+
+def _facts(quantities: dict[str, Quantity]) -> tuple[Fact, ...]:
+    sources = load_sources()
+    return tuple(
+        Fact(
+            name=name,
+            value=quantity.value,
+            unit=quantity.unit,
+            source=quantity.source,
+            source_text=sources[quantity.source].title,
+            assumption=quantity.source == ASSUMPTION,
+            note=quantity.note,
+        )
+        for name, quantity in quantities.items()
+    )

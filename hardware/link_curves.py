@@ -1,0 +1,184 @@
+"""Fitted curves of collectives, and which of them apply to a cluster.
+
+`efficiency/collectives.toml` holds one table per kind of link. This module gives it a type and
+picks the kinds of a cluster; it computes no time.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from hardware.schema import Cluster
+
+Provenance = Literal["measured", "extrapolated", "assumed"]
+Positive = Annotated[float, Field(gt=0.0)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Fitted(_Frozen):
+    """A parameter with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: float
+    unit: Literal["1", "s", "B", "B/s"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
+class ScaleUpCurve(_Frozen):
+    """Links inside a domain. Shares are of the nominal rate per GPU and direction.
+
+    `mesh_links`: links per GPU of a full mesh (0: a switch), each with its `mesh_share`.
+    `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
+    passes between sockets.
+    """
+
+    name: str
+    gpus: tuple[str, ...] = ()
+    nominal_bytes_per_s: Positive
+    mesh_links: Annotated[int, Field(ge=0)] = 0
+    root_gpus: Annotated[int, Field(ge=0)] = 0
+    share: Fitted
+    exchange_share: Fitted
+    pair_share: Fitted
+    latency_s: Fitted
+    half_bytes: Fitted
+    reduction_gain: Fitted
+    reduction_latency_s: Fitted
+    mesh_share: Fitted | None = None
+    root_bytes_per_s: Fitted | None = None
+
+
+class ScaleOutCurve(_Frozen):
+    """Network between domains. `share` is of the nominal NIC rate."""
+
+    name: str
+    aliases: tuple[str, ...]
+    share: Fitted
+    latency_s: Fitted
+    half_bytes: Fitted
+
+
+class LinkCurves(_Frozen):
+    """The curves that apply to one cluster."""
+
+    scale_up: ScaleUpCurve
+    scale_out: ScaleOutCurve
+    launch_s: Fitted
+    host_share: Fitted
+
+    @property
+    def provenance(self) -> Provenance:
+        """The weakest provenance among the parameters of both levels."""
+        levels = (self.scale_up, self.scale_out)
+        found = {
+            value.provenance for level in levels for _, value in level if isinstance(value, Fitted)
+        }
+        order: tuple[Provenance, ...] = ("assumed", "extrapolated", "measured")
+        return next(kind for kind in order if kind in found)
+
+
+class CurveTable(_Frozen):
+    """The whole file."""
+
+    scale_up: dict[str, ScaleUpCurve]
+    scale_out: dict[str, ScaleOutCurve]
+    launch_s: Fitted
+    host_share: Fitted
+
+
+def _as_extrapolated(entry: Any, origin: str) -> Any:
+    """A copied parameter, labelled as taken from another kind; an assumption stays one."""
+    if not (isinstance(entry, dict) and "value" in entry):
+        return entry
+    provenance = "assumed" if entry["provenance"] == "assumed" else "extrapolated"
+    return {**entry, "provenance": provenance, "fitted_on": f"as {origin}"}
+
+
+def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Table `name` completed from the kind it is `like`, if any."""
+    own = dict(tables[name])
+    origin = own.pop("like", None)
+    if origin is None:
+        return {"name": name, **own}
+    base = _inherit(origin, tables)
+    copied = {key: _as_extrapolated(value, origin) for key, value in base.items()}
+    return {**copied, **own, "name": name}
+
+
+@cache
+def load_curve_table() -> CurveTable:
+    """All curves of `efficiency/collectives.toml`."""
+    text = files("hardware").joinpath("efficiency/collectives.toml").read_text(encoding="utf-8")
+    raw = tomllib.loads(text)
+    return CurveTable(
+        scale_up={name: _inherit(name, raw["scale_up"]) for name in raw["scale_up"]},
+        scale_out={name: _inherit(name, raw["scale_out"]) for name in raw["scale_out"]},
+        launch_s=raw["launch_s"],
+        host_share=raw["host_share"],
+    )
+
+
+def _nearest(curves: list[ScaleUpCurve], bytes_per_s: float) -> ScaleUpCurve:
+    """The curve whose nominal rate is nearest to `bytes_per_s`, by ratio."""
+
+    def ratio(curve: ScaleUpCurve) -> float:
+        nominal = curve.nominal_bytes_per_s
+        return max(nominal, bytes_per_s) / max(min(nominal, bytes_per_s), 1.0)
+
+    return min(curves, key=ratio)
+
+
+def is_pcie_box(cluster: Cluster) -> bool:
+    """Whether GPUs of a node must talk over PCIe: the node holds several scale-up domains.
+
+    Boxes whose GPUs are bridged in pairs count as PCIe, which errs on the slow side for pairs.
+    """
+    return cluster.scale_up_domain_gpus < cluster.gpus_per_node
+
+
+def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
+    """Curve of the links inside a node or rack: by GPU name, else the nearest nominal rate."""
+    curves = list(load_curve_table().scale_up.values())
+    if is_pcie_box(cluster):
+        pcie = [curve for curve in curves if curve.name.startswith("pcie")]
+        return _nearest(pcie, cluster.gpu.host_link_bytes_per_s_per_direction)
+    named = [curve for curve in curves if cluster.gpu.name.startswith(curve.gpus)]
+    if named:
+        return named[0]
+    return _nearest(curves, cluster.scale_up_bytes_per_s_per_gpu_per_direction)
+
+
+def scale_out_curve(fabric: str) -> ScaleOutCurve:
+    """Curve of a fabric by any of its names; ValueError lists them otherwise."""
+    wanted = fabric.strip().lower().replace("_", "-").replace(" ", "-")
+    curves = load_curve_table().scale_out
+    for curve in curves.values():
+        if wanted == curve.name or wanted in curve.aliases:
+            return curve
+    known = ", ".join(sorted(curves))
+    raise ValueError(
+        f"fabric {fabric!r} has no curve in hardware/efficiency/collectives.toml; "
+        f"use one of: {known}"
+    )
+
+
+def load_link_curves(cluster: Cluster) -> LinkCurves:
+    """The curves of `cluster`, each with its provenance."""
+    table = load_curve_table()
+    return LinkCurves(
+        scale_up=scale_up_curve(cluster),
+        scale_out=scale_out_curve(cluster.fabric),
+        launch_s=table.launch_s,
+        host_share=table.host_share,
+    )

@@ -1,0 +1,265 @@
+"""Reading the catalogue, and what people write about their machines.
+
+Files are parsed when they are asked for. The index of names reads each file's first paragraph
+only, which holds name and aliases.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
+from hardware.names import Key, name_key
+from hardware.records import ClusterShape, GpuRecord, as_table
+from hardware.schema import Cluster, Gpu
+
+CATALOG = Path(__file__).parent / "catalog"
+_GPUS_TEXT = re.compile(
+    r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\S.*?)\s*$",
+    re.IGNORECASE,
+)
+_EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
+
+
+class _Folder:
+    """Index of one folder of the catalogue: any spelling of a name or alias -> file."""
+
+    def __init__(self, folder: str) -> None:
+        self.names: dict[str, Path] = {}
+        self.spellings: list[str] = []
+        self.keys: dict[Key, Path] = {}
+        for path in sorted((CATALOG / folder).glob("*.toml")):
+            header = tomllib.loads(path.read_text(encoding="utf-8").partition("\n\n")[0])
+            self.names[header["name"]] = path
+            for spelling in (header["name"], *header.get("aliases", ())):
+                self.spellings.append(spelling)
+                self.keys[name_key(spelling)] = path
+
+    def find(self, name: str) -> Path | None:
+        return self.keys.get(name_key(name))
+
+
+@cache
+def _folder(folder: str) -> _Folder:
+    return _Folder(folder)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of the GPUs in the catalogue."""
+    return tuple(_folder("gpus").names)
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Names of the node shapes in the catalogue."""
+    return tuple(_folder("clusters").names)
+
+
+@cache
+def _read_gpu(path: Path) -> GpuRecord:
+    return GpuRecord.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _read_shape(path: Path) -> ClusterShape:
+    return ClusterShape.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _to_gpu(path: Path) -> Gpu:
+    return _read_gpu(path).to_gpu()
+
+
+def load_gpu_record(name: str) -> GpuRecord:
+    """A GPU with the provenance of every number. HardwareError for an unknown name."""
+    path = _folder("gpus").find(name)
+    if path is None:
+        raise unknown_name("GPU", name, _folder("gpus").spellings)
+    return _read_gpu(path)
+
+
+def load_gpu(name: str) -> Gpu:
+    """A GPU by name or alias, in any spelling. HardwareError for an unknown name."""
+    path = _folder("gpus").find(name)
+    if path is None:
+        raise unknown_name("GPU", name, _folder("gpus").spellings)
+    return _to_gpu(path)
+
+
+def load_cluster_shape(name: str) -> ClusterShape:
+    """A node shape by name or alias, in any spelling. HardwareError for an unknown name."""
+    path = _folder("clusters").find(name)
+    if path is None:
+        raise unknown_name("cluster", name, _folder("clusters").spellings)
+    return _read_shape(path)
+
+
+def _shape_of(name: str) -> ClusterShape | None:
+    """Node shape for the name of a GPU (its default shape) or of a shape."""
+    gpu_path = _folder("gpus").find(name)
+    if gpu_path is not None:
+        return load_cluster_shape(_read_gpu(gpu_path).default_cluster)
+    shape_path = _folder("clusters").find(name)
+    return _read_shape(shape_path) if shape_path is not None else None
+
+
+def _gpu_of(name: str, shape: ClusterShape) -> Gpu:
+    """The named GPU, or that of `shape` when the name was the shape's."""
+    return load_gpu(name if _folder("gpus").find(name) else shape.gpu)
+
+
+def parse_gpus(text: str) -> Cluster:
+    """The cluster that `64xH100`, `8x8xH100-80GB-SXM` or `64xaws-p5` names.
+
+    The first form counts GPUs, in nodes of the GPU's default shape (64xH100: DGX H100); the
+    second nodes and GPUs per node; the name of a node shape may stand for that of a GPU.
+    Fewer GPUs than a node holds make one partial node. HardwareError otherwise.
+    """
+    match = _GPUS_TEXT.match(text)
+    if not match:
+        _reject_text(text)
+    name = match["name"]
+    shape = _shape_of(name)
+    if shape is None:
+        known = (*_folder("gpus").spellings, *_folder("clusters").spellings)
+        raise HardwareError(
+            f"{text!r}: unknown GPU or cluster {name!r}.{did_you_mean(name, known)} "
+            f"({WHERE_TO_LOOK})"
+        )
+    gpu, count = _gpu_of(name, shape), _positive(text, match["count"])
+    if match["per_node"] is None:
+        return shape.to_cluster(gpu, count)
+    per_node = _positive(text, match["per_node"])
+    _check_node_size(text, shape, per_node)
+    return shape.resized(per_node).to_cluster(gpu, count * per_node)
+
+
+def _positive(text: str, digits: str) -> int:
+    if int(digits) < 1:
+        raise HardwareError(f"{text!r}: {int(digits)} is not a number of GPUs; give at least 1")
+    return int(digits)
+
+
+def _check_node_size(text: str, shape: ClusterShape, per_node: int) -> None:
+    largest = int(max(shape.gpus_per_node.value, shape.scale_up_domain.value))
+    if per_node > largest:
+        raise HardwareError(
+            f"{text!r}: {shape.title or shape.name} has {largest} GPUs a node, {per_node} were "
+            "given; describe other nodes in a file and pass it with --cluster FILE.toml"
+        )
+
+
+def _reject_text(text: str) -> NoReturn:
+    """Raise the error for text that is not of the form, with the nearest fix."""
+    bare = re.match(r"^\s*(\d+)\s*[- ]?\s*(.+?)\s*$", text)
+    if _shape_of(text) is not None:
+        fix = f"how many? Write for example 8x{text.strip()}"
+    elif bare and _shape_of(bare[2]) is not None:
+        fix = f"did you mean {bare[1]}x{bare[2]}?"
+    else:
+        fix = _EXAMPLES
+    raise HardwareError(f"{text!r} names no GPUs: {fix} ({WHERE_TO_LOOK})")
+
+
+def load_cluster_file(path: Path) -> Cluster:
+    """A cluster from a user's TOML file.
+
+    Required: `num_gpus`, and one of `gpu` and `like`. Everything else has a default::
+
+        name = "our-cluster"            # default: the file's name
+        num_gpus = 256
+        gpu = "H100-SXM5-80GB"          # catalogue name, or a table [gpu] (below)
+        like = "dgx-h100"               # shape that fills what is not stated; default: the GPU's
+        gpus_per_node = 8
+        scale_up_domain = 8             # GPUs that reach each other over NVLink or xGMI
+        scale_up_link = "450 GB/s"      # per GPU and direction
+        nics_per_node = 8
+        nic_rate = "400 Gbit/s"         # one NIC, per direction
+        fabric = "infiniband"           # roce, efa, efa-v1, tcpx, tcpxo, slingshot, none
+        rail_optimised = true
+        oversubscription = 1.0
+        host_memory = "2 TiB"           # of a node
+
+        [gpu]                           # instead of gpu = "...": fields of catalog/gpus/*.toml
+        like = "H100-SXM5-80GB"         # optional: the GPU that fills what is not stated
+        name = "H100 at 500 W"
+        tdp = "500 W"
+        peak.bf16 = "800 TFLOP/s"
+
+    A number may also be a table `{ value = 450, unit = "GB/s", source = "..." }`.
+    HardwareError names the file and the field at fault.
+    """
+    table = _read_user_file(path)
+    num_gpus = table.pop("num_gpus", None)
+    if not isinstance(num_gpus, int) or isinstance(num_gpus, bool) or num_gpus < 1:
+        raise HardwareError(
+            f"{path}: field 'num_gpus' must be a whole number of at least 1, not {num_gpus!r}"
+        )
+    like = table.pop("like", None)
+    if "gpu" not in table and like is None:
+        raise HardwareError(f"{path}: field 'gpu' is missing: a catalogue name or a table [gpu]")
+    gpu = _user_gpu(path, table.get("gpu", like))
+    base = _base_shape(path, like or gpu.default_cluster, table)
+    fields = {"name": path.stem, **base, **table, "gpu": gpu.name}
+    try:
+        shape = ClusterShape.model_validate(fields)
+        return shape.to_cluster(gpu, num_gpus)
+    except ValidationError as error:
+        raise invalid_file(str(path), error) from None
+
+
+def _read_user_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HardwareError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HardwareError(f"{path}: is not TOML: {error}") from None
+
+
+def _user_gpu(path: Path, given: Any) -> Gpu:
+    """A GPU that a user's file names, or describes in a table. `given`: name or table."""
+    if isinstance(given, str):
+        shape = _shape_of(given)
+        try:
+            return load_gpu(given) if shape is None else _gpu_of(given, shape)
+        except HardwareError as error:
+            raise HardwareError(f"{path}: {error}") from None
+    if not isinstance(given, dict):
+        raise HardwareError(f"{path}: field 'gpu' is neither a catalogue name nor a table [gpu]")
+    table = dict(given)
+    like = table.pop("like", None)
+    base = {} if like is None else _base_gpu(path, like)
+    if "peak" in table and "peak" in base:
+        table["peak"] = {**base["peak"], **table["peak"]}
+    try:
+        return GpuRecord.model_validate({**base, **table}).to_gpu()
+    except ValidationError as error:
+        raise invalid_file(f"{path}, table [gpu]", error) from None
+
+
+def _base_gpu(path: Path, like: str) -> dict[str, Any]:
+    try:
+        return as_table(load_gpu_record(like))
+    except HardwareError as error:
+        raise HardwareError(f"{path}, table [gpu]: {error}") from None
+
+
+def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the shape that completes a user's file; none if there is no such shape."""
+    if not like:
+        return {}
+    shape = _shape_of(like)
+    if shape is None:
+        raise HardwareError(f"{path}: {unknown_name('cluster', like, _folder('clusters').spellings)}")
+    per_node = table.get("gpus_per_node")
+    if isinstance(per_node, int) and per_node > 0:
+        shape = shape.resized(per_node)
+    fields = as_table(shape)
+    del fields["name"]
+    return fields

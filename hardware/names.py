@@ -1,0 +1,25 @@
+"""One spelling for the many in which people write a GPU: H100-80GB-SXM, h100 sxm5, ...
+
+Case, order, separators, the vendor's name, the kind of memory and the generation of a form
+factor do not tell GPUs apart; the model, the form factor and the size of the memory do.
+"""
+
+from __future__ import annotations
+
+import re
+
+_IRRELEVANT = frozenset(
+    "nvidia amd tesla geforce instinct gpu oam hbm2 hbm2e hbm3 hbm3e".split()
+)
+_SEPARATORS = re.compile(r"[^a-z0-9.]+")
+_FORM_FACTOR = re.compile(r"(sxm|pcie)\d?|(nvl\d*)|rtx")
+_MEMORY = re.compile(r"(?<![a-z0-9])(\d{2,3})\s*(?:gib|gb|g)?(?![a-z0-9])")
+
+Key = tuple[str, ...]
+
+
+def name_key(name: str) -> Key:
+    """Sorted words of a name, in one spelling: `H100-80GB-SXM5` -> (80gb, h100, sxm)."""
+    text = _FORM_FACTOR.sub(lambda match: f" {match[1] or match[2] or ''} ", name.lower())
+    text = _MEMORY.sub(r"\1gb", _SEPARATORS.sub(" ", text))
+    return tuple(sorted(set(text.split()) - _IRRELEVANT))

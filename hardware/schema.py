@@ -1,0 +1,158 @@
+"""What the planner reads of a machine: frozen, SI units, no provenance.
+
+Provenance stays in `hardware.records`, which mirror the catalogue's files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hardware.errors import HardwareError
+
+Vendor = Literal["nvidia", "amd"]
+Architecture = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"]
+Positive = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+FABRIC_TITLES = {
+    "infiniband": "InfiniBand",
+    "roce": "RoCE",
+    "efa": "EFA",
+    "efa-v1": "EFA v1",
+    "tcpx": "GPUDirect-TCPX",
+    "tcpxo": "GPUDirect-TCPXO",
+    "slingshot": "Slingshot",
+    "none": "no network",
+}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gpu(_Frozen):
+    """One accelerator as torch sees it: one device, one rank (MI250X: one of its two dies).
+
+    `peak_flop_per_s`: dense datasheet peak by dtype; a dtype that is absent is not supported.
+    `hbm_bytes`: printed capacity; `hbm_usable_bytes`: what torch reports as total_memory, of
+    which a process loses `context_bytes` before its first tensor.
+    `scale_up_pair_bytes_per_s_per_direction`: the link between two GPUs of a full mesh (xGMI);
+    None behind a switch, where a pair has the whole rate.
+    """
+
+    name: str
+    vendor: Vendor
+    architecture: Architecture
+    aliases: tuple[str, ...] = ()
+    default_cluster: str = ""
+    peak_flop_per_s: Mapping[str, Positive]
+    hbm_bytes: Positive
+    hbm_usable_bytes: Positive
+    hbm_bytes_per_s: Positive
+    l2_bytes: Positive
+    sm_count: PositiveInt
+    boost_clock_hz: Positive
+    host_link_bytes_per_s_per_direction: Positive
+    scale_up_bytes_per_s_per_gpu_per_direction: Positive
+    scale_up_pair_bytes_per_s_per_direction: Positive | None = None
+    scale_up_domain_gpus: PositiveInt
+    tdp_w: Positive
+    context_bytes: NonNegative
+    measured_matmul_flop_per_s: Mapping[str, Positive] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _usable_within_printed(self) -> Gpu:
+        if self.hbm_usable_bytes > self.hbm_bytes:
+            raise ValueError(
+                f"hbm_usable is {self.hbm_usable_bytes / 2**30:.2f} GiB, more than hbm "
+                f"({self.hbm_bytes / 2**30:.2f} GiB); datasheets often print GiB as GB"
+            )
+        return self
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.hbm_usable_bytes, self.hbm_bytes_per_s))
+
+    def peak(self, dtype: str) -> float:
+        """Dense datasheet peak in FLOP/s; HardwareError names the dtypes that this GPU has."""
+        try:
+            return self.peak_flop_per_s[dtype]
+        except KeyError:
+            known = ", ".join(self.peak_flop_per_s)
+            raise HardwareError(
+                f"{self.name} has no {dtype} matrix arithmetic; it has: {known}"
+            ) from None
+
+
+class Cluster(_Frozen):
+    """Some GPUs in nodes of one shape.
+
+    A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
+    what the job sees there, `node_gpus` what a complete node holds, and each GPU keeps its
+    share of a complete node's NICs. A scale-up domain may be smaller than a node (bridged
+    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72).
+    """
+
+    name: str
+    gpu: Gpu
+    num_gpus: PositiveInt
+    gpus_per_node: PositiveInt
+    node_gpus: PositiveInt
+    scale_up_domain_gpus: PositiveInt
+    scale_up_bytes_per_s_per_gpu_per_direction: Positive
+    nics_per_node: Annotated[int, Field(ge=0)]
+    nic_bytes_per_s: NonNegative
+    scale_out_bytes_per_s_per_gpu_per_direction: NonNegative
+    fabric: str
+    rail_optimised: bool = True
+    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    host_memory_bytes_per_node: Positive
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes in use; the last may be partial."""
+        return math.ceil(self.num_gpus / self.gpus_per_node)
+
+    @property
+    def num_domains(self) -> int:
+        """Scale-up domains in use; the last may be partial."""
+        return math.ceil(self.num_gpus / self.scale_up_domain_gpus)
+
+    def with_gpus(self, num_gpus: int) -> Cluster:
+        """The same kind of nodes, another number of GPUs."""
+        if num_gpus < 1:
+            raise HardwareError(f"{num_gpus} GPUs: a cluster has at least 1")
+        return self.model_copy(
+            update={"num_gpus": num_gpus, "gpus_per_node": min(self.node_gpus, num_gpus)}
+        )
+
+    def describe(self) -> str:
+        """`8 nodes of 8×H100-SXM5-80GB, NVLink 450 GB/s, 8×400 Gb/s InfiniBand`."""
+        nodes = "1 node" if self.num_nodes == 1 else f"{self.num_nodes} nodes"
+        last = self.num_gpus % self.gpus_per_node
+        partial = f" (the last has {last})" if last else ""
+        return (
+            f"{nodes} of {self.gpus_per_node}×{self.gpu.name}{partial}, "
+            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}"
+        )
+
+    def _scale_up_phrase(self) -> str:
+        domain = self.scale_up_domain_gpus
+        if domain == 1:
+            host = self.gpu.host_link_bytes_per_s_per_direction / 1e9
+            return f"PCIe {host:g} GB/s" if self.node_gpus > 1 else f"host link {host:g} GB/s"
+        link = "NVLink" if self.gpu.vendor == "nvidia" else "xGMI"
+        rate = self.scale_up_bytes_per_s_per_gpu_per_direction / 1e9
+        scope = "" if domain == self.node_gpus else f" in domains of {domain}"
+        return f"{link} {rate:g} GB/s{scope}"
+
+    def _scale_out_phrase(self) -> str:
+        title = FABRIC_TITLES.get(self.fabric, self.fabric)
+        if self.nics_per_node == 0:
+            return FABRIC_TITLES["none"]
+        thinned = "" if self.oversubscription == 1 else f" {self.oversubscription:g}:1"
+        return f"{self.nics_per_node}×{self.nic_bytes_per_s * 8 / 1e9:g} Gb/s {title}{thinned}"

@@ -1,0 +1,111 @@
+"""A number with its unit and source. Units become SI here, once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+ASSUMPTION = "assumption"
+USER = "user"
+
+# unit -> (what it measures, its size in SI units)
+UNITS: dict[str, tuple[str, float]] = {
+    "TFLOP/s": ("arithmetic rate", 1e12),
+    "PFLOP/s": ("arithmetic rate", 1e15),
+    "B": ("size", 1.0),
+    "MB": ("size", 1e6),
+    "GB": ("size", 1e9),
+    "TB": ("size", 1e12),
+    "KiB": ("size", 2.0**10),
+    "MiB": ("size", 2.0**20),
+    "GiB": ("size", 2.0**30),
+    "TiB": ("size", 2.0**40),
+    "MB/s": ("bandwidth", 1e6),
+    "GB/s": ("bandwidth", 1e9),
+    "TB/s": ("bandwidth", 1e12),
+    "Gbit/s": ("bandwidth", 1e9 / 8),
+    "Gb/s": ("bandwidth", 1e9 / 8),
+    "W": ("power", 1.0),
+    "kW": ("power", 1e3),
+    "MHz": ("frequency", 1e6),
+    "GHz": ("frequency", 1e9),
+    "1": ("count", 1.0),
+}
+_SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
+
+
+class Quantity(BaseModel):
+    """`{ value = 450, unit = "GB/s", source = "..." }`; a user's file may say "450 GB/s" or 8."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    unit: str
+    source: str = USER
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, data: Any) -> Any:
+        if isinstance(data, bool) or not isinstance(data, int | float | str):
+            return data
+        if not isinstance(data, str):
+            return {"value": data, "unit": "1"}
+        if match := _SHORTHAND.match(data):
+            return {"value": match[1], "unit": match[2]}
+        raise ValueError(f"{data!r} is not a number with a unit; write for example '450 GB/s'")
+
+    @model_validator(mode="after")
+    def _unit_is_known(self) -> Quantity:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit {self.unit!r} is not one of {', '.join(UNITS)}")
+        return self
+
+    @property
+    def dimension(self) -> str:
+        """What the unit measures."""
+        return UNITS[self.unit][0]
+
+    @property
+    def si(self) -> float:
+        """Value in SI units: bytes, bytes/s, FLOP/s, W, Hz."""
+        return self.value * UNITS[self.unit][1]
+
+
+def _measures(dimension: str) -> Callable[[Quantity], Quantity]:
+    def check(quantity: Quantity) -> Quantity:
+        if quantity.dimension != dimension:
+            units = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
+            raise ValueError(
+                f"{quantity.value:g} {quantity.unit} is no {dimension}; use one of: {units}"
+            )
+        return quantity
+
+    return check
+
+
+def _positive(quantity: Quantity) -> Quantity:
+    if quantity.value <= 0:
+        raise ValueError(f"{quantity.value:g} {quantity.unit} is not positive")
+    return quantity
+
+
+def _whole(quantity: Quantity) -> Quantity:
+    if quantity.value != int(quantity.value):
+        raise ValueError(f"{quantity.value:g} is not a whole number")
+    return quantity
+
+
+ArithmeticRate = Annotated[
+    Quantity, AfterValidator(_measures("arithmetic rate")), AfterValidator(_positive)
+]
+Size = Annotated[Quantity, AfterValidator(_measures("size")), AfterValidator(_positive)]
+Bandwidth = Annotated[Quantity, AfterValidator(_measures("bandwidth")), AfterValidator(_positive)]
+Power = Annotated[Quantity, AfterValidator(_measures("power")), AfterValidator(_positive)]
+Frequency = Annotated[Quantity, AfterValidator(_measures("frequency")), AfterValidator(_positive)]
+CountOrNone = Annotated[Quantity, AfterValidator(_measures("count")), AfterValidator(_whole)]
+Count = Annotated[CountOrNone, AfterValidator(_positive)]
+Ratio = Annotated[Quantity, AfterValidator(_measures("count")), AfterValidator(_positive)]

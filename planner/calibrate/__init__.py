@@ -1,0 +1,1 @@
+"""Refit the curves that ship in `hardware/efficiency` on measurements."""

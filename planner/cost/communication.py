@@ -1,0 +1,283 @@
+"""Time of collectives on two link levels, in nccl-tests' terms.
+
+Every function takes the *payload* and finds what crosses each link. Conventions, with
+S = payload, n = `size`, m = `members_per_domain`, D = n/m domains:
+
+* Time on a link follows Hockney's alpha-beta model (Parallel Computing 20, 1994) with the
+  payload cut into the best number of chunks, see `transfer_time_s`.
+* Bytes on the link of a ring are those of bus bandwidth (nccl-tests doc/PERFORMANCE.md;
+  Thakur, Rabenseifner & Gropp, IJHPCA 19, 2005, sections 4.1-4.5).
+* NCCL chains the GPUs of a domain and leaves it by one NIC per member ("rails"), so a group
+  with m members in a domain owns m NIC shares. The levels work as one pipeline: the slower
+  one sets the pace, the latencies add.
+* All ranks of a node run a group of the same kind at the same time, so a GPU never has more
+  than its own share of the NICs.
+
+Ignored: congestion inside the fabric, and traffic of other kinds at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from planner.cost._jit import jit
+from planner.cost.inputs import LinkInputs
+
+
+@jit
+def transfer_time_s(wire_bytes: float, bytes_per_s: float, half_bytes: float) -> float:
+    """Time on a link of a pipeline that picks its own chunk size.
+
+    With p stages of latency a and k chunks T(k) = (p + k)(a + x/(kB)); the best k gives
+    T = x/B + 2 sqrt(p a x / B) + p a. Here x = `wire_bytes`, B = `bytes_per_s`, the constant
+    is counted apart, and the root is written with h = `half_bytes`, the size that reaches
+    B/2: T = (x + sqrt(h x)) / B. Source: Hockney 1994 with optimal segmentation as in
+    Pjesivac-Grbovic et al., Cluster Computing 10 (2007), section 3.
+    """
+    if wire_bytes <= 0.0:
+        return 0.0
+    return (wire_bytes + math.sqrt(half_bytes * wire_bytes)) / bytes_per_s
+
+
+@jit
+def ring_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float = 0.0) -> float:
+    """Bus bandwidth of `members` GPUs of one domain, bytes/s per GPU and direction.
+
+    min(B, (m - 1) mesh, root / g): on a full mesh only the links among members serve; on a
+    PCIe box g = `root_groups` groups share the path between the CPU sockets (at least one
+    when the members do not fit below one socket).
+    """
+    rate = min(links.scale_up_bytes_per_s, (members - 1) * links.scale_up_mesh_bytes_per_s)
+    crossing = root_groups
+    if 0.0 < links.root_gpus < members:
+        crossing = max(crossing, 1.0)
+    if crossing > 0.0:
+        rate = min(rate, links.root_bytes_per_s / crossing)
+    return rate
+
+
+@jit
+def reduction_gain(members: float, links: LinkInputs) -> float:
+    """Bus bandwidth of an in-switch all-reduce (NVLink SHARP, "NVLS") over the ring's.
+
+    A GPU moves S (m + 1)/m bytes instead of 2 S (m - 1)/m, hence gain(m) = gain(8) *
+    [(m - 1)/(m + 1)] / (7/9), held at gain(8) above 8 members (measured on 72: no more), and
+    never below 1 since NCCL then takes the ring.
+    """
+    share = 9.0 / 7.0 * (members - 1.0) / (members + 1.0)
+    return max(1.0, links.scale_up_reduction_gain * min(1.0, share))
+
+
+@jit
+def chain_latency_s(size: float, members: float, links: LinkInputs) -> float:
+    """Latency of one pass round a ring: (D - 1) hops between domains, n - D inside them."""
+    domains = math.ceil(size / members)
+    outer = (domains - 1.0) * links.scale_out_latency_s
+    return outer + (size - domains) * links.scale_up_latency_s
+
+
+@jit
+def two_level_time_s(
+    inner_bytes: float,
+    outer_bytes: float,
+    size: float,
+    members: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Slower of the two levels, s: `inner_bytes` on each scale-up link, `outer_bytes` leaving
+    a domain by the NICs of its m members.
+    """
+    inner = 0.0
+    if members > 1.0:
+        rate = ring_rate_bytes_per_s(members, links, root_groups)
+        inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
+    if size <= members:
+        return inner
+    outer = transfer_time_s(
+        outer_bytes / members, links.scale_out_bytes_per_s, links.scale_out_half_bytes
+    )
+    return max(inner, outer)
+
+
+@jit
+def ring_all_reduce_time_s(
+    payload_bytes: float,
+    size: float,
+    members: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Ring: two passes, 2 S (n - 1)/n on every link (Thakur et al. 2005, section 4.5)."""
+    wire_bytes = 2.0 * payload_bytes * (size - 1.0) / size
+    wire_s = two_level_time_s(wire_bytes, wire_bytes, size, members, links, root_groups)
+    return 2.0 * chain_latency_s(size, members, links) + wire_s
+
+
+@jit
+def tree_all_reduce_time_s(
+    payload_bytes: float,
+    size: float,
+    members: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Double binary tree of domains over chains, or over NVLS, inside them.
+
+    In two trees each domain is once inner node and once leaf: it sends 2 S in all, but only S
+    where there are two domains (NCCL developers in NVIDIA/nccl-tests issue 196). Latency is
+    2 ceil(log2 D) hops between domains and 2 (m - 1) inside, or that of the switch where it
+    reduces. Source: Sanders, Speck & Traeff, Parallel Computing 35 (2009). Inside: the ring's
+    bytes, less by the NVLS gain.
+    """
+    domains = math.ceil(size / members)
+    gain = reduction_gain(members, links)
+    outer_bytes = payload_bytes if domains == 2.0 else 2.0 * payload_bytes
+    inner_bytes = 2.0 * payload_bytes * (size - 1.0) / size / gain
+    hops_s = 2.0 * math.ceil(math.log2(domains)) * links.scale_out_latency_s
+    chain_s = 2.0 * (members - 1.0) * links.scale_up_latency_s
+    if gain > 1.0:
+        chain_s = min(chain_s, links.scale_up_reduction_latency_s)
+    wire_s = two_level_time_s(inner_bytes, outer_bytes, size, members, links, root_groups)
+    return hops_s + chain_s + wire_s
+
+
+@jit
+def all_reduce_time_s(
+    payload_bytes: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """All-reduce of `payload_bytes` (one rank's buffer): the faster of ring and tree, s."""
+    if size <= 1 or payload_bytes <= 0.0:
+        return 0.0
+    members = min(float(members_per_domain), float(size))
+    ring = ring_all_reduce_time_s(payload_bytes, float(size), members, links, root_groups)
+    tree = tree_all_reduce_time_s(payload_bytes, float(size), members, links, root_groups)
+    return links.collective_launch_s + min(ring, tree)
+
+
+@jit
+def all_gather_time_s(
+    payload_bytes: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """All-gather whose result is `payload_bytes` on every rank, s.
+
+    Ring: n - 1 steps, S (n - 1)/n on every link (Thakur et al. 2005, section 4.1).
+    """
+    if size <= 1 or payload_bytes <= 0.0:
+        return 0.0
+    members = min(float(members_per_domain), float(size))
+    wire_bytes = payload_bytes * (size - 1.0) / size
+    wire_s = two_level_time_s(wire_bytes, wire_bytes, float(size), members, links, root_groups)
+    return links.collective_launch_s + chain_latency_s(float(size), members, links) + wire_s
+
+
+@jit
+def reduce_scatter_time_s(
+    payload_bytes: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Reduce-scatter of `payload_bytes` held by every rank, s: the all-gather run backwards.
+
+    Source: Thakur et al. 2005, section 4.3. The additions are hidden by the transfer.
+    """
+    return all_gather_time_s(payload_bytes, size, members_per_domain, links, root_groups)
+
+
+@jit
+def broadcast_time_s(
+    payload_bytes: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Broadcast of `payload_bytes`, s: a pipelined chain, S on every link, one pass."""
+    if size <= 1 or payload_bytes <= 0.0:
+        return 0.0
+    members = min(float(members_per_domain), float(size))
+    wire_s = two_level_time_s(
+        payload_bytes, payload_bytes, float(size), members, links, root_groups
+    )
+    return links.collective_launch_s + chain_latency_s(float(size), members, links) + wire_s
+
+
+@jit
+def exchange_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: float = 0.0) -> float:
+    """Rate at which a GPU sends to the other members of its domain at once, bytes/s.
+
+    min(exchange, (m - 1) pair, (m - 1) mesh), and on a PCIe box the path between the
+    sockets: in a group that needs it each socket sends m/2 * 1/2 of its bytes across, so
+    root / g serves m/4 GPUs.
+    """
+    rate = min(links.scale_up_bytes_per_s, links.scale_up_exchange_bytes_per_s)
+    pair = min(links.scale_up_pair_bytes_per_s, links.scale_up_mesh_bytes_per_s)
+    rate = min(rate, (members - 1.0) * pair)
+    crossing = root_groups
+    if 0.0 < links.root_gpus < members:
+        crossing = max(crossing, 1.0)
+    if crossing > 0.0:
+        rate = min(rate, links.root_bytes_per_s / crossing / (members / 4.0))
+    return rate
+
+
+@jit
+def all_to_all_time_s(
+    payload_bytes: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """All-to-all in which every rank sends `payload_bytes`, 1/n of it to itself, s.
+
+    S (m - 1)/n stays in the domain; S (n - m)/n leaves by the rank's own NIC share, for an
+    all-to-all cannot use its neighbours' NICs (NCCL developers in NVIDIA/nccl-tests issues
+    130 and 267). Latency: m - 1 peers inside, D - 1 domains, since NCCL bundles what goes to
+    one node (PXN). Ignores routing imbalance.
+    """
+    if size <= 1 or payload_bytes <= 0.0:
+        return 0.0
+    members = min(float(members_per_domain), float(size))
+    inner = 0.0
+    if members > 1.0:
+        rate = exchange_rate_bytes_per_s(members, links, root_groups)
+        inner_bytes = payload_bytes * (members - 1.0) / size
+        inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
+    outer = transfer_time_s(
+        payload_bytes * (size - members) / size,
+        links.scale_out_bytes_per_s,
+        links.scale_out_half_bytes,
+    )
+    domains = math.ceil(size / members)
+    peers_s = (members - 1.0) * links.scale_up_latency_s
+    hops_s = (domains - 1.0) * links.scale_out_latency_s
+    return links.collective_launch_s + peers_s + hops_s + max(inner, outer)
+
+
+@jit
+def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkInputs) -> float:
+    """Send of `payload_bytes` from one GPU to one other (pipeline neighbours), s.
+
+    T = launch + latency + (S + sqrt(h S))/B with the pair's rate inside a domain and the GPU's
+    NIC share between domains (Hockney 1994).
+    """
+    if payload_bytes <= 0.0:
+        return 0.0
+    if same_domain:
+        pair = min(links.scale_up_pair_bytes_per_s, links.scale_up_mesh_bytes_per_s)
+        rate = min(links.scale_up_bytes_per_s, pair)
+        wire_s = transfer_time_s(payload_bytes, rate, links.scale_up_half_bytes)
+        return links.collective_launch_s + links.scale_up_latency_s + wire_s
+    wire_s = transfer_time_s(payload_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    return links.collective_launch_s + links.scale_out_latency_s + wire_s

@@ -1,0 +1,93 @@
+"""Gradient reduction, parameter gathering and the optimizer step of one pipeline stage.
+
+Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
+that lie etp·ep apart (rank order tp-cp-ep-dp-pp).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.cost._jit import jit
+from planner.cost.communication import (
+    all_gather_time_s,
+    all_reduce_time_s,
+    reduce_scatter_time_s,
+)
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.layer import Key, members_in_domain
+from planner.cost.tables import FrameworkInputs
+
+
+class Grid(NamedTuple):
+    """Degrees that a key leaves open, and the groups that shard parameters.
+
+    `shards` = dp·cp divides dense parameters, `expert_shards` = edp = dp·cp·tp/(ep·etp) experts.
+    """
+
+    dp: float
+    pp: float
+    vpp: float
+    zero: int
+    grad_acc: float
+    shards: float
+    expert_shards: float
+
+
+@jit
+def make_grid(key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: float) -> Grid:
+    """Grid of a shape; see `Grid`."""
+    shards = dp * key.cp
+    expert_shards = max(1.0, dp * key.cp * key.tp / (key.ep * key.etp))
+    return Grid(dp, pp, vpp, zero, grad_acc, shards, expert_shards)
+
+
+@jit
+def gather_seconds(
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid, links: LinkInputs
+) -> float:
+    """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
+    inside = members_in_domain(key.tp, grid.shards, links.scale_up_domain)
+    expert_inside = members_in_domain(key.etp * key.ep, grid.expert_shards, links.scale_up_domain)
+    return all_gather_time_s(
+        dense * per_parameter_bytes, grid.shards, inside, links
+    ) + all_gather_time_s(expert * per_parameter_bytes, grid.expert_shards, expert_inside, links)
+
+
+@jit
+def reduce_seconds(
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid, links: LinkInputs
+) -> float:
+    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it."""
+    inside = members_in_domain(key.tp, grid.shards, links.scale_up_domain)
+    expert_inside = members_in_domain(key.etp * key.ep, grid.expert_shards, links.scale_up_domain)
+    dense_bytes, expert_bytes = dense * per_parameter_bytes, expert * per_parameter_bytes
+    if grid.zero == 0:
+        return all_reduce_time_s(dense_bytes, grid.shards, inside, links) + all_reduce_time_s(
+            expert_bytes, grid.expert_shards, expert_inside, links
+        )
+    return reduce_scatter_time_s(dense_bytes, grid.shards, inside, links) + reduce_scatter_time_s(
+        expert_bytes, grid.expert_shards, expert_inside, links
+    )
+
+
+@jit
+def hidden_seconds(seconds: float, share: float, room_s: float) -> float:
+    """Part of a collective that finds compute to run beside."""
+    return min(seconds * share, room_s)
+
+
+@jit
+def optimizer_seconds(
+    dense: float, expert: float, grid: Grid, framework: FrameworkInputs, gpu: GpuInputs
+) -> float:
+    """Memory-bound update of the parameters that this rank owns.
+
+    Bytes per parameter = gradient and states read, states and weight written; plus one read of
+    the gradients for their norm.
+    """
+    owned = dense + expert
+    if grid.zero >= 1:
+        owned = dense / grid.shards + expert / grid.expert_shards
+    traffic = owned * framework.optimizer_traffic_bytes
+    return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)

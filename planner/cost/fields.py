@@ -1,0 +1,179 @@
+"""Column numbers of the arrays that the compiled core reads and writes.
+
+Plain integers, because numba freezes them into the machine code. `planner.cost_tables` fills the
+input arrays from the op table; readers of results use the same names.
+"""
+
+from __future__ import annotations
+
+# --- OpTable.ops -----------------------------------------------------------------------------
+OP_PIECE = 0
+OP_KIND = 1
+OP_TOKENS_SHARD = 2
+OP_TOKENS_FACTOR = 3
+OP_OUT_WIDTH = 4
+OP_OUT_SHARD = 5
+OP_KV_OUT_WIDTH = 6
+OP_IN_WIDTH = 7
+OP_IN_SHARD = 8
+OP_GROUPS = 9
+OP_HEADS = 10
+OP_KV_HEADS = 11
+OP_QK_HEAD_DIM = 12
+OP_V_HEAD_DIM = 13
+OP_WINDOW = 14
+OP_FORWARD_BYTES = 15
+OP_BACKWARD_BYTES = 16
+OP_FORWARD_KERNELS = 17
+OP_BACKWARD_KERNELS = 18
+OP_LOW_PRECISION = 19
+OP_PADS_VOCABULARY = 20
+OP_RERUN_WITH = 21
+OP_COLUMNS = 22
+
+KIND_GEMM = 0
+KIND_GROUPED_GEMM = 1
+KIND_ATTENTION = 2
+KIND_MEMORY = 3
+
+SHARD_NONE = 0
+SHARD_TP = 1
+SHARD_SEQUENCE = 2
+SHARD_KV = 3
+SHARD_ROUTED = 4
+SHARD_ROUTED_TP = 5
+SHARD_EXPERT_TP = 6
+
+# --- OpTable.parameters ----------------------------------------------------------------------
+PARAM_PIECE = 0
+PARAM_COUNT = 1
+PARAM_SHARD = 2
+PARAM_PADS_VOCABULARY = 3
+PARAM_COLUMNS = 4
+
+PARAM_SHARD_NONE = 0
+PARAM_SHARD_TP = 1
+PARAM_SHARD_KV = 2
+PARAM_SHARD_EXPERT = 3
+
+# --- OpTable.saved ---------------------------------------------------------------------------
+SAVED_PIECE = 0
+SAVED_BYTES = 1
+SAVED_SHARD = 2
+SAVED_FREED_BY = 3
+SAVED_ONLY_WITH = 4
+SAVED_PADS_VOCABULARY = 5
+SAVED_COLUMNS = 6
+
+# --- OpTable.collectives ---------------------------------------------------------------------
+COMM_PIECE = 0
+COMM_KIND = 1
+COMM_GROUP = 2
+COMM_BYTES = 3
+COMM_FORWARD = 4
+COMM_BACKWARD = 5
+COMM_SHARD = 6
+COMM_HIDDEN_FORWARD = 7
+COMM_HIDDEN_BACKWARD = 8
+COMM_RERUN_WITH = 9
+COMM_SP_ONLY = 10
+COMM_COLUMNS = 11
+
+COMM_ALL_REDUCE = 0
+COMM_ALL_GATHER = 1
+COMM_REDUCE_SCATTER = 2
+COMM_ALL_TO_ALL = 3
+COMM_RING_EXCHANGE = 4
+
+GROUP_TP = 0
+GROUP_CP = 1
+GROUP_EP = 2
+GROUP_ETP = 3
+
+HIDDEN_EXPOSED = 0
+HIDDEN_BEHIND_GEMM = 1
+HIDDEN_BEHIND_ATTENTION = 2
+HIDDEN_TP_OVERLAP = 3
+HIDDEN_EP_OVERLAP = 4
+
+# --- keys: what the cost of one layer depends on ---------------------------------------------
+KEY_TP = 0
+KEY_CP = 1
+KEY_EP = 2
+KEY_ETP = 3
+KEY_MBS = 4
+KEY_MODULES = 5  # recompute mode as a mask of modules
+KEY_COLUMNS = 6
+
+# --- shapes ----------------------------------------------------------------------------------
+SHAPE_KEY = 0  # row of the key table
+SHAPE_DP = 1
+SHAPE_PP = 2
+SHAPE_VPP = 3
+SHAPE_ZERO = 4
+SHAPE_GRAD_ACC = 5
+SHAPE_COLUMNS = 6
+
+# --- cost of one piece for one key and one micro-batch ------------------------------------------
+# Seconds of one micro-batch, exposed communication apart from compute.
+PIECE_FORWARD = 0
+PIECE_FORWARD_TP = 1
+PIECE_FORWARD_CP = 2
+PIECE_FORWARD_EP = 3
+PIECE_BACKWARD = 4
+PIECE_BACKWARD_TP = 5
+PIECE_BACKWARD_CP = 6
+PIECE_BACKWARD_EP = 7
+PIECE_RECOMPUTE = 8
+PIECE_RECOMPUTE_TP = 9
+PIECE_RECOMPUTE_CP = 10
+PIECE_RECOMPUTE_EP = 11
+# Bytes on one rank: kept from forward to backward without and with recomputation, and the
+# gradients of the largest operation in flight.
+PIECE_SAVED = 12
+PIECE_SAVED_RECOMPUTED = 13
+PIECE_WORKING = 14
+# Parameters on one rank before ZeRO, sharded over dp·cp and over the expert-data group.
+PIECE_DENSE_PARAMETERS = 15
+PIECE_EXPERT_PARAMETERS = 16
+PIECE_COLUMNS = 17
+
+# --- result of one step ----------------------------------------------------------------------
+STEP_TIME = 0
+STEP_COMPUTE = 1
+STEP_RECOMPUTE = 2
+STEP_TP = 3
+STEP_CP = 4
+STEP_EP = 5
+STEP_FSDP = 6
+STEP_PP = 7
+STEP_BUBBLE = 8
+STEP_DP = 9
+STEP_OPTIMIZER = 10
+STEP_HOST = 11
+STEP_PEAK_BYTES = 12  # reserved by the allocator plus context: what nvidia-smi shows
+STEP_PEAK_STAGE = 13
+STEP_ALLOCATED_BYTES = 14  # live tensors at the peak of the heaviest stage
+STEP_TIME_BOUND = 15  # no layout of this shape is faster
+STEP_PEAK_BOUND = 16  # no layout of this shape has a lighter heaviest stage
+STEP_COLUMNS = 17
+
+# --- memory of one stage ---------------------------------------------------------------------
+STAGE_WEIGHTS = 0
+STAGE_GRADIENTS = 1
+STAGE_OPTIMIZER = 2
+STAGE_ACTIVATIONS = 3
+STAGE_WORKING = 4
+STAGE_LOGITS = 5
+STAGE_GATHER = 6
+STAGE_OPTIMIZER_TEMPORARY = 7
+STAGE_ALLOCATED = 8
+STAGE_FRAGMENTATION = 9
+STAGE_CONTEXT = 10
+STAGE_COMMUNICATION = 11
+STAGE_PEAK = 12
+STAGE_IN_FLIGHT = 13
+STAGE_FORWARD_S = 14
+STAGE_BACKWARD_S = 15
+STAGE_PHASE = 16  # phase of the peak: 0 forward/backward, 1 optimizer
+STAGE_COLUMNS = 17

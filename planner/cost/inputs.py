@@ -1,0 +1,79 @@
+"""Frozen NamedTuples that carry everything the compiled core needs: no Python object enters it.
+
+All values are SI float64 (see the suffixes). Rates are *achievable ceilings times documented
+efficiencies*; the efficiencies come from `hardware/efficiency/*.toml`, which say what they
+were fitted on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class GpuInputs(NamedTuple):
+    """One GPU as the compute terms see it, for one training precision.
+
+    `matmul_flop_per_s` is the dense datasheet peak of the precision in which the linear
+    layers run; `matmul16_flop_per_s` that of bf16/fp16 (attention, LM head when it stays in
+    16 bit).
+    """
+
+    matmul_flop_per_s: float
+    matmul16_flop_per_s: float
+    hbm_bytes_per_s: float
+    l2_bytes: float
+    sm_count: float
+    # GEMM: share of the peak reached by an infinitely deep, perfectly tiled product, the tile
+    # that one SM works on, and the depth k at which a tile's start and epilogue cost as much
+    # as half of its work.
+    gemm_max_efficiency: float
+    gemm16_max_efficiency: float
+    tile_m: float
+    tile_n: float
+    gemm_half_depth: float
+    # Attention kernels, share of the 16-bit peak at long sequence.
+    attention_forward_efficiency: float
+    attention_backward_efficiency: float
+    attention_half_length: float
+    # Memory-bound kernels: share of the HBM rate at large sizes.
+    hbm_efficiency: float
+    # GPU-side floor of any kernel, and CPU time to issue one from an eager framework.
+    kernel_floor_s: float
+    launch_s: float
+
+
+class LinkInputs(NamedTuple):
+    """The two link levels of a cluster: inside a scale-up domain, and between domains.
+
+    Rates are per GPU and direction at large sizes, in nccl-tests' bus-bandwidth convention
+    (bytes that cross a link, per second). `half_bytes` is the number of bytes on the link at
+    which half of that rate is reached; `latency_s` the time of one hop of a ring or tree.
+    A box without NVLink is one domain whose links are PCIe.
+    """
+
+    scale_up_domain: float
+    gpus_per_node: float
+    scale_up_bytes_per_s: float
+    scale_up_latency_s: float
+    scale_up_half_bytes: float
+    # Each GPU's share of its node's NICs.
+    scale_out_bytes_per_s: float
+    scale_out_latency_s: float
+    scale_out_half_bytes: float
+    # In-switch all-reduce (NVLS) of 8 or more GPUs over the ring's bus bandwidth; 1: no NVLS.
+    scale_up_reduction_gain: float
+    host_bytes_per_s: float
+    # Fixed time of any collective: kernel start and rendezvous.
+    collective_launch_s: float = 0.0
+    # Latency of an in-switch all-reduce, whatever the group's size.
+    scale_up_reduction_latency_s: float = math.inf
+    # Link between two GPUs of a full mesh (xGMI); unlimited behind a switch.
+    scale_up_mesh_bytes_per_s: float = math.inf
+    # What an all-to-all, and one send/receive pair, reach inside a domain.
+    scale_up_exchange_bytes_per_s: float = math.inf
+    scale_up_pair_bytes_per_s: float = math.inf
+    # PCIe boxes: GPUs below one CPU socket (0: no such boundary) and the rate between
+    # sockets, per direction, shared by everything that crosses.
+    root_gpus: float = 0.0
+    root_bytes_per_s: float = math.inf

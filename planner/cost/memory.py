@@ -1,0 +1,114 @@
+"""Memory of one pipeline stage, phase by phase; pure functions, bytes in and out.
+
+Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and interleaving
+(Narayanan et al. 2021, arXiv 2104.04473, section 2.2), activations (Korthikanti et al. 2022).
+"""
+
+from __future__ import annotations
+
+from planner.cost._jit import jit
+from planner.cost.tables import FrameworkInputs
+
+SCHEDULE_1F1B = 0
+SCHEDULE_ALL_FORWARD_FIRST = 1
+
+
+@jit
+def microbatches_in_flight(
+    stage: float, pp: float, vpp: float, grad_acc: float, schedule: int
+) -> float:
+    """Micro-batches whose activations a stage holds at its peak, in units of the whole stage.
+
+    1F1B: min(m, p - stage). Interleaved, counted in chunks: 2(p - stage - 1) + (v-1)p + 1 of
+    m·v, a chunk being 1/v of the stage. All-forward-first: m.
+    Symbols: p = pp, v = vpp, m = grad_acc.
+    """
+    if schedule == SCHEDULE_ALL_FORWARD_FIRST:
+        return grad_acc
+    if vpp <= 1.0:
+        return min(grad_acc, pp - stage)
+    chunks = 2.0 * (pp - stage - 1.0) + (vpp - 1.0) * pp + 1.0
+    return min(grad_acc * vpp, chunks) / vpp
+
+
+@jit
+def weight_bytes(
+    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Low-precision weights that stay on the rank: all of them below ZeRO-3."""
+    if zero < 3:
+        return framework.weight_bytes * (dense + expert)
+    return (
+        framework.zero3_keeps_weight_shard
+        * framework.weight_bytes
+        * (dense / shards + expert / expert_shards)
+    )
+
+
+@jit
+def gradient_bytes(
+    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Gradients that stay on the rank: sharded from ZeRO-2 on."""
+    per_parameter = framework.gradient_bytes + framework.extra_gradient_bytes
+    if zero < 2:
+        return per_parameter * (dense + expert)
+    return framework.gradient_bytes * (dense / shards + expert / expert_shards)
+
+
+@jit
+def optimizer_bytes(
+    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Master weights and moments: sharded from ZeRO-1 on."""
+    per_parameter = framework.master_bytes + framework.optimizer_bytes
+    if zero < 1:
+        return per_parameter * (dense + expert)
+    return per_parameter * (dense / shards + expert / expert_shards)
+
+
+@jit
+def gather_bytes(largest_layer: float, root: float, zero: int, framework: FrameworkInputs) -> float:
+    """ZeRO-2/3 buffers: gathered weights of the layers in flight (and of the root module, which
+    holds embedding and head), and unsharded gradients on their way to reduction.
+
+    Measured on FSDP2: one layer's bf16 weights mid-backward, two at the loss, one layer's fp32
+    gradients in the reduce buffer.
+    """
+    if zero < 2:
+        return 0.0
+    reduce = framework.reduce_buffer_layers * framework.gradient_bytes * largest_layer
+    if zero < 3:
+        return reduce + framework.bucket_bytes
+    layers = framework.gathered_layers * framework.weight_bytes * largest_layer
+    return layers + reduce + framework.root_stays_gathered * framework.weight_bytes * root
+
+
+@jit
+def optimizer_temporary_bytes(
+    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Temporaries of the optimizer step, per parameter that the rank updates."""
+    share = framework.optimizer_temporary_bytes
+    if zero < 1:
+        return share * (dense + expert)
+    return share * (dense / shards + expert / expert_shards)
+
+
+@jit
+def communicator_bytes(
+    tp: float, cp: float, dp: float, pp: float, ep: float, framework: FrameworkInputs
+) -> float:
+    """NCCL buffers: one set per communicator that the rank is a member of."""
+    count = 0.0
+    for degree in (tp, cp, dp * cp, pp, ep):
+        if degree > 1.0:
+            count += 1.0
+    if pp > 1.0:
+        # A pipeline rank talks to two neighbours, and first and last share embedding gradients.
+        count += 1.0
+    return count * framework.communicator_bytes

@@ -1,0 +1,107 @@
+"""Where the members of each parallel group sit, from the degrees and the rank order alone.
+
+Rank order `tp-cp-ep-dp-pp` (Megatron-Core's default, `parallel_state.RankGenerator`; DeepSpeed
+and torchtitan meshes are laid out alike): a rank is tp + t (cp + c (dp + d pp)) with t, c, d the
+degrees, so tensor parallelism has neighbours and pipeline stages lie farthest apart. Expert
+layers cut the same t*c*d ranks of a stage again, as etp-ep-edp, first fastest.
+
+Assumption: every rank runs its group of a kind at the same time as the others. Each rank is
+in exactly one group of each kind, so a group has as many NIC shares as members in the domain
+and contention needs no further factor.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.cost._jit import jit
+from planner.cost.inputs import LinkInputs
+
+
+class Group(NamedTuple):
+    """One communication group, as the worst-placed group of its kind.
+
+    `stride` is the rank distance between consecutive members, `members_per_domain` how many
+    share a scale-up domain, `domains` how many domains it touches, `groups_per_domain` how
+    many groups of its kind work in a domain at once, and `root_groups` how many of these
+    cross CPU sockets (PCIe boxes; else 0).
+    """
+
+    size: int
+    stride: int
+    members_per_domain: int
+    domains: int
+    groups_per_domain: int
+    root_groups: int
+
+
+class Placement(NamedTuple):
+    """The groups of a rank; `dp_cp` reduces dense gradients and shards ZeRO, `edp` experts'."""
+
+    tp: Group
+    cp: Group
+    dp: Group
+    dp_cp: Group
+    pp: Group
+    etp: Group
+    ep: Group
+    edp: Group
+
+
+@jit
+def touched_domains(size: int, stride: int, domain: int, world: int) -> int:
+    """Domains touched by the worst-placed group of `size` members, `stride` ranks apart.
+
+    Groups of a kind tile blocks of size*stride ranks. Where blocks and domains of U ranks
+    nest, the count is exact: size / min(size, U/stride). Otherwise some group starts one rank
+    before a boundary and its span of s ranks touches floor((s - 2)/U) + 2 domains, an upper
+    bound that is at most `size`.
+    """
+    if size <= 1 or world <= domain:
+        return 1
+    if stride >= domain:
+        return size
+    block = size * stride
+    if domain % block == 0:
+        return 1
+    if block % domain == 0 and domain % stride == 0:
+        return block // domain
+    span = (size - 1) * stride + 1
+    return min(size, (span - 2) // domain + 2)
+
+
+@jit
+def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int) -> Group:
+    """Place a group on domains of `domain` GPUs.
+
+    Members per domain = max(1, floor(size / domains)): exact where blocks and domains nest, the
+    mean rounded down (so never too many NICs) where they do not.
+    """
+    domains = touched_domains(size, stride, domain, world)
+    members = max(1, size // domains)
+    groups = max(1, min(domain, world) // members)
+    reach = (members - 1) * stride + 1
+    root_groups = groups if 0 < root_gpus < reach else 0
+    return Group(size, stride, members, domains, groups, root_groups)
+
+
+@jit
+def place_groups(
+    tp: int, cp: int, dp: int, pp: int, ep: int, etp: int, links: LinkInputs
+) -> Placement:
+    """Place all groups of a plan; degrees must satisfy ep * etp | dp * cp * tp."""
+    domain = max(1, int(links.scale_up_domain))
+    root = int(links.root_gpus)
+    stage = tp * cp * dp
+    world = stage * pp
+    edp = stage // (ep * etp)
+    return Placement(
+        tp=place_group(tp, 1, domain, root, world),
+        cp=place_group(cp, tp, domain, root, world),
+        dp=place_group(dp, tp * cp, domain, root, world),
+        dp_cp=place_group(dp * cp, tp, domain, root, world),
+        pp=place_group(pp, stage, domain, root, world),
+        etp=place_group(etp, 1, domain, root, world),
+        ep=place_group(ep, etp, domain, root, world),
+        edp=place_group(edp, etp * ep, domain, root, world),
+    )

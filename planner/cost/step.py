@@ -1,0 +1,434 @@
+"""One training step of one shape and layout: time by term, memory by stage.
+
+A layout is `counts[piece, stage]` (how many of each piece a stage holds) and
+`recomputed[piece, stage]` (how many of those run again in backward).
+"""
+
+from __future__ import annotations
+
+from planner.cost import fields as f
+from planner.cost._jit import jit
+from planner.cost.communication import point_to_point_time_s
+from planner.cost.data_parallel import (
+    Grid,
+    gather_seconds,
+    hidden_seconds,
+    optimizer_seconds,
+    reduce_seconds,
+)
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.layer import Key, local_tokens, padding_factor
+from planner.cost.memory import (
+    communicator_bytes,
+    gather_bytes,
+    gradient_bytes,
+    microbatches_in_flight,
+    optimizer_bytes,
+    optimizer_temporary_bytes,
+    weight_bytes,
+)
+from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+
+@jit
+def forward_seconds(cost: Array) -> float:
+    """Forward seconds of one piece, exposed communication included."""
+    return float(
+        cost[f.PIECE_FORWARD]
+        + cost[f.PIECE_FORWARD_TP]
+        + cost[f.PIECE_FORWARD_CP]
+        + cost[f.PIECE_FORWARD_EP]
+    )
+
+
+@jit
+def backward_seconds(cost: Array) -> float:
+    """Backward seconds of one piece without recomputation."""
+    return float(
+        cost[f.PIECE_BACKWARD]
+        + cost[f.PIECE_BACKWARD_TP]
+        + cost[f.PIECE_BACKWARD_CP]
+        + cost[f.PIECE_BACKWARD_EP]
+    )
+
+
+@jit
+def recompute_seconds(cost: Array) -> float:
+    """Seconds that recomputing one piece adds to its backward pass."""
+    return float(
+        cost[f.PIECE_RECOMPUTE]
+        + cost[f.PIECE_RECOMPUTE_TP]
+        + cost[f.PIECE_RECOMPUTE_CP]
+        + cost[f.PIECE_RECOMPUTE_EP]
+    )
+
+
+@jit
+def fsdp_seconds(
+    cost: Array,
+    recomputed: bool,
+    key: Key,
+    grid: Grid,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Exposed ZeRO-2/3 traffic of one piece and micro-batch.
+
+    ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
+    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last.
+    """
+    if grid.zero < 2 or (grid.shards <= 1.0 and grid.expert_shards <= 1.0):
+        return 0.0
+    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
+    forward = forward_seconds(cost)
+    backward = backward_seconds(cost) + (recompute_seconds(cost) if recomputed else 0.0)
+    gather = 0.0
+    if grid.zero == 3:
+        gather = gather_seconds(
+            dense, expert, framework.parameter_communication_bytes, key, grid, links
+        )
+    scatter = reduce_seconds(
+        dense, expert, framework.gradient_communication_bytes, key, grid, links
+    )
+    hidden_forward = hidden_seconds(gather, framework.hide_fsdp, forward)
+    hidden_backward = hidden_seconds(gather + scatter, framework.hide_fsdp, backward)
+    slow_down = framework.contention * (hidden_forward + hidden_backward)
+    return 2.0 * gather + scatter - hidden_forward - hidden_backward + slow_down
+
+
+@jit
+def logits_bytes(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Transient fp32 logits and their gradient at the loss, beyond what is kept."""
+    vocab = job.vocab / key.tp * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    return framework.logits_transient_bytes * vocab * local_tokens(key, job)
+
+
+@jit
+def stage_parameters(
+    stage: int, counts: Array, costs: Array, job: JobInputs, key: Key, pp: float
+) -> tuple[float, float, float]:
+    """(dense, expert, largest layer's) parameters of a stage; a tied head copies the embedding."""
+    dense = expert = largest = 0.0
+    for piece in range(job.pieces):
+        count = counts[piece, stage]
+        if count == 0.0:
+            continue
+        own = costs[piece, f.PIECE_DENSE_PARAMETERS]
+        routed = costs[piece, f.PIECE_EXPERT_PARAMETERS]
+        dense += count * own
+        expert += count * routed
+        if piece < job.kinds:
+            largest = max(largest, own + routed)
+    head = job.kinds + 1
+    if job.tied_embeddings > 0 and pp > 1.0 and counts[head, stage] > 0.0:
+        dense += costs[job.kinds, f.PIECE_DENSE_PARAMETERS]
+    return dense, expert, largest
+
+
+@jit
+def stage_activations(
+    stage: int, counts: Array, recomputed: Array, costs: Array, job: JobInputs
+) -> tuple[float, float, float]:
+    """Bytes kept per micro-batch in flight, bytes kept once (head), largest working set.
+
+    The working set is what one layer needs on top during its backward: the gradients of its
+    largest operation, and under recomputation the tensors that it makes again.
+    """
+    per_microbatch = once = working = 0.0
+    for piece in range(job.pieces):
+        count = counts[piece, stage]
+        if count == 0.0:
+            continue
+        saved = costs[piece, f.PIECE_SAVED]
+        dropped = saved - costs[piece, f.PIECE_SAVED_RECOMPUTED]
+        again = recomputed[piece, stage]
+        kept = count * saved - again * dropped
+        if piece > job.kinds:
+            once += kept
+        else:
+            per_microbatch += kept
+        extra = max(dropped, 0.0) if again > 0.0 else 0.0
+        working = max(working, costs[piece, f.PIECE_WORKING] + extra)
+    return per_microbatch, once, working
+
+
+@jit
+def stage_memory(
+    stage: int,
+    counts: Array,
+    recomputed: Array,
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    out: Array,
+) -> None:
+    """Fill the STAGE_* memory columns of one stage; the peak is the larger of two phases.
+
+    Backward peak: weights + gradients + optimizer state + activations in flight + working set
+    (logits on the last stage) + gather buffers. Optimizer peak: state + temporaries.
+    """
+    dense, expert, largest = stage_parameters(stage, counts, costs, job, key, grid.pp)
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    in_flight = microbatches_in_flight(
+        float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
+    )
+    per_microbatch, once, working = stage_activations(stage, counts, recomputed, costs, job)
+    root = 0.0
+    for piece in (job.kinds, job.kinds + 1):
+        root += counts[piece, stage] * costs[piece, f.PIECE_DENSE_PARAMETERS]
+    head = counts[job.kinds + 1, stage]
+    logits = logits_bytes(key, job, framework) if head > 0.0 else 0.0
+    out[f.STAGE_WEIGHTS] = weight_bytes(dense, expert, zero, shards, expert_shards, framework)
+    out[f.STAGE_GRADIENTS] = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
+    out[f.STAGE_OPTIMIZER] = optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
+    out[f.STAGE_ACTIVATIONS] = per_microbatch * in_flight + once
+    # Logits live at the loss, a layer's working set deep in backward: never together.
+    out[f.STAGE_LOGITS] = logits if logits >= working else 0.0
+    out[f.STAGE_WORKING] = 0.0 if logits >= working else working
+    out[f.STAGE_GATHER] = gather_bytes(largest, root, zero, framework) if shards > 1.0 else 0.0
+    temporary = optimizer_temporary_bytes(dense, expert, zero, shards, expert_shards, framework)
+    persistent = out[f.STAGE_WEIGHTS] + out[f.STAGE_GRADIENTS] + out[f.STAGE_OPTIMIZER]
+    backward_peak = (
+        persistent
+        + out[f.STAGE_ACTIVATIONS]
+        + out[f.STAGE_LOGITS]
+        + out[f.STAGE_WORKING]
+        + out[f.STAGE_GATHER]
+    )
+    optimizer_peak = persistent + temporary
+    out[f.STAGE_OPTIMIZER_TEMPORARY] = temporary
+    out[f.STAGE_PHASE] = 1.0 if optimizer_peak > backward_peak else 0.0
+    allocated = max(backward_peak, optimizer_peak)
+    out[f.STAGE_ALLOCATED] = allocated
+    out[f.STAGE_FRAGMENTATION] = allocated * framework.fragmentation + framework.workspace_bytes
+    out[f.STAGE_CONTEXT] = framework.context_bytes
+    out[f.STAGE_COMMUNICATION] = communicator_bytes(
+        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
+    )
+    out[f.STAGE_PEAK] = (
+        allocated + out[f.STAGE_FRAGMENTATION] + out[f.STAGE_CONTEXT] + out[f.STAGE_COMMUNICATION]
+    )
+    out[f.STAGE_IN_FLIGHT] = in_flight
+
+
+@jit
+def transfer_seconds(key: Key, grid: Grid, job: JobInputs, links: LinkInputs) -> float:
+    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token.
+
+    Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
+    crosses it sets the pace.
+    """
+    split = key.tp if key.sequence_parallel > 0 else 1.0
+    size = 2.0 * job.hidden * local_tokens(key, job) / split
+    ranks = key.tp * key.cp * grid.dp * grid.pp
+    same = 1.0 if ranks <= links.scale_up_domain else 0.0
+    return point_to_point_time_s(size, same, links)
+
+
+@jit
+def sum_pieces(stage: int, column: int, weights: Array, costs: Array, pieces: int) -> float:
+    """Sum of one cost column over the pieces of a stage."""
+    total = 0.0
+    for piece in range(pieces):
+        total += weights[piece, stage] * costs[piece, column]
+    return total
+
+
+@jit
+def stage_times(
+    counts: Array,
+    recomputed: Array,
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+    stages: Array,
+) -> tuple[int, float, float]:
+    """Fill forward and backward seconds per stage; (slowest stage, its seconds, all stages')."""
+    slowest, slowest_s, total_s = 0, -1.0, 0.0
+    for stage in range(int(grid.pp)):
+        forward = backward = 0.0
+        for piece in range(job.pieces):
+            count = counts[piece, stage]
+            if count == 0.0:
+                continue
+            again = recomputed[piece, stage]
+            forward += count * forward_seconds(costs[piece])
+            backward += count * backward_seconds(costs[piece])
+            backward += again * recompute_seconds(costs[piece])
+            backward += (count - again) * fsdp_seconds(
+                costs[piece], False, key, grid, framework, links
+            )
+            backward += again * fsdp_seconds(costs[piece], True, key, grid, framework, links)
+        stages[stage, f.STAGE_FORWARD_S] = forward
+        stages[stage, f.STAGE_BACKWARD_S] = backward
+        total_s += forward + backward
+        if forward + backward > slowest_s:
+            slowest, slowest_s = stage, forward + backward
+    return slowest, slowest_s, total_s
+
+
+@jit
+def data_parallel_terms(
+    counts: Array,
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+    links: LinkInputs,
+    stages: Array,
+) -> tuple[float, float]:
+    """(exposed gradient and parameter traffic, optimizer) seconds that end the step.
+
+    Gradients of a stage are reduced beside its last backward, updated weights gathered beside
+    the first forward of the next step; later stages also have the drain of the pipeline.
+    """
+    exposed_s = optimizer_s = drain_s = 0.0
+    for stage in range(int(grid.pp)):
+        dense, expert, _ = stage_parameters(stage, counts, costs, job, key, grid.pp)
+        optimizer_s = max(optimizer_s, optimizer_seconds(dense, expert, grid, framework, gpu))
+        seconds = 0.0
+        if grid.zero < 2:
+            reduce = reduce_seconds(
+                dense, expert, framework.gradient_communication_bytes, key, grid, links
+            )
+            seconds += reduce - hidden_seconds(
+                reduce, framework.hide_gradient_reduction, stages[stage, f.STAGE_BACKWARD_S]
+            )
+        if grid.zero == 1 or grid.zero == 2:
+            gather = gather_seconds(
+                dense, expert, framework.parameter_communication_bytes, key, grid, links
+            )
+            seconds += gather - hidden_seconds(
+                gather, framework.hide_parameter_gather, stages[stage, f.STAGE_FORWARD_S]
+            )
+        exposed_s = max(exposed_s, seconds - drain_s)
+        drain_s += stages[stage, f.STAGE_BACKWARD_S] / grid.vpp
+    return exposed_s, optimizer_s
+
+
+@jit
+def evaluate_step(
+    counts: Array,
+    recomputed: Array,
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+    links: LinkInputs,
+    out: Array,
+    stages: Array,
+) -> None:
+    """Fill the STEP_* columns of a layout and the STAGE_* columns of its stages."""
+    slowest, slowest_s, total_s = stage_times(
+        counts, recomputed, costs, key, grid, job, framework, links, stages
+    )
+    span = pipeline_time_s(slowest_s, total_s, grid.grad_acc, grid.vpp)
+    transfer = transfer_seconds(key, grid, job, links)
+    pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+    dp_s, optimizer_s = data_parallel_terms(
+        counts, costs, key, grid, job, framework, gpu, links, stages
+    )
+    m = grid.grad_acc
+    pieces = job.pieces
+    out[f.STEP_COMPUTE] = m * (
+        sum_pieces(slowest, f.PIECE_FORWARD, counts, costs, pieces)
+        + sum_pieces(slowest, f.PIECE_BACKWARD, counts, costs, pieces)
+    )
+    out[f.STEP_RECOMPUTE] = m * sum_pieces(slowest, f.PIECE_RECOMPUTE, recomputed, costs, pieces)
+    for group in range(3):
+        out[f.STEP_TP + group] = m * (
+            sum_pieces(slowest, f.PIECE_FORWARD_TP + group, counts, costs, pieces)
+            + sum_pieces(slowest, f.PIECE_BACKWARD_TP + group, counts, costs, pieces)
+            + sum_pieces(slowest, f.PIECE_RECOMPUTE_TP + group, recomputed, costs, pieces)
+        )
+    out[f.STEP_FSDP] = m * slowest_s - (
+        out[f.STEP_COMPUTE]
+        + out[f.STEP_RECOMPUTE]
+        + out[f.STEP_TP]
+        + out[f.STEP_CP]
+        + out[f.STEP_EP]
+    )
+    out[f.STEP_PP] = pp_s
+    out[f.STEP_BUBBLE] = span - m * slowest_s
+    out[f.STEP_DP] = dp_s
+    out[f.STEP_OPTIMIZER] = optimizer_s
+    out[f.STEP_HOST] = framework.host_step_s
+    out[f.STEP_TIME] = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    heaviest = 0
+    for stage in range(int(grid.pp)):
+        stage_memory(stage, counts, recomputed, costs, key, grid, job, framework, stages[stage])
+        if stages[stage, f.STAGE_PEAK] > stages[heaviest, f.STAGE_PEAK]:
+            heaviest = stage
+    out[f.STEP_PEAK_BYTES] = stages[heaviest, f.STAGE_PEAK]
+    out[f.STEP_PEAK_STAGE] = float(heaviest)
+    out[f.STEP_ALLOCATED_BYTES] = stages[heaviest, f.STAGE_ALLOCATED]
+
+
+@jit
+def step_bounds(
+    totals: Array,
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+    links: LinkInputs,
+    out: Array,
+) -> None:
+    """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
+
+    `totals[piece]`: how many of each piece the model has. Time: no layer recomputes, stages are
+    perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
+    fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean.
+    """
+    total_s = largest_s = dense = expert = saved = 0.0
+    for piece in range(job.pieces):
+        count = totals[piece]
+        seconds = (
+            forward_seconds(costs[piece])
+            + backward_seconds(costs[piece])
+            + fsdp_seconds(costs[piece], True, key, grid, framework, links)
+        )
+        total_s += count * seconds
+        if count > 0.0:
+            largest_s = max(largest_s, seconds)
+        dense += count * costs[piece, f.PIECE_DENSE_PARAMETERS]
+        expert += count * costs[piece, f.PIECE_EXPERT_PARAMETERS]
+        if piece < job.kinds:
+            saved += count * min(
+                costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
+            )
+    transfer = transfer_seconds(key, grid, job, links)
+    out[f.STEP_TIME_BOUND] = (
+        pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, grid.vpp)
+        + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+        + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
+        + framework.host_step_s
+    )
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    in_flight = microbatches_in_flight(
+        grid.pp - 1.0, grid.pp, grid.vpp, grid.grad_acc, framework.schedule
+    )
+    mean = (
+        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + saved * in_flight
+    ) / grid.pp
+    out[f.STEP_PEAK_BOUND] = (
+        mean * (1.0 + framework.fragmentation)
+        + framework.workspace_bytes
+        + framework.context_bytes
+        + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    )

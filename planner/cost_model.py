@@ -1,0 +1,182 @@
+"""The cost model of one job: shapes and layouts in, seconds and bytes out.
+
+Built once per job. Keys, shapes and layouts are costed by the compiled core; this class only
+moves numbers between named columns and its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from planner.device import gpu_inputs
+
+from planner import cost_tables
+from planner.cost import fields as f
+from planner.cost import kernel
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.job import Job
+from planner.links import link_inputs
+from planner.ops import Piece
+
+Columns = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class CostedShapes:
+    """Costs of shapes in their even layouts.
+
+    `steps[row, STEP_*]` per shape; `costs[key, piece, PIECE_*]` per distinct key, and
+    `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
+    """
+
+    steps: Array
+    shapes: Array
+    keys: Array
+    costs: Array
+
+    def piece_costs(self, row: int) -> Array:
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
+        return self.costs[int(self.shapes[row, f.SHAPE_KEY])]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where layers live: `counts[piece, stage]`, and how many of them recompute."""
+
+    counts: Array
+    recomputed: Array
+
+
+class CostModel:
+    """Costs shapes and layouts of one job; see the module docstring."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Layer kinds, then embedding, head and perhaps MTP."""
+        return cost_tables.job_pieces(self.job)
+
+    @cached_property
+    def op_table(self) -> OpTable:
+        """The op table as arrays."""
+        return cost_tables.flatten(self.pieces)
+
+    @cached_property
+    def job_inputs(self) -> JobInputs:
+        """Numbers of model and batch."""
+        return cost_tables.job_inputs(self.job, self.pieces)
+
+    @cached_property
+    def framework_inputs(self) -> FrameworkInputs:
+        """Numbers of framework and optimizer."""
+        return cost_tables.framework_inputs(self.job)
+
+    @cached_property
+    def gpu_inputs(self) -> GpuInputs:
+        """Numbers of the GPU at the job's precision."""
+        return gpu_inputs(self.job.cluster.gpu, self.job.precision, self.job.attention_kernel)
+
+    @cached_property
+    def link_inputs(self) -> LinkInputs:
+        """Numbers of the two link levels."""
+        return link_inputs(self.job.cluster)
+
+    @cached_property
+    def prefix(self) -> Array:
+        """prefix[kind, n]: layers of a kind among the first n."""
+        return cost_tables.kind_prefix(self.job.model)
+
+    @cached_property
+    def totals(self) -> Array:
+        """How many of each piece the model has."""
+        return cost_tables.piece_totals(self.job.model, len(self.pieces))
+
+    def cost_shapes(self, columns: Columns) -> CostedShapes:
+        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute).
+
+        `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
+        """
+        keys, key_of_shape = self._keys(columns)
+        shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
+        shapes[:, f.SHAPE_KEY] = key_of_shape
+        for column, name in (
+            (f.SHAPE_DP, "dp"),
+            (f.SHAPE_PP, "pp"),
+            (f.SHAPE_VPP, "vpp"),
+            (f.SHAPE_ZERO, "zero"),
+            (f.SHAPE_GRAD_ACC, "grad_acc"),
+        ):
+            shapes[:, column] = columns[name]
+        costs = kernel.cost_keys(
+            keys,
+            self.op_table,
+            self.job_inputs,
+            self.framework_inputs,
+            self.gpu_inputs,
+            self.link_inputs,
+        )
+        steps = kernel.cost_shapes(
+            shapes,
+            keys,
+            costs,
+            self.prefix,
+            self.totals,
+            self.job_inputs,
+            self.framework_inputs,
+            self.gpu_inputs,
+            self.link_inputs,
+        )
+        return CostedShapes(steps, shapes, keys, costs)
+
+    def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
+        """Distinct keys of the shapes, and each shape's key."""
+        masks = np.array([int(mode.mask) for mode in self.job.recompute], dtype=np.float64)
+        table = np.column_stack(
+            [
+                columns["tp"],
+                columns["cp"],
+                columns["ep"],
+                columns["etp"],
+                columns["mbs"],
+                masks[columns["recompute"]],
+            ]
+        ).astype(np.float64)
+        keys, inverse = np.unique(table, axis=0, return_inverse=True)
+        return np.ascontiguousarray(keys), inverse.reshape(-1)
+
+    def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
+        """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        shape = costed.shapes[row]
+        key = int(shape[f.SHAPE_KEY])
+        return kernel.cost_layout(
+            shape,
+            costed.keys[key],
+            costed.costs[key],
+            layout.counts,
+            layout.recomputed,
+            self.job_inputs,
+            self.framework_inputs,
+            self.gpu_inputs,
+            self.link_inputs,
+        )
+
+    def even_layout(self, costed: CostedShapes, row: int) -> Layout:
+        """The layout in which `cost_shapes` costed a shape."""
+        from planner.cost.layout import even_counts
+
+        shape = costed.shapes[row]
+        pp = int(shape[f.SHAPE_PP])
+        counts = np.zeros((len(self.pieces), pp))
+        even_counts(self.prefix, pp, int(shape[f.SHAPE_VPP]), self.job_inputs, counts)
+        recomputed = np.zeros_like(counts)
+        if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
+            kinds = len(self.job.model.kinds)
+            recomputed[:kinds] = counts[:kinds]
+        return Layout(counts, recomputed)

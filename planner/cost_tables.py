@@ -1,0 +1,222 @@
+"""From a job to the numpy arrays and NamedTuples that the compiled core reads.
+
+The op table decides what is counted; this module only flattens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.frameworks import FrameworkProfile
+from planner.job import Job
+from planner.ops import Op, ParamShard, Piece, pieces
+from planner.ops.context import OpContext
+from planner.specs import ModelSpec
+
+# What every optimizer step moves per parameter besides the moments: the fp32 gradient twice
+# (norm, update), the master weight read and written, the low-precision weight written.
+BASE_OPTIMIZER_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
+
+
+def op_context(job: Job) -> OpContext:
+    """Context of the row builders for a job."""
+    return OpContext(
+        model=job.model,
+        profile=job.framework,
+        seq=job.seq,
+        attention=job.attention,
+        dropout=job.dropout,
+        expert_imbalance=job.expert_imbalance,
+    )
+
+
+def job_pieces(job: Job) -> tuple[Piece, ...]:
+    """Pieces of the job's model under its framework."""
+    return pieces(op_context(job))
+
+
+def flatten(all_pieces: Sequence[Piece]) -> OpTable:
+    """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
+    rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
+    return OpTable(
+        ops=_array([_op_row(index, op) for index, op in rows], f.OP_COLUMNS),
+        parameters=_array(
+            [
+                (index, count, shard, _pads(op, shard))
+                for index, op in rows
+                for count, shard in op.parameters
+                if count
+            ],
+            f.PARAM_COLUMNS,
+        ),
+        saved=_array(
+            [
+                (
+                    index,
+                    saved.bytes_per_token,
+                    saved.shard,
+                    saved.freed_by,
+                    saved.only_with,
+                    op.pads_vocabulary and saved.name == "head/loss",
+                )
+                for index, op in rows
+                for saved in op.saved
+            ],
+            f.SAVED_COLUMNS,
+        ),
+        collectives=_array(
+            [
+                (
+                    index,
+                    comm.kind,
+                    comm.group,
+                    comm.bytes_per_token,
+                    comm.forward,
+                    comm.backward,
+                    comm.shard,
+                    comm.hidden_forward,
+                    comm.hidden_backward,
+                    comm.rerun_with,
+                    comm.sequence_parallel_only,
+                )
+                for index, op in rows
+                for comm in op.collectives
+            ],
+            f.COMM_COLUMNS,
+        ),
+    )
+
+
+def _array(rows: Sequence[Sequence[float]], columns: int) -> Array:
+    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)
+
+
+def _pads(op: Op, shard: ParamShard) -> bool:
+    """Vocabulary-parallel tables are padded; a position table in the same row is not."""
+    return op.pads_vocabulary and shard is ParamShard.TP
+
+
+def _op_row(index: int, op: Op) -> tuple[float, ...]:
+    return (
+        index,
+        op.kind,
+        op.tokens,
+        op.tokens_factor,
+        op.out_width,
+        op.out_shard,
+        op.kv_out_width,
+        op.in_width,
+        op.in_shard,
+        op.groups,
+        op.heads,
+        op.kv_heads,
+        op.qk_head_dim,
+        op.v_head_dim,
+        op.window,
+        op.forward_bytes,
+        op.backward_bytes,
+        op.forward_kernels,
+        op.backward_kernels,
+        op.low_precision,
+        op.pads_vocabulary,
+        op.rerun_with,
+    )
+
+
+def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
+    """Numbers of model and batch for the compiled core."""
+    model, parallelism = job.model, job.framework.parallelism
+    embedding = all_pieces[len(model.kinds)]
+    return JobInputs(
+        seq=float(job.seq),
+        hidden=float(model.hidden),
+        kv_heads=float(model.heads if model.mla else model.kv_heads),
+        vocab=float(model.vocab),
+        vocabulary_multiple=float(
+            parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 0
+        )
+        or 1.0,
+        layers=model.layers,
+        kinds=len(model.kinds),
+        pieces=len(all_pieces),
+        mtp_layers=model.mtp_layers,
+        tied_embeddings=float(model.tied_embeddings),
+        embedding_parameters=embedding.parameters,
+        sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
+        eager_attention=float(job.attention == "eager"),
+        causal=1.0,
+    )
+
+
+def framework_inputs(job: Job) -> FrameworkInputs:
+    """A framework profile, optimizer and the memory outside tensors, as numbers."""
+    profile = job.framework
+    state, overlap, kernels, outside = (
+        profile.state,
+        profile.overlap,
+        profile.kernels,
+        profile.outside,
+    )
+    return FrameworkInputs(
+        weight_bytes=state.weight_bytes,
+        gradient_bytes=state.gradient_bytes,
+        master_bytes=state.master_bytes,
+        optimizer_bytes=job.optimizer.state_bytes,
+        zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
+        extra_gradient_bytes=state.extra_gradient_bytes,
+        gathered_layers=state.gathered_layers,
+        reduce_buffer_layers=state.reduce_buffer_layers,
+        root_stays_gathered=float(state.root_stays_gathered),
+        optimizer_temporary_bytes=state.optimizer_temporary_bytes,
+        bucket_bytes=state.bucket_bytes,
+        logits_transient_bytes=_logits_transient(profile),
+        hide_gradient_reduction=overlap.gradient_reduction,
+        hide_parameter_gather=overlap.parameter_gather,
+        hide_fsdp=overlap.fsdp_prefetch,
+        hide_tensor_backward=overlap.tensor_backward,
+        hide_tensor=overlap.tensor,
+        hide_expert=overlap.expert,
+        hide_context=overlap.context,
+        hide_pipeline=overlap.pipeline,
+        contention=overlap.contention,
+        eager=float(kernels.eager),
+        memory_traffic=kernels.memory_traffic,
+        gradient_communication_bytes=kernels.gradient_communication_bytes,
+        parameter_communication_bytes=kernels.parameter_communication_bytes,
+        optimizer_traffic_bytes=BASE_OPTIMIZER_TRAFFIC_BYTES + job.optimizer.traffic_bytes,
+        host_step_s=outside.host_step_s,
+        schedule=0,
+        context_bytes=job.cluster.gpu.context_bytes,
+        communicator_bytes=outside.communicator_bytes,
+        workspace_bytes=outside.workspace_bytes,
+        fragmentation=outside.fragmentation,
+    )
+
+
+def _logits_transient(profile: FrameworkProfile) -> float:
+    return max(0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes)
+
+
+def kind_prefix(model: ModelSpec) -> Array:
+    """prefix[kind, n]: how many of the model's first n layers are of that kind."""
+    prefix = np.zeros((len(model.kinds), model.layers + 1))
+    for position, kind in enumerate(model.kind_indices):
+        prefix[:, position + 1] = prefix[:, position]
+        prefix[kind, position + 1] += 1
+    return prefix
+
+
+def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
+    """How many of each piece the model has."""
+    totals = np.zeros(pieces_count)
+    for kind in model.kind_indices:
+        totals[kind] += 1
+    ends = len(model.kinds)
+    totals[ends] = totals[ends + 1] = 1
+    if model.mtp_layers:
+        totals[ends + 2] = model.mtp_layers
+    return totals

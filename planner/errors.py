@@ -1,0 +1,21 @@
+"""Errors that a user can mend, and how they read: what was given, the rule, the nearest fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """The user's input is at fault; the command line shows the message and exits with 2."""
+
+
+class NothingFitsError(Exception):
+    """No legal plan fits; carries the explanation; the command line exits with 1."""
+
+
+def unknown_name(what: str, given: str, known: Iterable[str], hint: str) -> UsageError:
+    """UsageError for a name that is not in a catalogue, with close matches and where to look."""
+    matches = difflib.get_close_matches(given.lower(), list(known), n=3, cutoff=0.5)
+    close = f" Did you mean {' or '.join(repr(m) for m in matches)}?" if matches else ""
+    return UsageError(f"unknown {what} {given!r}.{close} ({hint})")

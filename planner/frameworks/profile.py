@@ -1,0 +1,216 @@
+"""What a training framework can express, what it keeps for backward, and what it overlaps.
+
+One TOML file a framework in this folder; this module gives the file a type. A *mechanism*
+(which copy a norm keeps, which collective hides behind what) belongs here; a *rate* belongs in
+`hardware/efficiency`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache, reduce
+from importlib.resources import files
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.errors import UsageError, unknown_name
+from planner.modules import Module
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Bytes = Annotated[float, Field(ge=0.0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Parallelism(_Frozen):
+    """Which degrees exist and the rules tied to them."""
+
+    tensor: bool = True
+    pipeline: bool = True
+    interleaved: bool = False
+    context: bool = False
+    expert: bool = False
+    expert_tensor: bool = False
+    # Stages that the search tries; the first is the usual one.
+    zero_stages: tuple[int, ...]
+    zero3_with_pipeline: bool = False
+    # Gradients sharded at every micro-batch cannot be accumulated by a pipeline schedule.
+    zero2_with_pipeline: bool = False
+    sequence_parallel: Literal["with-tp", "never"] = "with-tp"
+    kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
+    vocabulary_multiple: int = 1
+    vocabulary_padded: bool = True
+    # Interleaving: micro-batches per step must be a multiple of pp.
+    interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
+    # Which layer splits over stages the framework can express.
+    layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
+    # `full` recompute of N layers: the same N on every stage, or chosen per stage.
+    recompute_layers: Literal["same-on-every-stage", "any", "all-or-none"] = "all-or-none"
+    needs_microbatches_at_least_pp: bool = False
+
+
+class SavedTensors(_Frozen):
+    """Bytes per element of what autograd keeps, where frameworks differ."""
+
+    residual_bytes: Bytes = 2
+    norm_input_bytes: Bytes = 2
+    # The normalised tensor, kept beside the input by unfused RMSNorms.
+    norm_extra_bytes: Bytes = 0
+    linear_input_bytes: Bytes = 2
+    # Each linear keeps a cast of its own (autocast) instead of sharing one input.
+    linear_inputs_shared: bool = True
+    # Column-parallel linears keep the input gathered over tp instead of gathering it again.
+    keeps_gathered_inputs: bool = False
+    # Tensors of FFN width kept between the projections: gated (SwiGLU) and plain (GELU).
+    gated_activation_tensors: float = 2
+    plain_activation_tensors: float = 1
+    activation_bytes: Bytes = 2
+    # Rotary embedding keeps nothing when fused.
+    score_bytes: Bytes = 2
+    dropout_score_bytes: Bytes = 3
+    dropout: bool = False
+    # MoE: the combine step keeps expert outputs to differentiate the gate weights.
+    moe_keeps_expert_output: bool = True
+    # LM head and loss, bytes per token and vocabulary entry.
+    logits_saved_bytes: Bytes = 4
+    logits_peak_bytes: Bytes = 8
+
+
+class TrainingState(_Frozen):
+    """Bytes per parameter of weights and gradients under mixed precision."""
+
+    weight_bytes: Bytes = 2
+    gradient_bytes: Bytes = 4
+    # fp32 copy of the weights that the optimizer owns; 0 where the weights themselves are fp32.
+    master_bytes: Bytes = 4
+    # ZeRO-3 keeps a sharded low-precision copy beside the master (DeepSpeed), FSDP2 does not.
+    zero3_keeps_weight_shard: bool = False
+    # A second, unreduced gradient in the compute precision (nanotron, DeepSpeed bf16).
+    extra_gradient_bytes: Bytes = 0
+    # ZeRO-3: how many layers' gathered weights and unsharded gradients live at the peak.
+    gathered_layers: float = 2
+    reduce_buffer_layers: float = 1
+    # Weights that the root module gathers for the whole forward and backward: embedding, head.
+    root_stays_gathered: bool = True
+    # Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy.
+    optimizer_temporary_bytes: Bytes = 0
+    bucket_bytes: Bytes = 0
+
+
+class Overlap(_Frozen):
+    """What the framework hides: shares of a collective that may run beside compute."""
+
+    gradient_reduction: Share = 1.0
+    parameter_gather: Share = 1.0
+    fsdp_prefetch: Share = 1.0
+    tensor_backward: Share = 1.0
+    tensor: Share = 0.0
+    expert: Share = 0.0
+    context: Share = 1.0
+    pipeline: Share = 1.0
+    # Slow-down of compute while a collective runs beside it (SMs and HBM shared).
+    contention: Share = 0.1
+
+
+class Kernels(_Frozen):
+    """How the framework issues work."""
+
+    # GPU kernels are issued eagerly by one CPU thread; 0 when captured in graphs or compiled.
+    eager: bool = True
+    # Share of the op table's memory traffic that remains after fusion.
+    memory_traffic: Annotated[float, Field(gt=0.0)] = 1.0
+    gradient_communication_bytes: Bytes = 4
+    parameter_communication_bytes: Bytes = 2
+    # Bytes of optimizer state and gradient read and written per parameter by one step.
+    optimizer_passes: Annotated[float, Field(gt=0.0)] = 1.0
+
+
+class Outside(_Frozen):
+    """Memory outside live tensors; each with its evidence in the framework's file."""
+
+    # Reserved over allocated, minus one: rounding to segments and fragmentation.
+    fragmentation: Share = 0.04
+    # NCCL buffers of one communicator.
+    communicator_bytes: Bytes = 1.5e8
+    # cuBLAS workspaces and other library scratch.
+    workspace_bytes: Bytes = 7e7
+    # Time of a step outside kernels and collectives: data loading, logging, scheduler.
+    host_step_s: Annotated[float, Field(ge=0.0)] = 0.01
+    evidence: str = ""
+
+
+class RecomputeMode(_Frozen):
+    """One value of `--recompute`: which modules are run again in backward."""
+
+    name: str
+    modules: tuple[str, ...]
+    # Only for models with this feature.
+    applies: Literal["always", "moe", "mla", "eager-attention", "dense"] = "always"
+    # Tried by the search without being asked for.
+    searched: bool = True
+    # How the framework spells it.
+    flags: str = ""
+
+    @property
+    def mask(self) -> Module:
+        """The modules as flags."""
+        return reduce(lambda a, b: a | b, (Module[m] for m in self.modules), Module.NOTHING)
+
+
+class FrameworkProfile(_Frozen):
+    """One framework at one version."""
+
+    name: str
+    version: str
+    summary: str
+    sources: tuple[str, ...]
+    precisions: tuple[str, ...]
+    attention: Literal["flash", "eager"] = "flash"
+    parallelism: Parallelism
+    saved: SavedTensors = SavedTensors()
+    state: TrainingState = TrainingState()
+    overlap: Overlap = Overlap()
+    kernels: Kernels = Kernels()
+    outside: Outside = Outside()
+    recompute: tuple[RecomputeMode, ...]
+    assumptions: tuple[str, ...] = ()
+
+    def recompute_mode(self, name: str) -> RecomputeMode:
+        """The mode called `name`; UsageError lists the framework's modes otherwise."""
+        for mode in self.recompute:
+            if mode.name == name:
+                return mode
+        raise unknown_name(
+            "recompute mode",
+            name,
+            [mode.name for mode in self.recompute],
+            f"{self.name} has: " + ", ".join(mode.name for mode in self.recompute),
+        )
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names of the profiles that ship, sorted."""
+    return tuple(
+        sorted(
+            entry.name.removesuffix(".toml")
+            for entry in files("planner.frameworks").iterdir()
+            if entry.name.endswith(".toml")
+        )
+    )
+
+
+@cache
+def load_framework(name: str) -> FrameworkProfile:
+    """Profile by name, case and `_`/`-` ignored. Raises UsageError with close matches."""
+    wanted = name.strip().lower().replace("_", "-")
+    names = framework_names()
+    if wanted not in names:
+        raise unknown_name("framework", name, names, "list them with: planner frameworks")
+    text = files("planner.frameworks").joinpath(f"{wanted}.toml").read_text(encoding="utf-8")
+    try:
+        return FrameworkProfile.model_validate(tomllib.loads(text))
+    except ValidationError as error:
+        raise UsageError(f"frameworks/{wanted}.toml: {error}") from error

@@ -1,0 +1,97 @@
+"""One training job: what is to be trained, on what, with which framework and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hardware import Cluster
+from planner.errors import UsageError
+from planner.frameworks import FrameworkProfile, RecomputeMode
+from planner.optimizers import Optimizer
+from planner.specs import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTarget:
+    """The global batch that is wanted.
+
+    `sequences`: the target; a plan takes the nearest multiple of dp·mbs within `tolerance`
+    (a share), or exactly it when `exact`. `asked_tokens`: what the user wrote, if in tokens.
+    """
+
+    sequences: float
+    tolerance: float = 0.05
+    exact: bool = False
+    asked_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HbmReserve:
+    """Memory kept free on every GPU: a share of the usable HBM, or bytes."""
+
+    share: float = 0.0
+    size_bytes: float = 0.0
+
+    def limit_bytes(self, usable_bytes: float) -> float:
+        """Bytes that a plan may use."""
+        return usable_bytes * (1.0 - self.share) - self.size_bytes
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job, every name already resolved.
+
+    `seq` in tokens; `precision` is that of the linear layers; `recompute` the modes that the
+    search may use; `limits` maps a degree to the values it may take.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    framework: FrameworkProfile
+    optimizer: Optimizer
+    batch: BatchTarget
+    seq: int
+    precision: str = "bf16"
+    attention: Literal["flash", "eager"] = "flash"
+    attention_kernel: str = "auto"
+    recompute: tuple[RecomputeMode, ...] = ()
+    reserve: HbmReserve = field(default_factory=HbmReserve)
+    limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+    allow_tp_across_domains: bool = False
+    model_alias: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seq <= 0:
+            raise UsageError(f"sequence length {self.seq}: must be at least 1 token")
+        if self.precision not in self.framework.precisions:
+            raise UsageError(
+                f"precision {self.precision!r}: {self.framework.name} trains in "
+                + ", ".join(self.framework.precisions)
+            )
+
+    @property
+    def hbm_limit_bytes(self) -> float:
+        """Bytes per GPU that a plan may use: usable HBM less the reserve."""
+        return self.reserve.limit_bytes(self.cluster.gpu.hbm_usable_bytes)
+
+
+def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[RecomputeMode, ...]:
+    """Recompute modes of a framework that make sense for a model and are tried unasked."""
+    return tuple(
+        mode for mode in profile.recompute if mode.searched and _applies(mode, job_model, profile)
+    )
+
+
+def _applies(mode: RecomputeMode, model: ModelSpec, profile: FrameworkProfile) -> bool:
+    has_dense = any(kind.ffn == "dense" for kind in model.kinds)
+    return {
+        "always": True,
+        "moe": model.moe is not None,
+        "mla": model.mla is not None,
+        "dense": has_dense,
+        "eager-attention": profile.attention == "eager",
+    }[mode.applies]

@@ -1,0 +1,72 @@
+"""From a cluster of the catalogue to the link inputs of the compiled core."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hardware.link_curves import LinkCurves, ScaleUpCurve, is_pcie_box, load_link_curves
+from planner.cost.inputs import LinkInputs
+
+if TYPE_CHECKING:
+    from hardware.schema import Cluster
+
+
+def _mesh_bytes_per_s(curve: ScaleUpCurve, nominal_bytes_per_s: float) -> float:
+    """Achievable rate of one link of a full mesh; unlimited behind a switch."""
+    if curve.mesh_links == 0 or curve.mesh_share is None:
+        return math.inf
+    return nominal_bytes_per_s / curve.mesh_links * curve.mesh_share.value
+
+
+def assemble(
+    curves: LinkCurves,
+    *,
+    domain_gpus: int,
+    gpus_per_node: int,
+    scale_up_bytes_per_s: float,
+    scale_out_bytes_per_s: float,
+    host_bytes_per_s: float,
+) -> LinkInputs:
+    """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s."""
+    up, out = curves.scale_up, curves.scale_out
+    root = up.root_bytes_per_s
+    return LinkInputs(
+        scale_up_domain=float(domain_gpus),
+        gpus_per_node=float(gpus_per_node),
+        scale_up_bytes_per_s=scale_up_bytes_per_s * up.share.value,
+        scale_up_latency_s=up.latency_s.value,
+        scale_up_half_bytes=up.half_bytes.value,
+        scale_out_bytes_per_s=scale_out_bytes_per_s * out.share.value,
+        scale_out_latency_s=out.latency_s.value,
+        scale_out_half_bytes=out.half_bytes.value,
+        scale_up_reduction_gain=up.reduction_gain.value,
+        host_bytes_per_s=host_bytes_per_s * curves.host_share.value,
+        collective_launch_s=curves.launch_s.value,
+        scale_up_reduction_latency_s=up.reduction_latency_s.value,
+        scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, scale_up_bytes_per_s),
+        scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
+        scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
+        root_gpus=float(up.root_gpus),
+        root_bytes_per_s=math.inf if root is None else root.value,
+    )
+
+
+def link_inputs(cluster: Cluster) -> LinkInputs:
+    """Link inputs of `cluster`.
+
+    A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the
+    GPUs' host-link rate.
+    """
+    pcie = is_pcie_box(cluster)
+    host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
+    return assemble(
+        load_link_curves(cluster),
+        domain_gpus=cluster.gpus_per_node if pcie else cluster.scale_up_domain_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+        scale_up_bytes_per_s=(
+            host_bytes_per_s if pcie else cluster.scale_up_bytes_per_s_per_gpu_per_direction
+        ),
+        scale_out_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
+        host_bytes_per_s=host_bytes_per_s,
+    )

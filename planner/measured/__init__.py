@@ -1,0 +1,1 @@
+"""Measured training runs: reading them, and predicting each from its configuration alone."""

@@ -1,0 +1,238 @@
+"""From a measured row to a job and one configuration of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from hardware import Cluster, HardwareError, parse_gpus
+from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.job import BatchTarget, Job
+from planner.measured.model import UnpredictableRowError, model_of
+from planner.measured.rows import MeasuredRow
+from planner.optimizers import load_optimizer
+from planner.plan import Degrees
+
+# First match wins: a pattern in the row's framework text, and the profile it runs under.
+_PROFILES = (
+    (r"nanotron", "nanotron"),
+    (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
+    (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
+    (r"torchtitan|fsdp2|automodel", "torchtitan"),
+    (r"composer|llm-foundry|fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
+    (r"deepspeed|gpt-neox", "deepspeed"),
+    (r"pax|maxtext|jax", "megatron-core"),
+)
+
+_GPUS = {
+    "A100": "A100-SXM4-80GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "A100-PCIe": "A100-PCIe-80GB",
+    "V100-32GB": "V100-SXM2-32GB",
+    "V100-16GB": "V100-SXM2-16GB",
+    "H100-80GB": "H100-SXM5-80GB",
+    "H100-94/96GB-HBM2e": "H100-96GB-HBM2e-500W",
+    "B200-180GB": "B200-SXM-180GB",
+    "B200-SXM": "B200-SXM-180GB",
+    "GB200-186GB": "GB200",
+    "GB200": "GB200",
+    "H800-80GB": "H800",
+    "RTX4090-24GB": "RTX4090",
+}
+
+_ZERO = (
+    (r"none|^ddp", 0),
+    (r"no reshard|zero-?2|optim_grads$", 2),
+    (r"zero-?1|dist(ributed)?-opt|overlapped-dist", 1),
+    (r"zero-?3|fsdp|optim_grads_params", 3),
+)
+
+_PRECISIONS = {"fp8cs": "fp8", "bf16(pure)": "bf16", "bf16 (te)": "bf16", "fp8 (te)": "fp8"}
+
+
+@dataclass(frozen=True)
+class MappedRow:
+    """A measured row as the planner sees it; `block_layers` None means an even split."""
+
+    row: MeasuredRow
+    job: Job
+    degrees: Degrees
+    mode: RecomputeMode
+    block_layers: tuple[int, ...] | None
+    assumed: tuple[str, ...]
+
+
+def map_row(row: MeasuredRow) -> MappedRow:
+    """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
+    model = model_of(row)
+    profile, assumed = _profile(row)
+    cluster = _cluster(row)
+    degrees = _degrees(row, profile)
+    mode = _recompute_mode(row, profile)
+    precision = _precision(row, cluster)
+    if precision not in profile.precisions:
+        profile = profile.model_copy(update={"precisions": (*profile.precisions, precision)})
+    eager = _is_eager(row, profile)
+    job = Job(
+        model=model,
+        cluster=cluster,
+        framework=profile,
+        optimizer=load_optimizer("adamw"),
+        batch=BatchTarget(float(degrees.gbs), exact=True),
+        seq=row.integer("seq") or 0,
+        precision=precision,
+        attention="eager" if eager else "flash",
+        attention_kernel=_attention_kernel(row, eager=eager, cluster=cluster),
+        recompute=(mode,),
+        dropout=profile.saved.dropout,
+    )
+    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed)
+
+
+def _profile(row: MeasuredRow) -> tuple[FrameworkProfile, tuple[str, ...]]:
+    text = (row.text("framework") or "").lower()
+    name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
+    profile = load_framework(name)
+    sequence_parallel = row.text("seq_parallel")
+    if sequence_parallel:
+        value = "with-tp" if sequence_parallel == "y" else "never"
+        parallelism = profile.parallelism.model_copy(update={"sequence_parallel": value})
+        profile = profile.model_copy(update={"parallelism": parallelism})
+    known = "megatron" in text or name != "megatron-core"
+    return profile, (() if known else (f"framework {text!r} treated as {name}",))
+
+
+@cache
+def _parse(text: str) -> Cluster:
+    return parse_gpus(text)
+
+
+def _cluster(row: MeasuredRow) -> Cluster:
+    name = row.text("gpu") or ""
+    count = row.integer("num_gpus")
+    if not count:
+        raise UnpredictableRowError("num_gpus is not stated")
+    try:
+        cluster = _parse(f"{count}x{_GPUS.get(name, name)}")
+    except HardwareError as error:
+        raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
+    per_node = row.integer("gpus_per_node")
+    if per_node and per_node < cluster.gpus_per_node:
+        # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
+        domain = min(cluster.scale_up_domain_gpus, per_node)
+        cluster = cluster.model_copy(
+            update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain}
+        )
+    return cluster
+
+
+def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
+    tp, pp, vpp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "vpp", "cp", "ep"))
+    gpus = row.integer("num_gpus") or 1
+    dp = max(1, gpus // (tp * pp * cp))
+    gbs = row.integer("gbs")
+    mbs = row.integer("mbs")
+    if gbs is None and mbs is None:
+        raise UnpredictableRowError("neither mbs nor gbs is stated")
+    if mbs is None:
+        mbs = 1
+    if gbs is None:
+        gbs = mbs * dp
+    if gbs < mbs * dp:
+        mbs = max(1, gbs // dp)
+    grad_acc = max(1, round(gbs / (mbs * dp)))
+    etp = _expert_tp(row, tp)
+    return Degrees(
+        tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
+        zero=_zero(row, profile), mbs=mbs, grad_acc=grad_acc,
+    )  # fmt: skip
+
+
+def _expert_tp(row: MeasuredRow, tp: int) -> int:
+    text = f"{row.text('moe') or ''} {row.text('notes') or ''}"
+    match = re.search(r"\betp\s*=?\s*(\d+)", text, re.IGNORECASE)
+    if match:
+        return int(match[1])
+    return 1 if (row.integer("ep") or 1) > 1 else tp
+
+
+def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
+    text = (row.text("zero") or "").lower()
+    for pattern, stage in _ZERO:
+        if text and re.search(pattern, text):
+            return stage
+    return (
+        profile.parallelism.zero_stages[0] if not text and profile.name != "megatron-lm-2022" else 0
+    )
+
+
+def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
+    """The row's mode among the profile's, built from named modules where it lists them."""
+    text = (row.text("recompute") or "none").lower()
+    if text.startswith("none"):
+        return profile.recompute_mode("none")
+    if text.startswith("full"):
+        return profile.recompute_mode("full")
+    names = {
+        "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
+        "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
+        "shared_experts": "SHARED_EXPERTS",
+    }  # fmt: skip
+    modules = [module for name, module in names.items() if name in text]
+    words = set(re.findall(r"[a-z_]+", text))
+    modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
+    if modules:
+        return RecomputeMode(name=text, modules=tuple(modules))
+    if "op" in text or "sac" in text or profile.name == "torchtitan":
+        return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
+    return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
+
+
+def _precision(row: MeasuredRow, cluster: Cluster) -> str:
+    text = (row.text("precision") or "bf16").lower()
+    precision = _PRECISIONS.get(text, re.split(r"[\s(]", text)[0])
+    if precision == "bf16" and "bf16" not in cluster.gpu.peak_flop_per_s:
+        return "fp16"
+    return precision
+
+
+def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
+    kernel, flash = row.text("kernel") or "", row.text("flash")
+    if kernel in ("torch", "fused"):
+        return True
+    if flash is not None:
+        return flash == "n"
+    return profile.attention == "eager"
+
+
+def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str:
+    """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
+    if eager:
+        return "eager"
+    stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
+    if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
+        return "flash1"
+    framework = (row.text("framework") or "").lower()
+    uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
+    if cluster.gpu.architecture in ("hopper", "blackwell") and uses_cudnn:
+        return "flash3_or_cudnn"
+    return "flash2"
+
+
+def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
+    """`6/5x2/0` = 6, 5, 5, 0; None where the split is not stated."""
+    text = row.text("layers_per_stage")
+    if text is None:
+        return None
+    blocks: list[int] = []
+    for part in text.split("/"):
+        count, _, times = part.partition("x")
+        blocks += [int(count)] * int(times or 1)
+    return tuple(blocks)
+
+
+def job_group(mapped: MappedRow) -> Job:
+    """The job without its batch: rows that share it are costed together."""
+    return replace(mapped.job, batch=BatchTarget(1.0, exact=True))

@@ -1,0 +1,136 @@
+"""A ModelSpec from the shape columns of a measured row."""
+
+from __future__ import annotations
+
+import re
+
+from planner.measured.rows import MeasuredRow
+from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+
+# What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
+DEFAULT_VOCABULARY = 50304
+_GATED = {"swiglu", "geglu", "silu", "gated"}
+_UNSUPPORTED = ("mamba", "hybrid", "lora")
+
+
+class UnpredictableRowError(ValueError):
+    """The row describes something the model does not cover; the message says what."""
+
+
+def model_of(row: MeasuredRow) -> ModelSpec:
+    """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
+    _refuse_unsupported(row)
+    layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
+    seq = row.integer("seq")
+    if not layers or not hidden or not heads or not seq:
+        raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
+    activation = (row.text("act") or "gelu").lower()
+    gated = any(name in activation for name in _GATED) and "non-gated" not in activation
+    ffn = row.integer("ffn") or _usual_ffn(hidden, gated)
+    moe = _moe(row, ffn)
+    text = row.text("moe") or ""
+    kinds = _layer_kinds(text, layers) if moe else ()
+    mla = _mla(text)
+    return ModelSpec(
+        name=row.text("model") or "measured",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=row.integer("kv_heads") or heads,
+        head_dim=_head_dim(text) or hidden // heads,
+        ffn=ffn,
+        vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
+        max_positions=seq,
+        pretraining_seq=seq,
+        gated=gated,
+        activation="silu" if gated else "gelu",
+        norm="rmsnorm" if gated else "layernorm",
+        norm_bias=not gated,
+        qkv_bias=not gated,
+        attention_out_bias=not gated,
+        mlp_bias=not gated,
+        position="rope" if gated else "learned",
+        tied_embeddings=_tied(row, gated),
+        mla=mla,
+        moe=moe,
+        layer_kinds=kinds,
+    )
+
+
+def _refuse_unsupported(row: MeasuredRow) -> None:
+    described = " ".join(
+        (row.text(name) or "") for name in ("model", "moe", "variant", "recompute", "notes")
+    ).lower()
+    named = f"{row.text('model') or ''} {row.text('moe') or ''}".lower()
+    if "mamba" in described or "hybrid mamba" in described or "nemotron-3" in named:
+        raise UnpredictableRowError("Mamba hybrids are not modelled")
+    if "lora" in named or "qlora" in described or " lora" in described:
+        raise UnpredictableRowError("LoRA fine-tuning is not modelled")
+
+
+def _usual_ffn(hidden: int, gated: bool) -> int:
+    """FFN width when unstated: 4h, or Llama's 8h/3 rounded up to 256."""
+    return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
+
+
+def _tied(row: MeasuredRow, gated: bool) -> bool:
+    """GPT-style models share embeddings; a note may say so for others."""
+    notes = (row.text("notes") or "").lower()
+    if "tied for 1b/3b" in notes:
+        return row.text("pp") == "1" and any(
+            size in (row.text("model") or "") for size in ("1B", "3B")
+        )
+    return not gated
+
+
+def _number(pattern: str, text: str) -> int | None:
+    match = re.search(pattern, text, re.IGNORECASE)
+    return int(match[1]) if match else None
+
+
+def _head_dim(text: str) -> int | None:
+    return _number(r"head_dim\s*=?\s*(\d+)", text)
+
+
+def _mla(text: str) -> MlaSpec | None:
+    """MLA ranks as the text states them, DeepSeek's where it only says MLA."""
+    if "MLA" not in text:
+        return None
+    return MlaSpec(
+        q_lora_rank=_number(r"q_lora\s*=?\s*(\d+)", text) or 1536,
+        kv_lora_rank=_number(r"kv_lora\s*=?\s*(\d+)", text) or 512,
+        qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
+        qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
+        v_head_dim=_number(r"\bv\s*=?\s*(\d+)", text) or 128,
+    )
+
+
+def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
+    """Experts as the `moe` cell describes them, in words or as key=value pairs."""
+    text = row.text("moe")
+    if text is None:
+        return None
+    experts = _number(r"experts\s*=\s*(\d+)", text) or _number(r"(\d+)\s*experts", text)
+    if experts is None:
+        raise UnpredictableRowError(f"the number of experts is not stated in {text!r}")
+    top_k = _number(r"top-?k?\s*=?\s*(\d+)", text)
+    if top_k is None:
+        raise UnpredictableRowError(f"top-k is not stated in {text!r}")
+    width = _number(r"(?<!shared )expert ffn\s*(\d+)", text) or _number(
+        r"moe_ffn\s*=\s*(\d+)", text
+    )
+    shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
+    if shared is None and re.search(r"\d shared|\+ shared", text):
+        shared = width or ffn
+    return MoeSpec(experts=experts, top_k=top_k, ffn=width or ffn, shared_ffn=shared or 0)
+
+
+def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
+    """Dense layers first (`3 dense + 58 MoE`), or alternating (`on alternate layers`)."""
+    dense, moe = LayerKind(ffn="dense"), LayerKind(ffn="moe")
+    first = _number(r"(\d+) dense", text)
+    if first:
+        return tuple(dense if i < first else moe for i in range(layers))
+    if "alternate layers" in text or "layer_freq=2" in text:
+        return tuple(dense if i % 2 == 0 else moe for i in range(layers))
+    return ()

@@ -1,0 +1,83 @@
+"""Reading measured runs: one CSV row a run, in the documented column format.
+
+Columns: `source, model, layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu,
+num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision,
+recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
+(`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
+layers_per_stage, head_stage, notes` hold what the rest cannot. Unknown columns are kept.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import UsageError
+
+REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One run as text, with typed access; empty cells are None."""
+
+    file: str
+    line: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str | None:
+        """Cell as text, None when empty or absent."""
+        value = self.cells.get(column, "").strip()
+        return value or None
+
+    def number(self, column: str) -> float | None:
+        """Cell as a number, None when empty; UsageError names file, line and column otherwise."""
+        value = self.text(column)
+        if value is None:
+            return None
+        try:
+            return float(value)
+        except ValueError:
+            raise UsageError(
+                f"{self.file} line {self.line}, column {column}: {value!r} is not a number"
+            ) from None
+
+    def integer(self, column: str) -> int | None:
+        """Cell as a whole number, None when empty."""
+        value = self.number(column)
+        return None if value is None else round(value)
+
+    @property
+    def source(self) -> str:
+        """Which publication the row is from; the file's name when it does not say."""
+        return self.text("source") or Path(self.file).stem
+
+
+def read_rows(path: Path) -> Iterator[MeasuredRow]:
+    """Rows of one CSV file, or of all CSV files of a folder. Raises UsageError."""
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"{path}: no CSV file in this folder")
+    for file in files:
+        yield from _read_file(file)
+
+
+def _read_file(path: Path) -> Iterator[MeasuredRow]:
+    try:
+        handle = path.open(newline="", encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    with handle:
+        reader = csv.DictReader(handle)
+        missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise UsageError(
+                f"{path} line 1: the header lacks {', '.join(missing)}; "
+                "see the column list in `planner validate --help`"
+            )
+        for line, cells in enumerate(reader, start=2):
+            yield MeasuredRow(
+                path.name, line, {key: value or "" for key, value in cells.items() if key}
+            )

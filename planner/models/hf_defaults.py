@@ -1,0 +1,123 @@
+"""Class defaults of the configuration classes of transformers 5.23.0, for keys a file leaves out.
+
+Keys are canonical (see `hf_fields.SPELLINGS`). Only keys that shape the model are listed; a
+value that a class derives from others (head width, ffn = 4·hidden) is derived in `hf_families`.
+"""
+
+from __future__ import annotations
+
+
+def _shape(
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int | None,
+    vocab: int,
+    positions: int,
+    **more: object,
+) -> dict[str, object]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "max_position_embeddings": positions,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+_LLAMA = _shape(32, 4096, 32, 11008, 32000, 2048)
+_QWEN2 = _shape(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, max_window_layers=28)
+_DEEPSEEK_V3 = _shape(
+    61, 7168, 128, 18432, 129280, 4096,
+    moe_intermediate_size=2048, n_shared_experts=1, num_experts=256, num_experts_per_tok=8,
+    first_k_dense_replace=3, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+    qk_rope_head_dim=64, v_head_dim=128, num_nextn_predict_layers=1,
+)  # fmt: skip
+
+CLASS_DEFAULTS: dict[str, dict[str, object]] = {
+    "llama": _LLAMA,
+    "mistral": _shape(
+        32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, sliding_window=4096
+    ),
+    "mixtral": _shape(
+        32, 4096, 32, 14336, 32000, 131072,
+        num_key_value_heads=8, num_experts=8, num_experts_per_tok=2,
+    ),
+    "qwen2": _QWEN2,
+    "qwen3": {**_QWEN2, "head_dim": 128},
+    "qwen2_moe": _shape(
+        24, 2048, 16, 5632, 151936, 32768,
+        num_key_value_heads=16, max_window_layers=28, decoder_sparse_step=1, qkv_bias=True,
+        moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
+        num_experts=60, num_experts_per_tok=4,
+    ),
+    "qwen3_moe": _shape(
+        24, 2048, 32, 6144, 151936, 32768,
+        num_key_value_heads=4, decoder_sparse_step=1,
+        moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+    ),
+    "deepseek_v2": _shape(
+        32, 4096, 32, 11008, 102400, 2048,
+        moe_intermediate_size=1407, n_shared_experts=2, num_experts=64,
+        first_k_dense_replace=0, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+        qk_rope_head_dim=64, v_head_dim=128,
+    ),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": {**_DEEPSEEK_V3, "num_nextn_predict_layers": 0},
+    "gemma": _shape(
+        28, 3072, 16, 24576, 256000, 8192,
+        num_key_value_heads=16, head_dim=256, hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True,
+    ),
+    "gemma2": _shape(
+        26, 2304, 8, 9216, 256000, 8192,
+        num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=2,
+    ),
+    "gemma3_text": _shape(
+        26, 2304, 8, 9216, 262208, 131072,
+        num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=6,
+    ),
+    "phi": _shape(24, 2048, 32, 8192, 51200, 2048, hidden_act="gelu_new"),
+    "phi3": _shape(32, 3072, 32, 8192, 32064, 4096),
+    "olmo": {**_LLAMA, "vocab_size": 50304},
+    "olmo2": {**_LLAMA, "vocab_size": 50304},
+    "olmoe": _shape(16, 2048, 16, 2048, 50304, 4096, num_experts=64, num_experts_per_tok=8),
+    "falcon": _shape(
+        32, 4544, 71, None, 65024, 2048,
+        hidden_act="gelu", tie_word_embeddings=True, multi_query=True, parallel_attn=True,
+    ),
+    "gpt2": _shape(
+        12, 768, 12, None, 50257, 1024, hidden_act="gelu_new", tie_word_embeddings=True
+    ),
+    "gpt_neox": _shape(
+        44, 6144, 64, 24576, 50432, 2048,
+        hidden_act="gelu", use_parallel_residual=True, attention_bias=True,
+    ),
+    "gpt_oss": _shape(
+        36, 2880, 64, 2880, 201088, 131072,
+        num_key_value_heads=8, head_dim=64, sliding_window=128, sliding_window_pattern=2,
+        attention_bias=True, num_experts=128, num_experts_per_tok=4,
+    ),
+    "llama4_text": _shape(
+        48, 5120, 40, 8192, 202048, 131072,
+        num_key_value_heads=8, head_dim=128, intermediate_size_mlp=16384,
+        attention_chunk_size=8192, num_experts=16, num_experts_per_tok=1,
+        interleave_moe_layer_step=1, no_rope_layer_interval=4,
+    ),
+    "glm4_moe": _shape(
+        46, 4096, 96, 10944, 151552, 131072,
+        num_key_value_heads=8, moe_intermediate_size=1408, n_shared_experts=1, num_experts=128,
+        num_experts_per_tok=8, first_k_dense_replace=1, num_nextn_predict_layers=1,
+    ),
+    "minimax_m2": _shape(
+        62, 3072, 48, 1536, 200064, 196608,
+        num_key_value_heads=8, head_dim=128, num_experts=256, num_experts_per_tok=8,
+    ),
+    "nemotron": _shape(32, 6144, 48, 24576, 256000, 4096, head_dim=128, hidden_act="relu2"),
+}  # fmt: skip

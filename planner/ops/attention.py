@@ -1,0 +1,395 @@
+"""Rows of the attention block: norm, projections, rotary, core attention, output, residual."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.ops.context import (
+    WHOLE_LAYER,
+    OpContext,
+    elementwise,
+    linear_inputs,
+    norm,
+    residual,
+)
+from planner.ops.rows import (
+    Collective,
+    CollectiveKind,
+    Group,
+    Hidden,
+    Module,
+    Op,
+    OpKind,
+    ParamShard,
+    Saved,
+    Shard,
+)
+from planner.specs import LayerKind
+
+# Kept by torchtitan's per-op policy: the block's input and the outputs of the ops it lists.
+_POLICY = Module.SELECTIVE_OP
+
+
+def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
+    """All rows of one attention block of the given kind."""
+    projections = _mla_rows(context) if context.model.mla else _qkv_rows(context)
+    return (
+        *_input_norm(context),
+        *projections,
+        _core(context, kind),
+        _output(context),
+        *_output_norm(context),
+        residual(context, "attention/residual", Module.NOTHING),
+    )
+
+
+def _input_norm(context: OpContext) -> tuple[Op, ...]:
+    """Norm before attention, with the checkpoint that whole-layer recomputation keeps."""
+    model = context.model
+    checkpoint = Saved(
+        "layer/checkpoint",
+        context.saved.residual_bytes * model.hidden,
+        Shard.SEQUENCE,
+        Module.NOTHING,
+        only_with=WHOLE_LAYER,
+    )
+    if model.block == "post":
+        keeper = elementwise(context, "attention/input", 0.0, Shard.SEQUENCE, 0, 0)
+        return (_with_saved(keeper, (checkpoint,)),)
+    row = norm(context, "attention/norm", model.hidden, Shard.SEQUENCE, Module.NOTHING)
+    return (_with_saved(row, (*row.saved, checkpoint)),)
+
+
+def _with_saved(op: Op, saved: tuple[Saved, ...]) -> Op:
+    return replace(op, saved=saved)
+
+
+def _output_norm(context: OpContext) -> tuple[Op, ...]:
+    """Norm after attention (Gemma 2/3, OLMo 2)."""
+    if context.model.block not in ("sandwich", "post"):
+        return ()
+    return (
+        norm(context, "attention/post_norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),
+    )
+
+
+def tp_entry(name: str, width: float, rerun_with: Module) -> tuple[Collective, ...]:
+    """Tensor-parallel traffic before a column-parallel linear (Korthikanti 2022, section 4.2).
+
+    Under sequence parallelism: all-gather forward; backward gathers the input once more for the
+    weight gradient and reduce-scatters the input gradient, both beside a GEMM. Without it the
+    kernel turns each all-gather/reduce-scatter pair into the all-reduce it equals.
+    """
+    size = 2.0 * width
+    return (
+        Collective(
+            f"{name}/gather",
+            CollectiveKind.ALL_GATHER,
+            Group.TP,
+            size,
+            1,
+            0,
+            hidden_forward=Hidden.TP_OVERLAP,
+            rerun_with=rerun_with,
+        ),
+        Collective(
+            f"{name}/gather_again",
+            CollectiveKind.ALL_GATHER,
+            Group.TP,
+            size,
+            0,
+            1,
+            hidden_backward=Hidden.BEHIND_GEMM,
+            rerun_with=Module.NOTHING,
+            sequence_parallel_only=True,
+        ),
+        Collective(
+            f"{name}/scatter_gradient",
+            CollectiveKind.REDUCE_SCATTER,
+            Group.TP,
+            size,
+            0,
+            1,
+            hidden_backward=Hidden.BEHIND_GEMM,
+            rerun_with=Module.NOTHING,
+        ),
+    )
+
+
+def tp_exit(name: str, width: float, rerun_with: Module) -> tuple[Collective, ...]:
+    """Tensor-parallel traffic after a row-parallel linear: scatter, and gather its gradient."""
+    size = 2.0 * width
+    return (
+        Collective(
+            f"{name}/scatter",
+            CollectiveKind.REDUCE_SCATTER,
+            Group.TP,
+            size,
+            1,
+            0,
+            hidden_forward=Hidden.TP_OVERLAP,
+            rerun_with=rerun_with,
+        ),
+        Collective(
+            f"{name}/gather_gradient",
+            CollectiveKind.ALL_GATHER,
+            Group.TP,
+            size,
+            0,
+            1,
+            hidden_backward=Hidden.TP_OVERLAP,
+            rerun_with=Module.NOTHING,
+        ),
+    )
+
+
+def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
+    """Query, key and value projections of MHA, GQA and MQA, their norms and rotation."""
+    model = context.model
+    bias = 1.0 if model.qkv_bias else 0.0
+    width_q, width_kv = float(model.query_width), float(model.kv_width)
+    hidden = float(model.hidden)
+    qkv = Op(
+        name="attention/qkv",
+        kind=OpKind.GEMM,
+        out_width=width_q,
+        out_shard=Shard.TP,
+        kv_out_width=2 * width_kv,
+        in_width=hidden,
+        parameters=(
+            (width_q * (hidden + bias), ParamShard.TP),
+            (2 * width_kv * (hidden + bias), ParamShard.KV),
+        ),
+        saved=(
+            *linear_inputs(context, "attention/qkv", hidden, Shard.SEQUENCE, 3, Module.LAYERNORM),
+            Saved("attention/q_output", 2 * width_q, Shard.TP, Module.NOTHING, only_with=_POLICY),
+            Saved("attention/v_output", 2 * width_kv, Shard.KV, Module.NOTHING, only_with=_POLICY),
+        ),
+        collectives=tp_entry("attention/qkv", hidden, WHOLE_LAYER),
+    )
+    return (qkv, *_qk_norm(context), *_rotary(context, width_q + width_kv))
+
+
+def _qk_norm(context: OpContext) -> tuple[Op, ...]:
+    """Norms of queries and keys: per head (Qwen3, Gemma 3) or over the full width (OLMo 2)."""
+    model = context.model
+    if model.qk_norm == "none":
+        return ()
+    per_head = model.qk_norm == "head"
+    rows = []
+    for name, width, shard in (
+        ("q_norm", float(model.query_width), Shard.TP),
+        ("k_norm", float(model.kv_width), Shard.KV),
+    ):
+        row = norm(context, f"attention/{name}", width, shard, Module.NOTHING)
+        count = context.norm_parameters * (model.head_dim if per_head else width)
+        param_shard = ParamShard.NONE if per_head else ParamShard.TP
+        rows.append(_with_parameters(row, count, param_shard))
+    return tuple(rows)
+
+
+def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
+    return replace(op, parameters=((count, shard),))
+
+
+def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
+    """Rotary embedding: one read and one write of queries and keys each way; nothing kept."""
+    if context.model.position != "rope":
+        return ()
+    return (elementwise(context, "attention/rope", width, Shard.TP, 2, 2),)
+
+
+def _mla_rows(context: OpContext) -> tuple[Op, ...]:
+    """Multi-head latent attention (arXiv 2405.04434, equations 9-18).
+
+    The down-projections are replicated over tp; the up-projections are split by heads.
+    """
+    model = context.model
+    mla = model.mla
+    if mla is None:
+        return ()
+    heads = float(model.heads)
+    q_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    kv_up_width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    kv_down_width = float(mla.kv_lora_rank + mla.qk_rope_head_dim)
+    hidden = float(model.hidden)
+    rows = []
+    if mla.q_lora_rank:
+        rank = float(mla.q_lora_rank)
+        rows += [
+            _mla_down(context, "attention/q_down", rank, consumers=2),
+            norm(context, "attention/q_norm", rank, Shard.SEQUENCE, Module.NOTHING),
+            _mla_up(context, "attention/q_up", rank, q_width),
+        ]
+    else:
+        rows.append(
+            Op(
+                name="attention/q",
+                kind=OpKind.GEMM,
+                out_width=q_width,
+                out_shard=Shard.TP,
+                in_width=hidden,
+                parameters=((q_width * hidden, ParamShard.TP),),
+                saved=linear_inputs(
+                    context, "attention/q", hidden, Shard.SEQUENCE, 2, Module.LAYERNORM
+                ),
+                collectives=tp_entry("attention/q", hidden, WHOLE_LAYER),
+            )
+        )
+    kv_down = _mla_down(context, "attention/kv_down", kv_down_width, consumers=0)
+    rows += [
+        kv_down,
+        norm(context, "attention/kv_norm", float(mla.kv_lora_rank), Shard.SEQUENCE, Module.NOTHING),
+        _mla_up(context, "attention/kv_up", float(mla.kv_lora_rank), kv_up_width),
+        elementwise(
+            context,
+            "attention/rope_and_concat",
+            2 * q_width,
+            Shard.TP,
+            2,
+            2,
+            WHOLE_LAYER | Module.MLA_UP_PROJ,
+        ),
+    ]
+    return tuple(rows)
+
+
+def _mla_down(context: OpContext, name: str, rank: float, consumers: int) -> Op:
+    """Down-projection to the latent; the first of the two lists their shared input."""
+    hidden = float(context.model.hidden)
+    saved = (
+        linear_inputs(context, name, hidden, Shard.SEQUENCE, consumers, Module.LAYERNORM)
+        if consumers
+        else ()
+    )
+    if not consumers and context.model.mla and not context.model.mla.q_lora_rank:
+        saved = ()
+    return Op(
+        name=name,
+        kind=OpKind.GEMM,
+        tokens=Shard.SEQUENCE,
+        out_width=rank,
+        in_width=hidden,
+        parameters=((rank * hidden, ParamShard.NONE),),
+        saved=saved,
+    )
+
+
+def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
+    """Up-projection from the normalised latent, which is gathered over tp first."""
+    return Op(
+        name=name,
+        kind=OpKind.GEMM,
+        out_width=width,
+        out_shard=Shard.TP,
+        in_width=rank,
+        parameters=((width * rank, ParamShard.TP),),
+        saved=linear_inputs(context, name, rank, Shard.SEQUENCE, 1, Module.LAYERNORM),
+        collectives=tp_entry(name, rank, WHOLE_LAYER),
+        rerun_with=WHOLE_LAYER | Module.MLA_UP_PROJ,
+    )
+
+
+def _core(context: OpContext, kind: LayerKind) -> Op:
+    """Core attention: kept queries, keys, values; scores if eager, log-sum-exp if flash."""
+    model = context.model
+    mla = model.mla
+    qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else model.head_dim
+    v_dim = mla.v_head_dim if mla else model.head_dim
+    kv_heads = model.heads if mla else model.kv_heads
+    window = model.sliding_window if kind.attention == "sliding" else None
+    parameters = ((float(model.heads), ParamShard.TP),) if model.attention_sinks else ()
+    return Op(
+        name="attention/core",
+        kind=OpKind.ATTENTION,
+        heads=float(model.heads),
+        kv_heads=float(kv_heads),
+        qk_head_dim=float(qk_dim),
+        v_head_dim=float(v_dim),
+        window=float(window or 0),
+        forward_kernels=1 if context.attention == "flash" else 4,
+        backward_kernels=2 if context.attention == "flash" else 6,
+        parameters=parameters,
+        saved=_core_saved(context, float(qk_dim), float(v_dim), float(kv_heads)),
+        collectives=_context_parallel(context, float(qk_dim), float(v_dim), float(kv_heads)),
+        rerun_with=Module.FULL | Module.CORE_ATTENTION,
+    )
+
+
+def _core_saved(
+    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
+) -> tuple[Saved, ...]:
+    model = context.model
+    element = context.saved.activation_bytes
+    kv_shard = Shard.TP if model.mla else Shard.KV
+    freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
+    rows = [
+        Saved("attention/q", element * model.heads * qk_dim, Shard.TP, freed),
+        Saved("attention/k", element * kv_heads * qk_dim, kv_shard, freed),
+        Saved("attention/v", element * kv_heads * v_dim, kv_shard, freed),
+    ]
+    if context.attention == "flash":
+        # Log-sum-exp, fp32 per head (FlashAttention, arXiv 2205.14135, algorithm 1); the output
+        # is the input of the output projection and is listed there.
+        lse = Saved(
+            "attention/lse",
+            4.0 * model.heads,
+            Shard.TP,
+            Module.FULL | Module.CORE_ATTENTION,
+        )
+        rows.append(lse)
+        return tuple(rows)
+    # Scores after softmax; with dropout also its mask and its output (Korthikanti 2022: 5as/h).
+    per_score = context.saved.score_bytes + (
+        context.saved.dropout_score_bytes if context.dropout else 0.0
+    )
+    scores = per_score * model.heads * context.seq
+    freed_scores = WHOLE_LAYER | Module.CORE_ATTENTION
+    rows.append(Saved("attention/scores", scores, Shard.TP, freed_scores))
+    return tuple(rows)
+
+
+def _context_parallel(
+    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
+) -> tuple[Collective, ...]:
+    """Keys and values passed around the cp ring; backward passes them and their gradients.
+
+    Ring attention (Liu et al. 2023, arXiv 2310.01889); bytes are those of the whole sequence's
+    keys and values per token of it.
+    """
+    size = 2.0 * kv_heads * (qk_dim + v_dim)
+    shard = Shard.TP if context.model.mla else Shard.KV
+    return (
+        Collective(
+            "attention/cp_ring",
+            CollectiveKind.RING_EXCHANGE,
+            Group.CP,
+            size,
+            1,
+            2,
+            shard,
+            Hidden.BEHIND_ATTENTION,
+            Hidden.BEHIND_ATTENTION,
+            Module.FULL | Module.CORE_ATTENTION,
+        ),
+    )
+
+
+def _output(context: OpContext) -> Op:
+    """Output projection (row-parallel); its input is the attention output."""
+    model = context.model
+    width = float(model.attention_out_width)
+    bias = float(model.hidden) if model.attention_out_bias else 0.0
+    size = context.saved.activation_bytes * width
+    kept = Saved("attention/output", size, Shard.TP, Module.FULL)
+    return Op(
+        name="attention/out_proj",
+        kind=OpKind.GEMM,
+        out_width=float(model.hidden),
+        in_width=width,
+        in_shard=Shard.TP,
+        parameters=((width * model.hidden, ParamShard.TP), (bias, ParamShard.NONE)),
+        saved=(kept,),
+        collectives=tp_exit("attention/out_proj", model.hidden, Module.FULL),
+        rerun_with=WHOLE_LAYER,
+    )

@@ -1,0 +1,134 @@
+"""What the op rows of a job depend on besides the model: framework, length, kernels, dropout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.frameworks.profile import FrameworkProfile, SavedTensors
+from planner.ops.rows import Module, Op, OpKind, ParamShard, Saved, Shard
+from planner.specs import ModelSpec
+
+# Any recomputation of the whole layer.
+WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
+
+
+@dataclass(frozen=True, slots=True)
+class OpContext:
+    """Inputs of the row builders.
+
+    `seq` is the sequence length in tokens; `attention` the kernel family (`flash` keeps a
+    log-sum-exp per head, `eager` the scores); `fp8` whether linear inputs are kept in one byte.
+    """
+
+    model: ModelSpec
+    profile: FrameworkProfile
+    seq: int
+    attention: Literal["flash", "eager"] = "flash"
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+
+    @property
+    def saved(self) -> SavedTensors:
+        """The framework's rules for tensors kept for backward."""
+        return self.profile.saved
+
+    @property
+    def norm_parameters(self) -> float:
+        """Parameters of one norm per unit of width: scale, and shift where there is one."""
+        return float(self.model.norm_weight) + float(self.model.norm_bias)
+
+    @property
+    def norm_statistics_bytes(self) -> float:
+        """fp32 statistics a norm keeps per token: rstd, and the mean of a LayerNorm."""
+        return 4.0 if self.model.norm == "rmsnorm" else 8.0
+
+
+def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Module) -> Op:
+    """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
+
+    Its output is the input of the next linear and is listed there.
+    """
+    saved = context.saved
+    input_bytes = saved.norm_input_bytes * width
+    extra_bytes = saved.norm_extra_bytes * width
+    kept = Saved(f"{name}/input", input_bytes, shard, WHOLE_LAYER | owner)
+    statistics = Saved(
+        f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
+    )
+    extra = Saved(f"{name}/normalised", extra_bytes, shard, WHOLE_LAYER | owner)
+    element = saved.residual_bytes
+    return Op(
+        name=name,
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        forward_bytes=2 * element * width,
+        backward_bytes=3 * element * width,
+        forward_kernels=1,
+        backward_kernels=2,
+        parameters=((context.norm_parameters * width, ParamShard.NONE),),
+        saved=tuple(row for row in (kept, statistics, extra) if row.bytes_per_token > 0),
+        rerun_with=WHOLE_LAYER | Module.LAYERNORM | owner,
+    )
+
+
+def elementwise(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    passes_forward: float,
+    passes_backward: float,
+    rerun_with: Module = WHOLE_LAYER,
+) -> Op:
+    """A fused elementwise kernel that moves `passes` tensors of `width` per token."""
+    element = context.saved.activation_bytes
+    return Op(
+        name=name,
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        forward_bytes=passes_forward * element * width,
+        backward_bytes=passes_backward * element * width,
+        forward_kernels=1,
+        backward_kernels=1,
+        rerun_with=rerun_with,
+    )
+
+
+def residual(context: OpContext, name: str, owner: Module) -> Op:
+    """Residual addition, with the one-byte dropout mask where dropout is on."""
+    width = float(context.model.hidden)
+    add = elementwise(context, name, width, Shard.SEQUENCE, 3, 1, WHOLE_LAYER | owner)
+    if not context.dropout:
+        return add
+    mask = Saved(f"{name}/dropout_mask", width, Shard.SEQUENCE, WHOLE_LAYER)
+    return Op(
+        name=add.name,
+        kind=add.kind,
+        tokens=add.tokens,
+        forward_bytes=add.forward_bytes + width,
+        backward_bytes=add.backward_bytes + 2 * width,
+        backward_kernels=1,
+        saved=(mask,),
+        rerun_with=add.rerun_with,
+    )
+
+
+def linear_inputs(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    consumers: int,
+    freed_by: Module,
+    factor: float = 1.0,
+) -> tuple[Saved, ...]:
+    """The kept input of one linear, or of several that read the same tensor.
+
+    Under autocast every consumer keeps its own cast; otherwise they share one tensor.
+    """
+    copies = 1 if context.saved.linear_inputs_shared else consumers
+    if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
+        shard = Shard.NONE
+    size = copies * context.saved.linear_input_bytes * width * factor
+    return (Saved(f"{name}/input", size, shard, WHOLE_LAYER | freed_by),)

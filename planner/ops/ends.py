@@ -1,0 +1,123 @@
+"""Rows outside the layers: embedding, final norm, LM head with its loss, multi-token prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.ops.attention import attention_rows
+from planner.ops.context import OpContext, linear_inputs, norm
+from planner.ops.ffn import ffn_rows
+from planner.ops.rows import Module, Op, OpKind, ParamShard, Saved, Shard
+
+
+def embedding_rows(context: OpContext) -> tuple[Op, ...]:
+    """Vocabulary-parallel lookup (and learned positions); backward scatters into fp32 gradients."""
+    model = context.model
+    hidden = float(model.hidden)
+    element = context.saved.residual_bytes
+    parameters = [(model.vocab * hidden, ParamShard.TP)]
+    if model.position == "learned":
+        parameters.append((model.max_positions * hidden, ParamShard.NONE))
+    saved = [Saved("embedding/ids", 8.0, Shard.NONE, Module.NOTHING)]
+    if context.dropout:
+        saved.append(Saved("embedding/dropout_mask", hidden, Shard.SEQUENCE, Module.NOTHING))
+    return (
+        Op(
+            name="embedding",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            forward_bytes=2 * element * hidden,
+            backward_bytes=(element + 8) * hidden,
+            parameters=tuple(parameters),
+            saved=tuple(saved),
+            pads_vocabulary=True,
+            rerun_with=Module.NOTHING,
+        ),
+    )
+
+
+def head_rows(context: OpContext) -> tuple[Op, ...]:
+    """Final norm, LM head (vocabulary-parallel) and cross-entropy.
+
+    A tied head multiplies by the embedding's weights and owns none; on a pipeline it holds a
+    copy on the last stage, which the memory terms add.
+    """
+    model = context.model
+    hidden, vocab = float(model.hidden), float(model.vocab)
+    bias = vocab if model.head_bias else 0.0
+    own = 0.0 if model.tied_embeddings else vocab * hidden
+    final_norm = norm(context, "head/norm", hidden, Shard.SEQUENCE, Module.NOTHING)
+    head = Op(
+        name="head/logits",
+        kind=OpKind.GEMM,
+        out_width=vocab,
+        out_shard=Shard.TP,
+        in_width=hidden,
+        parameters=((own + bias, ParamShard.TP),),
+        saved=_never_freed(
+            linear_inputs(context, "head/logits", hidden, Shard.SEQUENCE, 1, Module.NOTHING)
+        ),
+        low_precision=False,
+        pads_vocabulary=True,
+        rerun_with=Module.NOTHING,
+    )
+    return (_keep(final_norm), head, _loss(context))
+
+
+def _keep(op: Op) -> Op:
+    """The row with tensors that no recompute mode frees: heads are not checkpointed."""
+    return replace(op, saved=_never_freed(op.saved), rerun_with=Module.NOTHING)
+
+
+def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)
+
+
+def _loss(context: OpContext) -> Op:
+    """Cross-entropy over the vocabulary: fp32 logits read and written a few times each way."""
+    vocab = float(context.model.vocab)
+    kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, Shard.TP, Module.NOTHING)
+    return Op(
+        name="head/loss",
+        kind=OpKind.MEMORY,
+        tokens=Shard.TP,
+        forward_bytes=14.0 * vocab,
+        backward_bytes=8.0 * vocab,
+        forward_kernels=6,
+        backward_kernels=3,
+        saved=(kept,),
+        pads_vocabulary=True,
+        rerun_with=Module.NOTHING,
+    )
+
+
+def mtp_rows(context: OpContext) -> tuple[Op, ...]:
+    """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+    Two norms, a projection from 2h to h, a full layer of the last kind, then the shared head.
+    """
+    model = context.model
+    hidden = float(model.hidden)
+    projection = Op(
+        name="mtp/projection",
+        kind=OpKind.GEMM,
+        out_width=hidden,
+        out_shard=Shard.TP,
+        in_width=2 * hidden,
+        parameters=((2 * hidden * hidden, ParamShard.TP),),
+        saved=linear_inputs(context, "mtp/projection", 2 * hidden, Shard.SEQUENCE, 1, Module.FULL),
+    )
+    kind = model.kind_sequence[-1]
+    return (
+        norm(context, "mtp/norm_hidden", hidden, Shard.SEQUENCE, Module.NOTHING),
+        norm(context, "mtp/norm_embedding", hidden, Shard.SEQUENCE, Module.NOTHING),
+        projection,
+        *attention_rows(context, kind),
+        *ffn_rows(context, kind),
+        *_without_weights(head_rows(context)),
+    )
+
+
+def _without_weights(rows: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The head's rows as a second user of the same matrix: its work, only its norm's weights."""
+    return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)

@@ -1,0 +1,363 @@
+"""Rows of the feed-forward block: dense, or router, dispatch, experts, combine, shared experts."""
+
+from __future__ import annotations
+
+from planner.ops.attention import tp_entry, tp_exit
+from planner.ops.context import (
+    WHOLE_LAYER,
+    OpContext,
+    linear_inputs,
+    norm,
+    residual,
+)
+from planner.ops.rows import (
+    Collective,
+    CollectiveKind,
+    Group,
+    Hidden,
+    Module,
+    Op,
+    OpKind,
+    ParamShard,
+    Saved,
+    Shard,
+)
+from planner.specs import LayerKind, MoeSpec
+
+
+def ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
+    """All rows of one feed-forward block of the given kind."""
+    moe = context.model.moe
+    body = _moe_rows(context, moe) if kind.ffn == "moe" and moe else _dense_rows(context)
+    return (
+        *_input_norm(context),
+        *body,
+        *_output_norm(context),
+        residual(context, "ffn/residual", Module.NOTHING),
+    )
+
+
+def _input_norm(context: OpContext) -> tuple[Op, ...]:
+    """Norm before the block; none when one norm feeds both branches or norms come after."""
+    if context.model.block in ("single", "post"):
+        return ()
+    return (norm(context, "ffn/norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),)
+
+
+def _output_norm(context: OpContext) -> tuple[Op, ...]:
+    if context.model.block not in ("sandwich", "post"):
+        return ()
+    return (norm(context, "ffn/post_norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),)
+
+
+def _gate_factor(context: OpContext) -> float:
+    """Matrices between hidden and FFN width on the way up: gate and up, or one."""
+    return 2.0 if context.model.gated else 1.0
+
+
+def _dense_rows(context: OpContext) -> tuple[Op, ...]:
+    """Column-parallel up (and gate), activation, row-parallel down."""
+    return _mlp(context, "mlp", float(context.model.ffn), Module.MLP)
+
+
+def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op, ...]:
+    model = context.model
+    gates = _gate_factor(context)
+    hidden = float(model.hidden)
+    bias = 1.0 if model.mlp_bias else 0.0
+    checkpoint = Saved(
+        f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, WHOLE_LAYER, only_with=owner
+    )
+    up = Op(
+        name=f"{name}/up",
+        kind=OpKind.GEMM,
+        out_width=gates * width,
+        out_shard=Shard.TP,
+        in_width=hidden,
+        parameters=((gates * width * (hidden + bias), ParamShard.TP),),
+        saved=(
+            *linear_inputs(
+                context,
+                f"{name}/up",
+                hidden,
+                Shard.SEQUENCE,
+                int(gates),
+                Module.LAYERNORM | owner,
+            ),
+            checkpoint,
+            # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
+            Saved(
+                f"{name}/up_output",
+                2 * width,
+                Shard.TP,
+                Module.NOTHING,
+                only_with=Module.SELECTIVE_OP,
+            ),
+        ),
+        collectives=tp_entry(f"{name}/up", hidden, WHOLE_LAYER | owner),
+        rerun_with=Module.FULL | owner,
+    )
+    down = Op(
+        name=f"{name}/down",
+        kind=OpKind.GEMM,
+        out_width=hidden,
+        in_width=width,
+        in_shard=Shard.TP,
+        parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
+        saved=(
+            *linear_inputs(context, f"{name}/down", width, Shard.TP, 1, Module.ACTIVATION | owner),
+            Saved(
+                f"{name}/down_output",
+                2 * hidden,
+                Shard.SEQUENCE,
+                Module.NOTHING,
+                only_with=Module.SELECTIVE_OP,
+            ),
+        ),
+        collectives=tp_exit(f"{name}/down", hidden, Module.FULL | owner),
+        rerun_with=Module.FULL | owner,
+    )
+    activation = _activation(context, name, width, Shard.TP, 1.0, owner)
+    return (up, activation, down)
+
+
+def _activation(
+    context: OpContext, name: str, width: float, shard: Shard, factor: float, owner: Module
+) -> Op:
+    """Activation between the projections: reads gate and up, writes one; backward the reverse."""
+    gated = context.model.gated
+    saved = context.saved
+    tensors = saved.gated_activation_tensors if gated else saved.plain_activation_tensors
+    kept = Saved(
+        f"{name}/activation_input",
+        tensors * saved.activation_bytes * width * factor,
+        shard,
+        WHOLE_LAYER | owner,
+    )
+    forward, backward = (3.0, 5.0) if gated else (2.0, 3.0)
+    return Op(
+        name=f"{name}/activation",
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        tokens_factor=factor,
+        forward_bytes=forward * saved.activation_bytes * width,
+        backward_bytes=backward * saved.activation_bytes * width,
+        backward_kernels=1,
+        saved=(kept,),
+        rerun_with=WHOLE_LAYER | Module.ACTIVATION | owner,
+    )
+
+
+def _moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    return (
+        _router(context, moe),
+        *_dispatch(context, moe),
+        *_experts(context, moe),
+        *_combine(context, moe),
+        *(_shared_experts(context, moe) if moe.shared_ffn else ()),
+    )
+
+
+def _router(context: OpContext, moe: MoeSpec) -> Op:
+    """Router: logits over all experts, replicated over tp, with its fp32 softmax and top-k."""
+    hidden = float(context.model.hidden)
+    experts = float(moe.experts)
+    bias = experts if moe.router_bias else 0.0
+    return Op(
+        name="moe/router",
+        kind=OpKind.GEMM,
+        tokens=Shard.SEQUENCE,
+        out_width=experts,
+        in_width=hidden,
+        parameters=((experts * hidden + bias, ParamShard.NONE),),
+        saved=(
+            *linear_inputs(context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM),
+            # fp32 scores, probabilities and the routing map (one byte each).
+            Saved("moe/routing", 9.0 * experts, Shard.SEQUENCE, WHOLE_LAYER | Module.MOE),
+        ),
+        low_precision=False,
+        forward_kernels=6,
+        backward_kernels=6,
+        rerun_with=WHOLE_LAYER | Module.MOE,
+    )
+
+
+def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
+    hidden = float(context.model.hidden)
+    copies = moe.top_k * context.expert_imbalance
+    element = context.saved.activation_bytes
+    return (
+        Op(
+            name="moe/dispatch",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            # Permute before the exchange and sort by expert after it.
+            forward_bytes=4 * element * hidden * copies,
+            backward_bytes=4 * element * hidden * copies,
+            forward_kernels=4,
+            backward_kernels=4,
+            saved=(
+                Saved(
+                    "moe/permutation",
+                    8.0 * moe.top_k,
+                    Shard.SEQUENCE,
+                    WHOLE_LAYER | Module.MOE,
+                ),
+                Saved(
+                    "moe/checkpoint",
+                    2 * hidden,
+                    Shard.SEQUENCE,
+                    WHOLE_LAYER,
+                    only_with=Module.MOE,
+                ),
+            ),
+            collectives=(
+                *_exchange("moe/dispatch", hidden, copies),
+                *_expert_tensor("moe/dispatch", hidden, copies),
+            ),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _exchange(name: str, hidden: float, copies: float) -> tuple[Collective, ...]:
+    """All-to-all over the expert group: bytes of the routed copies a rank sends."""
+    return (
+        Collective(
+            f"{name}/all_to_all",
+            CollectiveKind.ALL_TO_ALL,
+            Group.EP,
+            2.0 * hidden * copies,
+            1,
+            1,
+            Shard.SEQUENCE,
+            Hidden.EP_OVERLAP,
+            Hidden.EP_OVERLAP,
+            WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _expert_tensor(name: str, hidden: float, copies: float) -> tuple[Collective, ...]:
+    """Gather of the routed tokens over expert-tp (its mirror image follows the experts)."""
+    return (
+        Collective(
+            f"{name}/etp_gather",
+            CollectiveKind.ALL_GATHER,
+            Group.ETP,
+            2.0 * hidden * copies,
+            1,
+            1,
+            Shard.ROUTED,
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Grouped GEMMs of the routed experts."""
+    hidden, width = float(context.model.hidden), float(moe.ffn)
+    gates = _gate_factor(context)
+    copies = moe.top_k * context.expert_imbalance
+    bias = 1.0 if moe.expert_bias else 0.0
+    experts = float(moe.experts)
+    up = Op(
+        name="moe/experts_up",
+        kind=OpKind.GROUPED_GEMM,
+        tokens=Shard.ROUTED,
+        tokens_factor=copies,
+        out_width=gates * width,
+        out_shard=Shard.EXPERT_TP,
+        in_width=hidden,
+        groups=experts,
+        parameters=((experts * gates * width * (hidden + bias), ParamShard.EXPERT),),
+        saved=linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
+        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+    )
+    activation = _activation(context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE)
+    down = Op(
+        name="moe/experts_down",
+        kind=OpKind.GROUPED_GEMM,
+        tokens=Shard.ROUTED,
+        tokens_factor=copies,
+        out_width=hidden,
+        in_width=width,
+        in_shard=Shard.EXPERT_TP,
+        groups=experts,
+        parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
+        saved=linear_inputs(
+            context,
+            "moe/experts_down",
+            width,
+            Shard.ROUTED_TP,
+            1,
+            Module.ACTIVATION | Module.MOE,
+            copies,
+        ),
+        rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+    )
+    return (up, activation, down)
+
+
+def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Reverse exchange and weighted sum of the experts' outputs."""
+    hidden = float(context.model.hidden)
+    copies = moe.top_k * context.expert_imbalance
+    element = context.saved.activation_bytes
+    kept = (
+        (
+            Saved(
+                "moe/expert_output",
+                element * hidden * copies,
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
+        )
+        if context.saved.moe_keeps_expert_output
+        else ()
+    )
+    return (
+        Op(
+            name="moe/combine",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            forward_bytes=element * hidden * (3 * copies + 1),
+            backward_bytes=element * hidden * (4 * copies + 1),
+            forward_kernels=4,
+            backward_kernels=4,
+            saved=kept,
+            collectives=(
+                Collective(
+                    "moe/combine/etp_scatter",
+                    CollectiveKind.REDUCE_SCATTER,
+                    Group.ETP,
+                    2.0 * hidden * copies,
+                    1,
+                    1,
+                    Shard.ROUTED,
+                    rerun_with=WHOLE_LAYER | Module.MOE,
+                ),
+                *_exchange("moe/combine", hidden, copies),
+            ),
+            rerun_with=WHOLE_LAYER | Module.MOE,
+        ),
+    )
+
+
+def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """Shared experts: a dense MLP beside the routed ones, with Qwen2-MoE's scalar gate."""
+    rows = _mlp(context, "shared_experts", float(moe.shared_ffn), Module.SHARED_EXPERTS)
+    if not moe.shared_gate:
+        return rows
+    hidden = float(context.model.hidden)
+    gate = Op(
+        name="shared_experts/gate",
+        kind=OpKind.MEMORY,
+        tokens=Shard.SEQUENCE,
+        forward_bytes=2 * context.saved.activation_bytes * hidden,
+        backward_bytes=3 * context.saved.activation_bytes * hidden,
+        parameters=((hidden, ParamShard.NONE),),
+        rerun_with=WHOLE_LAYER | Module.MOE,
+    )
+    return (*rows, gate)

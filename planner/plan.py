@@ -1,0 +1,153 @@
+"""A plan: one chosen configuration with its predicted time and memory, ready to be written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PLAN_FILE_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Degrees(_Frozen):
+    """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
+
+    tp: int = Field(1, ge=1)
+    pp: int = Field(1, ge=1)
+    vpp: int = Field(1, ge=1)
+    cp: int = Field(1, ge=1)
+    ep: int = Field(1, ge=1)
+    etp: int = Field(1, ge=1)
+    dp: int = Field(1, ge=1)
+    zero: int = Field(0, ge=0, le=3)
+    mbs: int = Field(1, ge=1)
+    grad_acc: int = Field(1, ge=1)
+
+    @property
+    def gbs(self) -> int:
+        """Global batch in sequences."""
+        return self.mbs * self.grad_acc * self.dp
+
+    @property
+    def gpus(self) -> int:
+        """World size."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+class LayerLayout(_Frozen):
+    """Transformer layers of each block in pipeline order; block b is on stage b mod pp.
+
+    `recomputed`: layers of each stage that run again in backward, in the plan's mode.
+    """
+
+    block_layers: tuple[int, ...]
+    recomputed: tuple[int, ...]
+
+    def stage_layers(self, pp: int) -> tuple[int, ...]:
+        """Layers per stage."""
+        return tuple(sum(self.block_layers[stage::pp]) for stage in range(pp))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every block holds the same number of layers."""
+        return len(set(self.block_layers)) <= 1
+
+
+class TimeTerms(_Frozen):
+    """Seconds of one step on the slowest stage; they add up to the step time."""
+
+    compute_s: float
+    recompute_s: float
+    tp_s: float
+    cp_s: float
+    ep_s: float
+    fsdp_s: float
+    pp_s: float
+    bubble_s: float
+    dp_s: float
+    optimizer_s: float
+    host_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Sum of the terms: the step time."""
+        return sum(self.model_dump().values())
+
+
+class StageMemory(_Frozen):
+    """Bytes on one GPU of a pipeline stage at its peak.
+
+    `phase` says which moment the peak is; terms of the other moment (logits against a layer's
+    working set, optimizer temporaries) are zero where they do not live then.
+    """
+
+    stage: int
+    layers: int
+    in_flight: float
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    working: float
+    logits: float
+    gather_buffers: float
+    optimizer_temporary: float
+    fragmentation: float
+    context: float
+    communication: float
+    allocated: float
+    peak: float
+    phase: Literal["backward", "optimizer"]
+    forward_s: float
+    backward_s: float
+
+
+class Interval(_Frozen):
+    """Where the true value lies with 80 % probability, and the measured rows that say so."""
+
+    low: float
+    high: float
+    family: str
+
+
+class Plan(_Frozen):
+    """One configuration and what it costs. Times in seconds, memory in bytes.
+
+    `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
+    the lower triangle; `mfu_precision` is against the peak of the training precision.
+    `status`: `optimal` if proven within the cost model, else `feasible` with `gap`, or
+    `evaluated` for a configuration that was given.
+    """
+
+    degrees: Degrees
+    layout: LayerLayout
+    recompute: str
+    recompute_flags: str = ""
+    gbs: int
+    gbs_tokens: int
+    seq: int
+    step_time_s: float
+    step_time: Interval
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    mfu_causal: float
+    mfu_precision: float
+    hfu: float
+    peak_bytes: float
+    peak_interval: Interval
+    allocated_bytes: float
+    usable_bytes: float
+    limit_bytes: float
+    heaviest_stage: int
+    fits: bool
+    fit_probability: float
+    time: TimeTerms
+    stages: tuple[StageMemory, ...]
+    status: Literal["optimal", "feasible", "evaluated"]
+    gap: float = 0.0
+    assumptions: tuple[str, ...] = ()

@@ -1,0 +1,138 @@
+"""What a user asks for, as typed and serialisable data, and its resolution to a `Job`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hardware import Cluster, load_cluster_file, parse_gpus
+from planner.errors import UsageError
+from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.job import BatchTarget, HbmReserve, Job, searched_modes
+from planner.models import load_model
+from planner.optimizers import load_optimizer
+
+_QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
+
+
+def parse_tokens(text: str) -> int:
+    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are."""
+    match = _QUANTITY.match(text.strip().replace("_", "").replace(",", ""))
+    if not match:
+        raise UsageError(
+            f"{text!r} is not a number of tokens; write for example 4M (4·10^6), "
+            "4Mi (4·2^20) or 4194304"
+        )
+    number, letter, binary = match.groups()
+    if binary and not letter:
+        raise UsageError(f"{text!r}: 'i' needs a letter before it, as in 4Mi")
+    base = 1024 if binary else 1000
+    value = float(number) * base ** _POWERS[letter.lower()]
+    if value < 1 or value != int(value):
+        raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
+    return int(value)
+
+
+def parse_reserve(text: str) -> HbmReserve:
+    """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
+    match = re.match(r"^(\d+(?:\.\d+)?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"--hbm-reserve {text!r}: write a share (0.05, 5%) or a size (4GiB)")
+    number, unit = float(match[1]), (match[2] or "").lower()
+    sizes = {"gib": 2**30, "gb": 10**9, "mib": 2**20}
+    if unit in sizes:
+        return HbmReserve(size_bytes=number * sizes[unit])
+    share = number / 100 if unit == "%" else number
+    if not 0 <= share < 1:
+        raise UsageError(
+            f"--hbm-reserve {text!r}: a share lies in 0..1; for gibibytes write {text}GiB"
+        )
+    return HbmReserve(share=share)
+
+
+class Request(BaseModel):
+    """A planning request in the user's words; `resolve` turns it into a `Job`.
+
+    model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). limits: degree name to
+    allowed values. Raises UsageError (ValueError) for anything that does not resolve.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    gpus: str | None = None
+    cluster: str | None = None
+    gbs_tokens: Annotated[int, Field(gt=0)] | None = None
+    gbs: Annotated[int, Field(gt=0)] | None = None
+    gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    seq: Annotated[int, Field(gt=0)] | None = None
+    framework: str = "megatron-core"
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    attention: Literal["flash", "eager"] = "flash"
+    recompute: tuple[str, ...] | None = None
+    hbm_reserve: str = "0"
+    limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    allow_tp_across_domains: bool = False
+    dropout: bool = False
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+
+    def resolve(self) -> Job:
+        """The job with every name looked up. Raises UsageError."""
+        resolved = load_model(self.model)
+        profile = load_framework(self.framework)
+        model = resolved.spec
+        seq = self.seq or model.pretraining_seq
+        cluster = self._cluster()
+        cluster.gpu.peak(self.precision)
+        return Job(
+            model=model,
+            cluster=cluster,
+            framework=profile,
+            optimizer=load_optimizer(self.optimizer),
+            batch=self._batch(seq),
+            seq=seq,
+            precision=self.precision,
+            attention=self.attention,
+            recompute=self._recompute_modes(profile, searched_modes(model, profile)),
+            reserve=parse_reserve(self.hbm_reserve),
+            limits={name: frozenset(values) for name, values in self.limits.items()},
+            dropout=self.dropout,
+            expert_imbalance=self.expert_imbalance,
+            allow_tp_across_domains=self.allow_tp_across_domains,
+            model_alias=resolved.alias_of and self.model,
+        )
+
+    def _cluster(self) -> Cluster:
+        if (self.gpus is None) == (self.cluster is None):
+            raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+        if self.cluster is not None:
+            return load_cluster_file(Path(self.cluster))
+        return parse_gpus(self.gpus or "")
+
+    def _batch(self, seq: int) -> BatchTarget:
+        if (self.gbs_tokens is None) == (self.gbs is None):
+            raise UsageError(
+                "give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)"
+            )
+        if self.gbs is not None:
+            return BatchTarget(float(self.gbs), tolerance=0.0, exact=True)
+        tokens = self.gbs_tokens or 0
+        if tokens < seq:
+            raise UsageError(
+                f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
+                f"give at least --gbs-tokens {seq} or a shorter --seq"
+            )
+        return BatchTarget(tokens / seq, self.gbs_tolerance, False, tokens)
+
+    def _recompute_modes(
+        self, profile: FrameworkProfile, searched: tuple[RecomputeMode, ...]
+    ) -> tuple[RecomputeMode, ...]:
+        if self.recompute is None:
+            return searched
+        return tuple(profile.recompute_mode(name) for name in self.recompute)

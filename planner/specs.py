@@ -1,0 +1,176 @@
+"""What a training job is made of: the model's shape and the job around it.
+
+Both are frozen pydantic models: they validate what a person wrote, and from then on are plain
+facts. Nothing here knows a framework, a GPU or a cost.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+
+AttentionKind = Literal["full", "sliding"]
+FfnKind = Literal["dense", "moe"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MlaSpec(_Frozen):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    Widths are per head except the two ranks. `q_lora_rank` None: queries are projected in one
+    step from the hidden state.
+    """
+
+    q_lora_rank: Positive | None = None
+    kv_lora_rank: Positive
+    qk_nope_head_dim: Positive
+    qk_rope_head_dim: Positive
+    v_head_dim: Positive
+
+
+class MoeSpec(_Frozen):
+    """The experts of a mixture-of-experts layer.
+
+    `ffn` is the width of one routed expert, `shared_ffn` the summed width of the shared experts
+    (0: none), `shared_gate` a learned scalar gate on them (Qwen2-MoE), `router_bias` a trained
+    bias per expert, `score_correction_bias` an untrained one (DeepSeek-V3: a buffer, not
+    counted as a parameter), `expert_bias` biases inside the experts (gpt-oss).
+    """
+
+    experts: Positive
+    top_k: Positive
+    ffn: Positive
+    shared_ffn: NonNegative = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    score_correction_bias: bool = False
+    expert_bias: bool = False
+
+    @model_validator(mode="after")
+    def _top_k_within_experts(self) -> MoeSpec:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k={self.top_k} exceeds experts={self.experts}")
+        return self
+
+
+class LayerKind(_Frozen):
+    """One kind of transformer layer; layers of a kind cost the same."""
+
+    attention: AttentionKind = "full"
+    ffn: FfnKind = "dense"
+
+
+class ModelSpec(_Frozen):
+    """Shape of a decoder-only transformer. Widths in elements, lengths in tokens.
+
+    Symbols used in docstrings: h = hidden, L = layers, a = heads, d = head_dim, f = ffn,
+    V = vocab, s = sequence length, b = micro-batch, t = tokens.
+    """
+
+    name: str
+    family: str = "custom"
+    layers: Positive
+    hidden: Positive
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    ffn: NonNegative
+    vocab: Positive
+    max_positions: Positive
+    # Sequence length of the main pretraining stage; --seq overrides it.
+    pretraining_seq: Positive
+    gated: bool = True
+    activation: str = "silu"
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    # Norms around the blocks: `pre` = before attention and before the FFN; `sandwich` = before
+    # and after both (Gemma 2/3); `post` = after both only (OLMo 2); `single` = one norm feeds
+    # attention and FFN in parallel (Falcon-7B, Phi); `parallel` = two norms, parallel branches
+    # (GPT-NeoX, Falcon-40B).
+    block: Literal["pre", "sandwich", "post", "single", "parallel"] = "pre"
+    tied_embeddings: bool = False
+    position: Literal["rope", "learned", "alibi", "none"] = "rope"
+    # Rows of a learned position table when it differs from max_positions (0: equal).
+    qkv_bias: bool = False
+    attention_out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    norm_bias: bool = False
+    # False: the norms have no learned scale (OLMo 1, arXiv 2402.00838, section 2.1).
+    norm_weight: bool = True
+    # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the
+    # whole projected width (OLMo 2).
+    qk_norm: Literal["none", "head", "full"] = "none"
+    # A learned logit per head that takes part in the softmax (gpt-oss).
+    attention_sinks: bool = False
+    sliding_window: Positive | None = None
+    mla: MlaSpec | None = None
+    moe: MoeSpec | None = None
+    # Kind of every layer, first to last; empty means all layers are full attention and, with
+    # experts, all MoE.
+    layer_kinds: tuple[LayerKind, ...] = ()
+    # Extra multi-token-prediction layers (DeepSeek-V3), not part of `layers`.
+    mtp_layers: NonNegative = 0
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        if self.heads % self.kv_heads and self.mla is None:
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}; "
+                "every key/value head serves the same number of query heads"
+            )
+        if self.layer_kinds and len(self.layer_kinds) != self.layers:
+            raise ValueError(
+                f"layer_kinds names {len(self.layer_kinds)} layers, layers={self.layers}"
+            )
+        kinds = self.kind_sequence
+        if any(kind.ffn == "moe" for kind in kinds) and self.moe is None:
+            raise ValueError("layer_kinds has MoE layers but no [moe] table describes them")
+        if any(kind.ffn == "dense" for kind in kinds) and self.ffn == 0:
+            raise ValueError("ffn must be positive: the model has dense layers")
+        if any(kind.attention == "sliding" for kind in kinds) and self.sliding_window is None:
+            raise ValueError("layer_kinds has sliding layers but sliding_window is not given")
+        return self
+
+    @cached_property
+    def kind_sequence(self) -> tuple[LayerKind, ...]:
+        """Kind of each of the `layers` layers."""
+        if self.layer_kinds:
+            return self.layer_kinds
+        kind = LayerKind(ffn="moe" if self.moe else "dense")
+        return (kind,) * self.layers
+
+    @cached_property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The distinct kinds, in order of first appearance."""
+        return tuple(dict.fromkeys(self.kind_sequence))
+
+    @cached_property
+    def kind_indices(self) -> tuple[int, ...]:
+        """For each layer the index of its kind in `kinds`."""
+        return tuple(self.kinds.index(kind) for kind in self.kind_sequence)
+
+    @property
+    def query_width(self) -> int:
+        """Summed width of the query heads."""
+        if self.mla:
+            return self.heads * (self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim)
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Summed width of the key heads (MHA/GQA/MQA)."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def attention_out_width(self) -> int:
+        """Width of the attention output before its projection."""
+        return self.heads * (self.mla.v_head_dim if self.mla else self.head_dim)

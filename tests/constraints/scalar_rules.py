@@ -1,0 +1,97 @@
+"""The rules again, one shape at a time and in another form: an oracle for the masks."""
+
+from __future__ import annotations
+
+from constraints import RuleContext
+
+
+def is_legal(s: dict[str, int], ctx: RuleContext) -> bool:
+    """Whether the shape obeys all rules; `s` maps column names to the shape's values."""
+    model, framework, cluster = ctx.model, ctx.framework, ctx.cluster
+    stage = s["dp"] * s["cp"] * s["tp"]
+    if stage * s["pp"] != cluster.num_gpus:
+        return False
+    if cluster.num_gpus > cluster.gpus_per_node and cluster.num_gpus % cluster.gpus_per_node:
+        return False
+    for degree, limit in ctx.limits.items():
+        if not limit.allows_value(s[degree]):
+            return False
+    return (
+        _tensor(s, ctx)
+        and _experts(s, ctx, stage)
+        and _sequence(s, ctx)
+        and _pipeline(s, ctx)
+        and _zero(s, ctx, stage)
+        and not (s["cp"] > 1 and not framework.context)
+        and s["mbs"] * s["grad_acc"] * s["dp"] == s["gbs"]
+        and abs(s["gbs"] - ctx.batch.sequences) <= ctx.batch.largest_difference
+        and model.layers >= s["pp"] * s["vpp"]
+    )
+
+
+def _tensor(s: dict[str, int], ctx: RuleContext) -> bool:
+    tp, model, framework = s["tp"], ctx.model, ctx.framework
+    if tp == 1:
+        return True
+    widths = [model.heads, model.ffn, model.shared_ffn]
+    if not framework.vocabulary_padded:
+        widths.append(model.vocab)
+    if not framework.tensor or any(width % tp for width in widths):
+        return False
+    small, large = sorted((tp, model.kv_heads))
+    if framework.kv_heads_rule == "tp-divides" and model.kv_heads % tp:
+        return False
+    if framework.kv_heads_rule == "multiple-or-divisor" and large % small:
+        return False
+    domain = ctx.cluster.scale_up_domain
+    if ctx.allow_tp_across_nodes:
+        return True
+    return tp <= domain and (ctx.cluster.num_gpus <= domain or domain % tp == 0)
+
+
+def _experts(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
+    ep, etp, model, framework = s["ep"], s["etp"], ctx.model, ctx.framework
+    if not model.experts:
+        return ep == etp == 1
+    if model.experts % ep or model.moe_ffn % etp or stage % (ep * etp):
+        return False
+    if framework.sequence_parallel == "never" and s["tp"] > 1:
+        return False
+    if ep > 1 and not framework.expert:
+        return False
+    return framework.expert_tensor or etp == (1 if ep > 1 else s["tp"])
+
+
+def _sequence(s: dict[str, int], ctx: RuleContext) -> bool:
+    if s["cp"] > 1 and ctx.model.seq % (2 * s["cp"]):
+        return False
+    return ctx.framework.sequence_parallel == "never" or not ctx.model.seq % (s["cp"] * s["tp"])
+
+
+def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
+    pp, vpp, framework = s["pp"], s["vpp"], ctx.framework
+    if framework.layouts == "even" and ctx.model.layers % (pp * vpp):
+        return False
+    if framework.needs_microbatches_at_least_pp and s["grad_acc"] < pp:
+        return False
+    if pp > 1 and not framework.pipeline:
+        return False
+    if vpp == 1:
+        return True
+    grouped = framework.interleaved_microbatches == "multiple-of-pp"
+    return framework.interleaved and pp > 1 and not (grouped and s["grad_acc"] % pp)
+
+
+def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
+    zero, framework = s["zero"], ctx.framework
+    if zero not in framework.zero_stages:
+        return False
+    if s["pp"] > 1:
+        if zero == 2 and not framework.zero2_with_pipeline:
+            return False
+        if zero == 3 and not framework.zero3_with_pipeline:
+            return False
+    expert_replicas = stage // (s["ep"] * s["etp"]) if ctx.model.experts else 1
+    if s["dp"] * s["cp"] > 1 or expert_replicas > 1:
+        return True
+    return zero == min(framework.zero_stages)

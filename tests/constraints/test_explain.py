@@ -1,0 +1,73 @@
+"""The deletion filter: enough rules to exclude everything, none too many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from constraints import RULES, BatchGoal, RuleContext, minimal_conflict
+from constraints.context import Columns
+from constraints.rule import ShapeRule
+from planner.space import enumerate_shapes
+from tests.constraints.shapes import MOE, context
+
+CONFLICTS = {
+    "tp=5 against 12 heads": (
+        context(gpus=8, limits={"tp": "5"}),
+        ("user-tp", "heads-by-tp"),
+    ),
+    "tp beyond the domain": (
+        context(gpus=16, limits={"tp": "12"}),
+        ("user-tp", "tp-in-domain"),
+    ),
+    "degrees that need more GPUs": (
+        context(gpus=8, limits={"tp": "4", "pp": "4"}),
+        ("user-tp", "user-pp", "world-size"),
+    ),
+    "dp that does not divide": (context(gpus=8, limits={"dp": "3"}), ("user-dp", "world-size")),
+    "ragged node": (context(gpus=65), ("whole-nodes",)),
+    "experts in a dense model": (
+        context(gpus=8, limits={"ep": "2"}),
+        ("user-ep", "experts-needed"),
+    ),
+    "ep that does not divide": (
+        context(model=MOE, gpus=8, limits={"ep": "4"}),
+        ("user-ep", "experts-by-ep"),
+    ),
+    "stage that the framework lacks": (
+        context(gpus=8, zero_stages=(1, 0), limits={"zero": "3"}),
+        ("user-zero", "zero-stage-offered"),
+    ),
+    "batch out of reach": (
+        context(gpus=8, batch=BatchGoal(8, exact=True), limits={"dp": "8", "mbs": "2"}),
+        ("user-dp", "user-mbs", "batch-size"),
+    ),
+}
+
+
+def passes(rules: tuple[ShapeRule, ...], columns: Columns, ctx: RuleContext) -> int:
+    everything = np.ones(columns["tp"].shape, dtype=bool)
+    return int(np.logical_and.reduce([everything, *(r.mask(columns, ctx) for r in rules)]).sum())
+
+
+@pytest.mark.parametrize(("ctx", "names"), CONFLICTS.values(), ids=CONFLICTS.keys())
+def test_conflict_is_minimal(ctx: RuleContext, names: tuple[str, ...]) -> None:
+    columns = enumerate_shapes(ctx).columns
+    conflict = minimal_conflict(columns, ctx, RULES)
+    assert tuple(rule.name for rule in conflict) == names
+    assert passes(conflict, columns, ctx) == 0
+    for left_out in conflict:
+        others = tuple(rule for rule in conflict if rule is not left_out)
+        assert passes(others, columns, ctx) > 0
+
+
+def test_no_conflict_where_a_shape_is_legal() -> None:
+    ctx = context(gpus=8)
+    assert minimal_conflict(enumerate_shapes(ctx).columns, ctx, RULES) == ()
+
+
+def test_earlier_of_two_guilty_rules_is_named() -> None:
+    ctx = context(gpus=8, limits={"tp": "5"})
+    columns = enumerate_shapes(ctx).columns
+    backwards = minimal_conflict(columns, ctx, tuple(reversed(RULES)))
+    assert {rule.name for rule in backwards} == {"user-tp", "world-size"}

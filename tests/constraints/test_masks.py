@@ -1,0 +1,85 @@
+"""The masks against the scalar oracle, over a small space taken exhaustively."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from constraints import RULES, BatchGoal, RuleContext
+from constraints.context import SHAPE_COLUMNS, IntArray
+from tests.constraints.scalar_rules import is_legal
+from tests.constraints.shapes import DENSE, MOE, context
+
+SMALL_DENSE = replace(DENSE, layers=6)
+SMALL_MOE = replace(MOE, layers=6, moe_ffn=48, shared_ffn=0, ffn=384)
+CONTEXTS = {
+    "megatron-like": context(gpus=8, zero_stages=(1, 0)),
+    "moe": context(model=SMALL_MOE, gpus=8, zero_stages=(1, 0), batch=BatchGoal(8)),
+    "torchtitan-like": context(
+        model=SMALL_MOE,
+        gpus=4,
+        expert_tensor=False,
+        kv_heads_rule="tp-divides",
+        vocabulary_padded=False,
+        interleaved_microbatches="any",
+        needs_microbatches_at_least_pp=True,
+        zero_stages=(3, 2, 0),
+        zero2_with_pipeline=False,
+    ),
+    "deepspeed-like": context(
+        model=SMALL_DENSE,
+        gpus=4,
+        pipeline=False,
+        context=False,
+        expert=False,
+        sequence_parallel="never",
+        layouts="even",
+        batch=BatchGoal(9, tolerance=0.12),
+    ),
+    "two nodes of three": context(gpus=6, per_node=3, domain=3, batch=BatchGoal(4, exact=True)),
+    "limits": context(gpus=8, limits={"tp": "2..", "pp": "1,2", "zero": "..1"}),
+}
+
+
+@cache
+def exhaustive_space() -> dict[str, IntArray]:
+    """Every combination of small degrees, sensible or not."""
+    choices = {
+        "tp": (1, 2, 3, 4),
+        "pp": (1, 2, 3),
+        "vpp": (1, 2, 3),
+        "cp": (1, 2),
+        "dp": (1, 2, 4),
+        "ep": (1, 2, 4),
+        "etp": (1, 2),
+        "zero": (0, 1, 2, 3),
+        "mbs": (1, 2),
+        "grad_acc": (1, 2, 4),
+    }
+    rows = np.array(list(itertools.product(*choices.values())))
+    columns = dict(zip(choices, rows.T, strict=True))
+    columns["gbs"] = columns["mbs"] * columns["grad_acc"] * columns["dp"]
+    columns["recompute"] = np.zeros_like(columns["gbs"])
+    return columns
+
+
+@pytest.mark.parametrize("ctx", CONTEXTS.values(), ids=CONTEXTS.keys())
+def test_masks_agree_with_scalar_rules(ctx: RuleContext) -> None:
+    columns = exhaustive_space()
+    masks = np.logical_and.reduce([rule.mask(columns, ctx) for rule in RULES])
+    rows = zip(*(columns[name].tolist() for name in SHAPE_COLUMNS), strict=True)
+    expected = [is_legal(dict(zip(SHAPE_COLUMNS, row, strict=True)), ctx) for row in rows]
+    assert masks.tolist() == expected
+    assert 0 < masks.sum() < len(masks)
+
+
+def test_masks_have_a_row_a_shape() -> None:
+    columns = exhaustive_space()
+    for rule in RULES:
+        mask = rule.mask(columns, context())
+        assert mask.shape == columns["tp"].shape
+        assert mask.dtype == np.bool_

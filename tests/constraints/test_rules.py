@@ -1,0 +1,213 @@
+"""Every rule: the smallest shape that it accepts beside the smallest that it rejects."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+
+import constraints
+from constraints import RULES, BatchGoal, RuleContext
+from tests.constraints.shapes import DENSE, MOE, context, one_shape
+
+RULE = {rule.name: rule for rule in RULES}
+Degrees = dict[str, int]
+
+
+class Case(NamedTuple):
+    rule: str
+    legal: Degrees
+    illegal: Degrees
+    ctx: RuleContext
+
+
+WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
+CASES = [
+    Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
+    Case("user-pp", {"pp": 2}, {"pp": 1}, context(limits={"pp": "2.."})),
+    Case("user-vpp", {"vpp": 2}, {"vpp": 3}, context(limits={"vpp": "..2"})),
+    Case("user-cp", {"cp": 1}, {"cp": 2}, context(limits={"cp": "1"})),
+    Case("user-dp", {"dp": 3}, {"dp": 2}, context(limits={"dp": "3..5"})),
+    Case("user-ep", {"ep": 2}, {"ep": 1}, context(limits={"ep": "2"})),
+    Case("user-etp", {"etp": 1}, {"etp": 2}, context(limits={"etp": "1"})),
+    Case("user-zero", {"zero": 0}, {"zero": 1}, context(limits={"zero": "0"})),
+    Case("user-mbs", {"mbs": 1}, {"mbs": 2}, context(limits={"mbs": "1,4.."})),
+    Case("user-grad-acc", {"grad_acc": 2}, {"grad_acc": 1}, context(limits={"grad_acc": "2.."})),
+    Case("user-gbs", {"gbs": 4}, {"gbs": 5}, context(limits={"gbs": "4"})),
+    Case("heads-by-tp", {"tp": 2}, {"tp": 5}, context()),
+    Case("kv-heads-by-tp", {"tp": 8}, {"tp": 3}, context()),
+    Case("kv-heads-by-tp", {"tp": 4}, {"tp": 8}, context(kv_heads_rule="tp-divides")),
+    Case("ffn-by-tp", {"tp": 3}, {"tp": 5}, context()),
+    Case("ffn-by-tp", {"tp": 5}, {"tp": 3}, context(model=MOE)),
+    Case("vocabulary-by-tp", {"tp": 2}, {"tp": 3}, context(vocabulary_padded=False)),
+    Case("experts-needed", {"ep": 1}, {"ep": 2}, context()),
+    Case("experts-needed", {"etp": 1}, {"etp": 2}, context()),
+    Case("experts-by-ep", {"ep": 3}, {"ep": 4}, context(model=MOE)),
+    Case("expert-ffn-by-etp", {"etp": 5}, {"etp": 3}, context(model=MOE)),
+    Case("sequence-by-cp", {"cp": 2}, {"cp": 5}, context()),
+    Case("sequence-by-cp", {"cp": 8}, {"cp": 16}, context()),
+    Case("sequence-by-tp-cp", {"tp": 4, "cp": 4}, {"tp": 4, "cp": 8}, context()),
+    Case("low-precision-multiple", {"tp": 4}, {"tp": 8}, context(model=WIDE, precision="fp8")),
+    Case("low-precision-multiple", {"tp": 2}, {"tp": 4}, context(model=WIDE, precision="mxfp8")),
+    Case("low-precision-multiple", {"cp": 4}, {"cp": 8}, context(model=WIDE, precision="fp8")),
+    Case("batch-size", {"gbs": 4}, {"gbs": 8, "grad_acc": 8}, context()),
+    Case(
+        "batch-size",
+        {"grad_acc": 9, "gbs": 9},
+        {"grad_acc": 8, "gbs": 8},
+        context(batch=BatchGoal(10, tolerance=0.1)),
+    ),
+    Case(
+        "batch-size",
+        {"grad_acc": 10, "gbs": 10},
+        {"grad_acc": 9, "gbs": 9},
+        context(batch=BatchGoal(10, tolerance=0.1, exact=True)),
+    ),
+    Case("batch-size", {"mbs": 2, "grad_acc": 2}, {"mbs": 2, "grad_acc": 1}, context()),
+    Case("tensor-supported", {"tp": 1}, {"tp": 2}, context(tensor=False)),
+    Case("pipeline-supported", {"pp": 1}, {"pp": 2}, context(pipeline=False)),
+    Case("interleaved-supported", {"vpp": 1}, {"vpp": 2}, context(interleaved=False)),
+    Case("context-supported", {"cp": 1}, {"cp": 2}, context(context=False)),
+    Case("expert-supported", {"ep": 1}, {"ep": 2}, context(expert=False)),
+    Case(
+        "expert-tensor-supported",
+        {"tp": 2, "etp": 2},
+        {"tp": 2, "etp": 1},
+        context(model=MOE, expert_tensor=False),
+    ),
+    Case(
+        "expert-tensor-supported",
+        {"tp": 2, "ep": 2, "etp": 1},
+        {"tp": 2, "ep": 2, "etp": 2},
+        context(model=MOE, expert_tensor=False),
+    ),
+    Case(
+        "moe-tensor-needs-sequence",
+        {"tp": 1},
+        {"tp": 2},
+        context(model=MOE, sequence_parallel="never"),
+    ),
+    Case("zero-stage-offered", {"zero": 1}, {"zero": 2}, context(zero_stages=(1, 0))),
+    Case(
+        "zero-with-pipeline",
+        {"zero": 1, "pp": 2},
+        {"zero": 2, "pp": 2},
+        context(zero2_with_pipeline=False),
+    ),
+    Case(
+        "zero-with-pipeline", {"zero": 3}, {"zero": 3, "pp": 2}, context(zero3_with_pipeline=False)
+    ),
+    Case("zero-has-replicas", {"zero": 0}, {"zero": 1}, context()),
+    Case("zero-has-replicas", {"zero": 1, "cp": 2}, {"zero": 1, "tp": 2}, context()),
+    Case(
+        "zero-has-replicas",
+        {"zero": 1, "tp": 2},
+        {"zero": 1, "tp": 2, "ep": 2},
+        context(model=MOE),
+    ),
+    Case("zero-has-replicas", {"zero": 2}, {"zero": 0}, context(limits={"zero": "2,3"})),
+    Case("chunks-have-layers", {"pp": 8}, {"pp": 9}, context()),
+    Case("chunks-have-layers", {"pp": 2, "vpp": 4}, {"pp": 2, "vpp": 5}, context()),
+    Case("layers-split", {"pp": 4}, {"pp": 3}, context(layouts="even")),
+    Case(
+        "layers-split",
+        {"pp": 3, "vpp": 2},
+        {"pp": 2, "vpp": 3},
+        context(layouts="even-or-ends"),
+    ),
+    Case("interleaving-needs-pipeline", {"vpp": 2, "pp": 2}, {"vpp": 2}, context()),
+    Case(
+        "interleaving-microbatches",
+        {"vpp": 2, "pp": 2, "grad_acc": 4},
+        {"vpp": 2, "pp": 2, "grad_acc": 3},
+        context(),
+    ),
+    Case(
+        "microbatches-fill-pipeline",
+        {"pp": 2, "grad_acc": 2},
+        {"pp": 2, "grad_acc": 1},
+        context(needs_microbatches_at_least_pp=True),
+    ),
+    Case("tp-in-domain", {"tp": 8}, {"tp": 16}, context(gpus=16)),
+    Case("tp-in-domain", {"tp": 4}, {"tp": 3}, context(gpus=24)),
+    Case("tp-in-domain", {"tp": 3}, {"tp": 9}, context(gpus=6)),
+    Case("experts-fill-stage", {"dp": 2, "ep": 2}, {"dp": 2, "ep": 4}, context(model=MOE)),
+    Case(
+        "experts-fill-stage",
+        {"tp": 4, "ep": 2, "etp": 2},
+        {"tp": 4, "ep": 2, "etp": 4},
+        context(model=MOE),
+    ),
+    Case("world-size", {"tp": 2, "pp": 2, "cp": 2}, {"tp": 2, "pp": 2}, context(gpus=8)),
+]
+# Where a rule must let pass what it rejects elsewhere.
+LIFTED = [
+    ("kv-heads-by-tp", {"tp": 3}, context(kv_heads_rule="none")),
+    ("kv-heads-by-tp", {"tp": 3}, context(model=replace(DENSE, has_mla=True))),
+    ("vocabulary-by-tp", {"tp": 3}, context()),
+    ("sequence-by-tp-cp", {"tp": 4, "cp": 8}, context(sequence_parallel="never")),
+    ("low-precision-multiple", {"tp": 8}, context(model=WIDE)),
+    ("layers-split", {"pp": 3}, context(layouts="greedy")),
+    ("interleaving-microbatches", {"pp": 2, "grad_acc": 3}, context()),
+    (
+        "interleaving-microbatches",
+        {"vpp": 2, "pp": 2, "grad_acc": 3},
+        context(interleaved_microbatches="any"),
+    ),
+    ("microbatches-fill-pipeline", {"pp": 2, "grad_acc": 1}, context()),
+    ("moe-tensor-needs-sequence", {"tp": 2}, context(sequence_parallel="never")),
+    ("expert-tensor-supported", {"tp": 2}, context(expert_tensor=False)),
+    ("tp-in-domain", {"tp": 16}, context(gpus=16, allow_tp_across_nodes=True)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+def test_smallest_legal_and_illegal(case: Case) -> None:
+    rule = RULE[case.rule]
+    assert rule.mask(one_shape(**case.legal), case.ctx).tolist() == [True]
+    assert rule.mask(one_shape(**case.illegal), case.ctx).tolist() == [False]
+
+
+@pytest.mark.parametrize(("name", "degrees", "ctx"), LIFTED, ids=lambda value: str(value)[:40])
+def test_rule_is_lifted(name: str, degrees: Degrees, ctx: RuleContext) -> None:
+    assert RULE[name].mask(one_shape(**degrees), ctx).tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "whole"), [(1, True), (7, True), (8, True), (12, False), (16, True), (65, False)]
+)
+def test_whole_nodes(gpus: int, whole: bool) -> None:
+    assert RULE["whole-nodes"].mask(one_shape(), context(gpus=gpus)).tolist() == [whole]
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} | {"whole-nodes"} == set(RULE)
+
+
+def test_registry_is_well_formed() -> None:
+    assert len(RULE) == len(RULES)
+    for rule in RULES:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name)
+        assert rule.sentence
+        assert not rule.sentence.endswith(".")
+        assert rule.source
+
+
+@pytest.mark.parametrize("ctx", [context(), context(model=MOE, layouts="even")])
+def test_every_rule_explains_itself(ctx: RuleContext) -> None:
+    for rule in RULES:
+        assert rule.explain(ctx)
+
+
+def test_explanations_carry_the_numbers() -> None:
+    ctx = context(gpus=65, precision="mxfp8", limits={"tp": "3"})
+    assert RULE["heads-by-tp"].explain(ctx) == "tp must divide 12 heads"
+    assert RULE["user-tp"].explain(ctx) == "you asked for tp = 3"
+    assert "8 nodes and 1 over" in RULE["whole-nodes"].explain(ctx)
+    assert "multiples of 32" in RULE["low-precision-multiple"].explain(ctx)
+
+
+def test_package_names_its_distribution() -> None:
+    assert constraints.__distribution__ == "trainplan"

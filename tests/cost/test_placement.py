@@ -1,0 +1,128 @@
+"""Placement against brute-force enumeration of every rank's group."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost.inputs import LinkInputs
+from planner.cost.placement import place_group, place_groups, touched_domains
+
+
+def links(domain: int, root_gpus: int = 0) -> LinkInputs:
+    """Links of which only the domain size matters here."""
+    return LinkInputs(
+        scale_up_domain=float(domain),
+        gpus_per_node=8.0,
+        scale_up_bytes_per_s=1.0,
+        scale_up_latency_s=0.0,
+        scale_up_half_bytes=0.0,
+        scale_out_bytes_per_s=1.0,
+        scale_out_latency_s=0.0,
+        scale_out_half_bytes=0.0,
+        scale_up_reduction_gain=1.0,
+        host_bytes_per_s=1.0,
+        root_gpus=float(root_gpus),
+    )
+
+
+def all_groups(size: int, stride: int, world: int) -> list[list[int]]:
+    """Ranks of every group of a kind: rank = low + stride (member + size high)."""
+    block = size * stride
+    return [
+        [high * block + low + stride * member for member in range(size)]
+        for high in range(world // block)
+        for low in range(stride)
+    ]
+
+
+def worst_counts(size: int, stride: int, domain: int, world: int) -> tuple[int, int]:
+    """(most domains that a group touches, fewest members of a group in a touched domain)."""
+    domains, members = 0, size
+    for ranks in all_groups(size, stride, world):
+        homes = [rank // domain for rank in ranks]
+        domains = max(domains, len(set(homes)))
+        members = min([members, *(homes.count(home) for home in set(homes))])
+    return domains, members
+
+
+@pytest.mark.parametrize("domain", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("stride", [1, 2, 4, 8, 16])
+def test_powers_of_two_are_exact(domain: int, size: int, stride: int) -> None:
+    world = 256
+    group = place_group(size, stride, domain, 0, world)
+    domains, members = worst_counts(size, stride, domain, world)
+    assert (group.domains, group.members_per_domain) == (domains, members)
+    assert group.groups_per_domain * group.members_per_domain == domain
+
+
+@given(
+    size=st.integers(1, 12),
+    stride=st.integers(1, 12),
+    domain=st.sampled_from([1, 2, 3, 4, 6, 8, 18, 72]),
+    blocks=st.integers(1, 4),
+)
+def test_any_layout_touches_no_more_domains_than_predicted(
+    size: int, stride: int, domain: int, blocks: int
+) -> None:
+    world = size * stride * blocks
+    domains, _ = worst_counts(size, stride, domain, world)
+    assert domains <= touched_domains(size, stride, domain, world) <= size
+
+
+def test_uneven_tensor_groups_get_the_mean_members() -> None:
+    # tp=6 on 8 GPUs: ranks 6..11 lie 2 + 4 over two nodes.
+    group = place_group(6, 1, 8, 0, 48)
+    assert (group.domains, group.members_per_domain) == (2, 3)
+
+
+def test_world_within_one_domain_is_never_split() -> None:
+    group = place_group(3, 1, 8, 0, 6)
+    assert (group.domains, group.members_per_domain) == (1, 3)
+
+
+def test_megatron_rank_order_on_nodes_of_eight() -> None:
+    """tp=4 cp=2 dp=4 pp=2, ep=8 etp=1 on 64 GPUs."""
+    placed = place_groups(4, 2, 4, 2, 8, 1, links(8))
+    expected = {
+        "tp": (4, 1, 4, 1),
+        "cp": (2, 4, 2, 1),
+        "dp": (4, 8, 1, 4),
+        "dp_cp": (8, 4, 2, 4),
+        "pp": (2, 32, 1, 2),
+        "etp": (1, 1, 1, 1),
+        "ep": (8, 1, 8, 1),
+        "edp": (4, 8, 1, 4),
+    }
+    for name, (size, stride, members, domains) in expected.items():
+        group = getattr(placed, name)
+        found = (group.size, group.stride, group.members_per_domain, group.domains)
+        assert found == (size, stride, members, domains), name
+
+
+def test_larger_domains_never_split_more() -> None:
+    degrees = (4, 2, 4, 2, 8, 1)
+    spans = [place_groups(*degrees, links(domain)).dp_cp.domains for domain in (1, 8, 32, 72)]
+    assert all(small >= large for small, large in pairwise(spans))
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "root_groups"),
+    [(4, 1, 0), (2, 1, 0), (8, 1, 1), (4, 2, 2), (2, 4, 4)],
+)
+def test_groups_that_cross_the_sockets_of_a_pcie_box(
+    size: int, stride: int, root_groups: int
+) -> None:
+    assert place_group(size, stride, 8, 4, 8).root_groups == root_groups
+
+
+@pytest.mark.parametrize("degrees", [(8, 1, 4, 2, 4, 1), (2, 2, 3, 1, 4, 1), (1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("domain", [1, 8, 72])
+def test_compiled_equals_python(degrees: tuple[int, ...], domain: int) -> None:
+    assert place_groups(*degrees, links(domain)) == place_groups.py_func(  # type: ignore[attr-defined]
+        *degrees, links(domain)
+    )
