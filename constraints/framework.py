@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from constraints.context import Columns, Mask, RuleContext
 from constraints.rule import ShapeRule, shape_rule
 
@@ -79,10 +81,20 @@ def moe_tensor_needs_sequence(columns: Columns, ctx: RuleContext) -> Mask | bool
     ),
 )
 def zero_stage_offered(columns: Columns, ctx: RuleContext) -> Mask:
-    mask = columns["zero"] < 0
-    for stage in ctx.framework.zero_stages:
-        mask |= columns["zero"] == stage
-    return mask
+    return np.isin(columns["zero"], ctx.framework.zero_stages)
+
+
+def _stages_without_pipeline(ctx: RuleContext) -> list[int]:
+    """ZeRO stages that the framework does not combine with pp > 1."""
+    combines = {2: ctx.framework.zero2_with_pipeline, 3: ctx.framework.zero3_with_pipeline}
+    return [stage for stage, combined in combines.items() if not combined]
+
+
+def _zero_pipeline_wording(ctx: RuleContext) -> str:
+    stages = " and ".join(str(stage) for stage in _stages_without_pipeline(ctx))
+    if not stages:
+        return f"{ctx.framework.name}: every zero goes with pp > 1"
+    return f"{ctx.framework.name}: zero {stages} only with pp = 1"
 
 
 @shape_rule(
@@ -90,24 +102,11 @@ def zero_stage_offered(columns: Columns, ctx: RuleContext) -> Mask:
     "ZeRO 2 and 3 shard what a pipeline schedule accumulates or holds over many micro-batches; "
     "few frameworks combine them",
     source="DeepSpeed runtime/pipe/engine.py (refuses ZeRO 2 and 3); torchtitan docs (FSDP + PP)",
-    wording=lambda ctx: (
-        f"{ctx.framework.name}: zero "
-        + " and ".join(
-            str(stage)
-            for stage, combines in (
-                (2, ctx.framework.zero2_with_pipeline),
-                (3, ctx.framework.zero3_with_pipeline),
-            )
-            if not combines
-        )
-        + " need pp = 1"
-    ),
+    wording=_zero_pipeline_wording,
 )
 def zero_with_pipeline(columns: Columns, ctx: RuleContext) -> Mask:
-    zero, pipelined = columns["zero"], columns["pp"] > 1
-    refused = (zero < 0) | (pipelined & (zero == 2) & (not ctx.framework.zero2_with_pipeline))
-    refused |= pipelined & (zero == 3) & (not ctx.framework.zero3_with_pipeline)
-    mask: Mask = ~refused
+    refused = np.isin(columns["zero"], _stages_without_pipeline(ctx))
+    mask: Mask = ~(refused & (columns["pp"] > 1))
     return mask
 
 

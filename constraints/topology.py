@@ -42,7 +42,7 @@ def whole_nodes(columns: Columns, ctx: RuleContext) -> bool:  # noqa: ARG001
 @shape_rule(
     "tp-in-domain",
     "tensor parallelism stays inside one scale-up domain (NVLink), in groups that fill it evenly",
-    source="Narayanan et al. 2021, arXiv 2104.04473, section 5.4.1, takeaway 1",
+    source="Narayanan et al. 2021, arXiv 2104.04473, section 3.2, takeaway 1",
     wording=lambda ctx: (
         f"tp must fit evenly into a scale-up domain of {ctx.cluster.scale_up_domain} GPUs "
         "(lifted by --allow-tp-across-nodes)"

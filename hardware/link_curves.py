@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hardware.errors import HardwareError
+
 if TYPE_CHECKING:
     from hardware.schema import Cluster
 
@@ -38,7 +40,7 @@ class Fitted(_Frozen):
 class ScaleUpCurve(_Frozen):
     """Links inside a domain. Shares are of the nominal rate per GPU and direction.
 
-    `mesh_links`: links per GPU of a full mesh (0: a switch), each with its `mesh_share`.
+    `mesh_share`: of the link between two GPUs, where these form a full mesh.
     `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
     passes between sockets.
     """
@@ -46,7 +48,6 @@ class ScaleUpCurve(_Frozen):
     name: str
     gpus: tuple[str, ...] = ()
     nominal_bytes_per_s: Positive
-    mesh_links: Annotated[int, Field(ge=0)] = 0
     root_gpus: Annotated[int, Field(ge=0)] = 0
     share: Fitted
     exchange_share: Fitted
@@ -160,14 +161,14 @@ def scale_up_curve(cluster: Cluster) -> ScaleUpCurve:
 
 
 def scale_out_curve(fabric: str) -> ScaleOutCurve:
-    """Curve of a fabric by any of its names; ValueError lists them otherwise."""
+    """Curve of a fabric by any of its names; HardwareError lists them otherwise."""
     wanted = fabric.strip().lower().replace("_", "-").replace(" ", "-")
     curves = load_curve_table().scale_out
     for curve in curves.values():
         if wanted == curve.name or wanted in curve.aliases:
             return curve
     known = ", ".join(sorted(curves))
-    raise ValueError(
+    raise HardwareError(
         f"fabric {fabric!r} has no curve in hardware/efficiency/collectives.toml; "
         f"use one of: {known}"
     )

@@ -24,6 +24,8 @@ _GPUS_TEXT = re.compile(
     r"^\s*(?P<count>[+-]?\d[\d_]*)\s*[x×*]\s*(?:(?P<per_node>[+-]?\d+)\s*[x×*]\s*)?(?P<name>\S.*?)\s*$",
     re.IGNORECASE,
 )
+# Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
+_OWN_FIELDS = ("name", "title", "aliases", "note", "gpu")
 _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
@@ -256,10 +258,13 @@ def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
         return {}
     shape = _shape_of(like)
     if shape is None:
-        raise HardwareError(f"{path}: {unknown_name('cluster', like, _folder('clusters').spellings)}")
+        raise HardwareError(
+            f"{path}: {unknown_name('cluster', like, _folder('clusters').spellings)}"
+        )
     per_node = table.get("gpus_per_node")
+    if isinstance(per_node, dict):
+        per_node = per_node.get("value")
     if isinstance(per_node, int) and per_node > 0:
         shape = shape.resized(per_node)
-    fields = as_table(shape)
-    del fields["name"]
-    return fields
+    inherited = as_table(shape)
+    return {name: inherited[name] for name in inherited if name not in _OWN_FIELDS}

@@ -9,7 +9,19 @@ from __future__ import annotations
 import re
 
 _IRRELEVANT = frozenset(
-    "nvidia amd tesla geforce instinct gpu oam hbm2 hbm2e hbm3 hbm3e".split()
+    [
+        "nvidia",
+        "amd",
+        "tesla",
+        "geforce",
+        "instinct",
+        "gpu",
+        "oam",
+        "hbm2",
+        "hbm2e",
+        "hbm3",
+        "hbm3e",
+    ]
 )
 _SEPARATORS = re.compile(r"[^a-z0-9.]+")
 _FORM_FACTOR = re.compile(r"(sxm|pcie)\d?|(nvl\d*)|rtx")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hardware.schema import Architecture, Cluster, Gpu, Vendor
+from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.units import (
     ArithmeticRate,
     Bandwidth,
@@ -115,6 +115,13 @@ class ClusterShape(_Record):
     host_memory: Size
     pcie: str = ""
     note: str = ""
+
+    @field_validator("fabric")
+    @classmethod
+    def _fabric_is_known(cls, fabric: str) -> str:
+        if fabric not in FABRIC_TITLES:
+            raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
+        return fabric
 
     def to_cluster(self, gpu: Gpu, num_gpus: int) -> Cluster:
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""

@@ -64,6 +64,9 @@ class Quantity(BaseModel):
             raise ValueError(f"unit {self.unit!r} is not one of {', '.join(UNITS)}")
         return self
 
+    def __str__(self) -> str:
+        return f"{self.value:g}" if self.unit == "1" else f"{self.value:g} {self.unit}"
+
     @property
     def dimension(self) -> str:
         """What the unit measures."""
@@ -79,9 +82,7 @@ def _measures(dimension: str) -> Callable[[Quantity], Quantity]:
     def check(quantity: Quantity) -> Quantity:
         if quantity.dimension != dimension:
             units = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
-            raise ValueError(
-                f"{quantity.value:g} {quantity.unit} is no {dimension}; use one of: {units}"
-            )
+            raise ValueError(f"{quantity} is no {dimension}; use one of: {units}")
         return quantity
 
     return check
@@ -89,7 +90,7 @@ def _measures(dimension: str) -> Callable[[Quantity], Quantity]:
 
 def _positive(quantity: Quantity) -> Quantity:
     if quantity.value <= 0:
-        raise ValueError(f"{quantity.value:g} {quantity.unit} is not positive")
+        raise ValueError(f"{quantity} is not positive")
     return quantity
 
 

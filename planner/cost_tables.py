@@ -148,6 +148,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
         embedding_parameters=embedding.parameters,
         sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
         eager_attention=float(job.attention == "eager"),
+        world=float(job.cluster.num_gpus),
         causal=1.0,
     )
 
@@ -183,7 +184,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         hide_context=overlap.context,
         hide_pipeline=overlap.pipeline,
         contention=overlap.contention,
-        eager=float(kernels.eager),
+        issue_s=kernels.issue_s,
         memory_traffic=kernels.memory_traffic,
         gradient_communication_bytes=kernels.gradient_communication_bytes,
         parameter_communication_bytes=kernels.parameter_communication_bytes,

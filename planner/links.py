@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from hardware.schema import Cluster
 
 
-def _mesh_bytes_per_s(curve: ScaleUpCurve, nominal_bytes_per_s: float) -> float:
-    """Achievable rate of one link of a full mesh; unlimited behind a switch."""
-    if curve.mesh_links == 0 or curve.mesh_share is None:
+def _mesh_bytes_per_s(curve: ScaleUpCurve, pair_bytes_per_s: float | None) -> float:
+    """Achievable rate of the link between two GPUs of a mesh; unlimited behind a switch."""
+    if pair_bytes_per_s is None or curve.mesh_share is None:
         return math.inf
-    return nominal_bytes_per_s / curve.mesh_links * curve.mesh_share.value
+    return pair_bytes_per_s * curve.mesh_share.value
 
 
 def assemble(
@@ -27,8 +27,12 @@ def assemble(
     scale_up_bytes_per_s: float,
     scale_out_bytes_per_s: float,
     host_bytes_per_s: float,
+    pair_bytes_per_s: float | None = None,
 ) -> LinkInputs:
-    """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s."""
+    """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
+
+    `pair_bytes_per_s` is the link between two GPUs of a full mesh.
+    """
     up, out = curves.scale_up, curves.scale_out
     root = up.root_bytes_per_s
     return LinkInputs(
@@ -44,7 +48,7 @@ def assemble(
         host_bytes_per_s=host_bytes_per_s * curves.host_share.value,
         collective_launch_s=curves.launch_s.value,
         scale_up_reduction_latency_s=up.reduction_latency_s.value,
-        scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, scale_up_bytes_per_s),
+        scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
         scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
         scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
         root_gpus=float(up.root_gpus),
@@ -56,7 +60,8 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
     """Link inputs of `cluster`.
 
     A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the
-    GPUs' host-link rate.
+    GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
+    taken to cross the spine.
     """
     pcie = is_pcie_box(cluster)
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
@@ -67,6 +72,9 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
         scale_up_bytes_per_s=(
             host_bytes_per_s if pcie else cluster.scale_up_bytes_per_s_per_gpu_per_direction
         ),
-        scale_out_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
+        scale_out_bytes_per_s=(
+            cluster.scale_out_bytes_per_s_per_gpu_per_direction / cluster.oversubscription
+        ),
         host_bytes_per_s=host_bytes_per_s,
+        pair_bytes_per_s=cluster.gpu.scale_up_pair_bytes_per_s_per_direction,
     )

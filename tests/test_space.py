@@ -152,7 +152,7 @@ def test_torchtitan_limits() -> None:
     experts_spread = columns["ep"] > 1
     assert (columns["etp"][experts_spread] == 1).all()
     assert (columns["etp"] == columns["tp"])[~experts_spread].all()
-    # gpt-oss-like key/value heads: 8, so tp stops there even in a wide domain.
+    # Eight key/value heads stop tp there even in a wide domain; Megatron copies them.
     wide = legal(job(framework="torchtitan", gpus=128, domain=64))
     assert values(wide, "tp") == {1, 2, 4, 8}
     assert 16 in values(legal(job(gpus=128, domain=64)), "tp")
@@ -229,11 +229,9 @@ def test_limits_restrict_what_is_legal() -> None:
 
 
 def test_low_precision_prunes_odd_widths() -> None:
-    # FFN 28,672 / 8 is a multiple of 32; GPT-2's 768 / 4 = 192 too, its 3,072 / 8 as well.
-    assert values(legal(job(precision="mxfp8")), "tp") == {1, 2, 4, 8}
-    # Qwen-like odd FFN: 18,944 / 8 = 2,368 = 74·32, yet 8,960 / 8 = 1,120 = 35·32.
-    ctx = job("llama-2-7b", gpus=8, precision="mxfp8")  # FFN 11,008 / 8 = 1,376 = 43·32
-    odd = replace(ctx, model=replace(ctx.model, ffn=11_264 + 128))
+    # Llama 2's FFN of 11,008 makes 43 blocks of 32 for each of 8 ranks; 11,392 makes 44.5.
+    ctx = job("llama-2-7b", gpus=8, precision="mxfp8")
+    odd = replace(ctx, model=replace(ctx.model, ffn=11_392))
     assert values(legal(ctx), "tp") == {1, 2, 4, 8}
     assert values(legal(odd), "tp") == {1, 2, 4}
 
@@ -244,7 +242,7 @@ def test_largest_usable_takes_whole_nodes(gpus: int, usable: int) -> None:
 
 
 def test_largest_usable_heeds_the_batch() -> None:
-    # 70B has no 7 in layers' divisors, but 80 layers on 7 stages are legal; DeepSpeed has dp alone.
+    # dp alone splits 56 GPUs, and 512 sequences are no multiple of 56, 48 or 40.
     deepspeed = job(framework="deepspeed", gpus=56, exact=True, tp="1")
     assert largest_usable(deepspeed) == 32
 

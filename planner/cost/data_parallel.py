@@ -15,8 +15,8 @@ from planner.cost.communication import (
     reduce_scatter_time_s,
 )
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.layer import Key, members_in_domain
-from planner.cost.tables import FrameworkInputs
+from planner.cost.layer import Key, group_of
+from planner.cost.tables import FrameworkInputs, JobInputs
 
 
 class Grid(NamedTuple):
@@ -44,31 +44,39 @@ def make_grid(key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: f
 
 @jit
 def gather_seconds(
-    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid, links: LinkInputs
-) -> float:
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
+    job: JobInputs, links: LinkInputs,
+) -> float:  # fmt: skip
     """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    inside = members_in_domain(key.tp, grid.shards, links.scale_up_domain)
-    expert_inside = members_in_domain(key.etp * key.ep, grid.expert_shards, links.scale_up_domain)
+    group = group_of(grid.shards, key.tp, job, links)
+    experts = group_of(grid.expert_shards, key.etp * key.ep, job, links)
     return all_gather_time_s(
-        dense * per_parameter_bytes, grid.shards, inside, links
-    ) + all_gather_time_s(expert * per_parameter_bytes, grid.expert_shards, expert_inside, links)
+        dense * per_parameter_bytes, grid.shards,
+        float(group.members_per_domain), links, float(group.root_groups),
+    ) + all_gather_time_s(
+        expert * per_parameter_bytes, grid.expert_shards,
+        float(experts.members_per_domain), links, float(experts.root_groups),
+    )  # fmt: skip
 
 
 @jit
 def reduce_seconds(
-    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid, links: LinkInputs
-) -> float:
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
+    job: JobInputs, links: LinkInputs,
+) -> float:  # fmt: skip
     """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it."""
-    inside = members_in_domain(key.tp, grid.shards, links.scale_up_domain)
-    expert_inside = members_in_domain(key.etp * key.ep, grid.expert_shards, links.scale_up_domain)
+    group = group_of(grid.shards, key.tp, job, links)
+    experts = group_of(grid.expert_shards, key.etp * key.ep, job, links)
+    inside, roots = float(group.members_per_domain), float(group.root_groups)
+    expert_inside, expert_roots = float(experts.members_per_domain), float(experts.root_groups)
     dense_bytes, expert_bytes = dense * per_parameter_bytes, expert * per_parameter_bytes
     if grid.zero == 0:
-        return all_reduce_time_s(dense_bytes, grid.shards, inside, links) + all_reduce_time_s(
-            expert_bytes, grid.expert_shards, expert_inside, links
-        )
-    return reduce_scatter_time_s(dense_bytes, grid.shards, inside, links) + reduce_scatter_time_s(
-        expert_bytes, grid.expert_shards, expert_inside, links
-    )
+        return all_reduce_time_s(
+            dense_bytes, grid.shards, inside, links, roots
+        ) + all_reduce_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
+    return reduce_scatter_time_s(
+        dense_bytes, grid.shards, inside, links, roots
+    ) + reduce_scatter_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
 
 
 @jit

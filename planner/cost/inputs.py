@@ -12,30 +12,48 @@ from typing import NamedTuple
 
 
 class GpuInputs(NamedTuple):
-    """One GPU as the compute terms see it, for one training precision.
+    """One GPU as the compute terms see it, for one training precision and attention kernel.
 
     `matmul_flop_per_s` is the dense datasheet peak of the precision in which the linear
     layers run; `matmul16_flop_per_s` that of bf16/fp16 (attention, LM head when it stays in
-    16 bit).
+    16 bit). Where a figure comes from: `hardware/efficiency/compute.toml`.
     """
 
     matmul_flop_per_s: float
     matmul16_flop_per_s: float
     hbm_bytes_per_s: float
-    l2_bytes: float
     sm_count: float
-    # GEMM: share of the peak reached by an infinitely deep, perfectly tiled product, the tile
-    # that one SM works on, and the depth k at which a tile's start and epilogue cost as much
-    # as half of its work.
+    # GEMM: share of the peak that a large product sustains under the power limit, and how much
+    # faster the SMs run when a partial wave leaves some of them idle (at least 1).
     gemm_max_efficiency: float
     gemm16_max_efficiency: float
+    gemm_clock_gain: float
+    # Largest tile of an SM, the rate left by each halving of it, the depth k that filling its
+    # pipeline costs, the share of its output traffic that nothing hides, and the share of the HBM
+    # rate at which it streams operands.
     tile_m: float
     tile_n: float
-    gemm_half_depth: float
-    # Attention kernels, share of the 16-bit peak at long sequence.
+    gemm_small_tile_share: float
+    gemm_start_depth: float
+    gemm_epilogue_exposed: float
+    gemm_hbm_efficiency: float
+    # Grouped GEMM (experts): rate against one large product, share of the HBM rate, time to
+    # start one group's product.
+    grouped_efficiency_share: float
+    grouped_hbm_efficiency: float
+    group_start_s: float
+    # Fused attention: share of the 16-bit peak at long sequence and head width 128, rows of a
+    # tile, columns that a tile's start and end cost, share of the longest tile by which the last
+    # SM ends late, head width at which the softmax costs as much as the products.
     attention_forward_efficiency: float
     attention_backward_efficiency: float
-    attention_half_length: float
+    attention_forward_tile: float
+    attention_backward_tile: float
+    attention_forward_start_columns: float
+    attention_backward_start_columns: float
+    attention_forward_tail_share: float
+    attention_backward_tail_share: float
+    attention_half_head_dim: float
     # Memory-bound kernels: share of the HBM rate at large sizes.
     hbm_efficiency: float
     # GPU-side floor of any kernel, and CPU time to issue one from an eager framework.

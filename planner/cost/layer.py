@@ -11,15 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from planner.cost.compute import (
-    attention_backward_time_s,
-    attention_forward_time_s,
-    eager_attention_backward_time_s,
-    eager_attention_forward_time_s,
-    gemm_time_s,
-    grouped_gemm_time_s,
-    memory_bound_time_s,
-)
 
 from planner.cost import fields as f
 from planner.cost._jit import jit
@@ -30,7 +21,18 @@ from planner.cost.communication import (
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
+from planner.cost.compute import (
+    attention_backward_time_s,
+    attention_forward_time_s,
+    eager_attention_backward_time_s,
+    eager_attention_forward_time_s,
+    gemm_time_s,
+    grouped_gemm_time_s,
+    grouped_weight_gradient_time_s,
+    memory_bound_time_s,
+)
 from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.placement import Group, place_group
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 
@@ -49,7 +51,7 @@ class Key(NamedTuple):
 @jit
 def shard_factor(code: int, key: Key, kv_heads: float) -> float:
     """Share of a per-token quantity on one rank (`planner.ops.rows.Shard`)."""
-    if code == f.SHARD_TP or code == f.SHARD_ROUTED_TP:
+    if code in (f.SHARD_TP, f.SHARD_ROUTED_TP):
         return 1.0 / key.tp
     if code == f.SHARD_SEQUENCE:
         return 1.0 / key.tp if key.sequence_parallel > 0 else 1.0
@@ -118,7 +120,7 @@ def grouped_gemm_seconds(
     peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
-    weight = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
+    weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
     return forward, data + weight
 
 
@@ -182,6 +184,25 @@ def op_seconds(
     return memory_seconds(op, key, job, framework, gpu)
 
 
+class ComputeTerms(NamedTuple):
+    """Sums over a piece's rows, for one micro-batch on one rank.
+
+    Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
+    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    """
+
+    forward: float
+    backward: float
+    recompute: float
+    gemm_backward: float
+    attention_forward: float
+    attention_backward: float
+    kernels_forward: float
+    kernels_backward: float
+    kernels_recompute: float
+    working_bytes: float
+
+
 @jit
 def compute_terms(
     piece: int,
@@ -190,13 +211,8 @@ def compute_terms(
     job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
-) -> tuple[float, float, float, float, float, float, float]:
-    """Sums over a piece's rows: forward, backward and recompute seconds of all kernels; GEMM
-    seconds of backward; attention seconds forward and backward; bytes of gradients in flight.
-
-    An eager framework issues kernels from one CPU thread, so a piece takes at least the time to
-    issue them.
-    """
+) -> ComputeTerms:
+    """Sum the rows of one piece."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = working = 0.0
     kernels_forward = kernels_backward = kernels_recompute = 0.0
@@ -216,60 +232,80 @@ def compute_terms(
         if kind == f.KIND_ATTENTION:
             attention_forward += seconds_forward
             attention_backward += seconds_backward
-        if kind == f.KIND_GEMM or kind == f.KIND_GROUPED_GEMM:
+        if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
-            rows, out, depth = gemm_shape(op, key, job)
-            if op[f.OP_PADS_VOCABULARY] == 0:
-                working = max(working, 2.0 * rows * (out + depth))
-    issue = gpu.launch_s * framework.eager
-    return (
-        max(forward, kernels_forward * issue),
-        max(backward, kernels_backward * issue),
-        max(recompute, kernels_recompute * issue),
+            working = max(working, gradients_in_flight_bytes(op, key, job))
+    return ComputeTerms(
+        forward,
+        backward,
+        recompute,
         gemm_backward,
         attention_forward,
         attention_backward,
+        kernels_forward,
+        kernels_backward,
+        kernels_recompute,
         working,
     )
 
 
 @jit
-def members_in_domain(stride: float, size: float, domain: float) -> float:
-    """Members of a group that share a scale-up domain: consecutive members lie `stride` apart."""
-    return max(1.0, min(size, domain // max(stride, 1.0)))
+def gradients_in_flight_bytes(op: Array, key: Key, job: JobInputs) -> float:
+    """16-bit gradients of a product's input and output; logits are accounted for at the loss."""
+    if op[f.OP_PADS_VOCABULARY] > 0:
+        return 0.0
+    rows, out, depth = gemm_shape(op, key, job)
+    return 2.0 * rows * (out + depth)
+
+
+@jit
+def group_of(size: float, stride: float, job: JobInputs, links: LinkInputs) -> Group:
+    """Placement of a group of `size` ranks that lie `stride` apart."""
+    return place_group(
+        int(size),
+        int(max(1.0, stride)),
+        int(max(1.0, links.scale_up_domain)),
+        int(links.root_gpus),
+        int(job.world),
+    )
+
+
+@jit
+def degree_and_stride(group: int, key: Key) -> tuple[float, float]:
+    """Size of a layer's group and rank distance of its members (rank order tp-cp-ep-dp-pp).
+
+    tp ranks are neighbours; cp ranks lie tp apart; in the expert grid etp is innermost and ep
+    next to it.
+    """
+    if group == f.GROUP_CP:
+        return key.cp, key.tp
+    if group == f.GROUP_EP:
+        return key.ep, key.etp
+    if group == f.GROUP_ETP:
+        return key.etp, 1.0
+    return key.tp, 1.0
 
 
 @jit
 def collective_seconds(
-    kind: int, group: int, size_bytes: float, key: Key, links: LinkInputs
+    kind: int, code: int, size_bytes: float, key: Key, job: JobInputs, links: LinkInputs
 ) -> float:
-    """Seconds of one collective of a layer; group placement follows the rank order tp-cp-ep-dp-pp.
-
-    tp ranks are neighbours; cp ranks lie tp apart; within the expert grid etp is innermost and
-    ep next to it.
-    """
-    degree = key.tp
-    stride = 1.0
-    if group == f.GROUP_CP:
-        degree, stride = key.cp, key.tp
-    elif group == f.GROUP_EP:
-        degree, stride = key.ep, key.etp
-    elif group == f.GROUP_ETP:
-        degree = key.etp
+    """Seconds of one collective of a layer."""
+    degree, stride = degree_and_stride(code, key)
     if degree <= 1.0:
         return 0.0
-    inside = members_in_domain(stride, degree, links.scale_up_domain)
+    group = group_of(degree, stride, job, links)
+    inside, roots = float(group.members_per_domain), float(group.root_groups)
     if kind == f.COMM_ALL_GATHER:
-        return all_gather_time_s(size_bytes, degree, inside, links)
+        return all_gather_time_s(size_bytes, degree, inside, links, roots)
     if kind == f.COMM_REDUCE_SCATTER:
-        return reduce_scatter_time_s(size_bytes, degree, inside, links)
+        return reduce_scatter_time_s(size_bytes, degree, inside, links, roots)
     if kind == f.COMM_ALL_TO_ALL:
-        return all_to_all_time_s(size_bytes, degree, inside, links)
+        return all_to_all_time_s(size_bytes, degree, inside, links, roots)
     if kind == f.COMM_RING_EXCHANGE:
         # cp-1 steps, each passes one rank's share; a ring that leaves the domain waits for it.
-        same = 1.0 if inside >= degree else 0.0
-        return (degree - 1.0) * point_to_point_time_s(size_bytes / degree, same, links)
-    return all_reduce_time_s(size_bytes, degree, inside, links)
+        return (degree - 1.0) * point_to_point_time_s(size_bytes / degree, inside >= degree, links)
+    return all_reduce_time_s(size_bytes, degree, inside, links, roots)
 
 
 @jit
@@ -295,13 +331,15 @@ def communication_terms(
     job: JobInputs,
     framework: FrameworkInputs,
     links: LinkInputs,
-) -> tuple[Array, Array]:
-    """Seconds of a piece's collectives: total[3 groups, 3 passes] and the part that may hide.
+) -> tuple[Array, Array, Array]:
+    """Seconds of a piece's collectives, total[3 groups, 3 passes], the part of them that may
+    hide, and how many are issued in each pass.
 
     Groups: 0 tp, 1 cp, 2 ep (with etp). Passes: 0 forward, 1 backward, 2 recompute.
     """
     total = np.zeros((3, 3))
     hideable = np.zeros((3, 3))
+    issued = np.zeros(3)
     for index in range(table.collectives.shape[0]):
         row = table.collectives[index]
         if int(row[f.COMM_PIECE]) != piece:
@@ -310,7 +348,7 @@ def communication_terms(
             continue
         code = int(row[f.COMM_GROUP])
         seconds = collective_seconds(
-            int(row[f.COMM_KIND]), code, collective_bytes(row, key, job), key, links
+            int(row[f.COMM_KIND]), code, collective_bytes(row, key, job), key, job, links
         )
         if seconds == 0.0:
             continue
@@ -318,12 +356,15 @@ def communication_terms(
         forward, backward = seconds * row[f.COMM_FORWARD], seconds * row[f.COMM_BACKWARD]
         total[group, 0] += forward
         total[group, 1] += backward
+        issued[0] += row[f.COMM_FORWARD]
+        issued[1] += row[f.COMM_BACKWARD]
         hideable[group, 0] += forward * hide_share(int(row[f.COMM_HIDDEN_FORWARD]), framework)
         hideable[group, 1] += backward * hide_share(int(row[f.COMM_HIDDEN_BACKWARD]), framework)
         if int(row[f.COMM_RERUN_WITH]) & key.modules:
             total[group, 2] += forward
+            issued[2] += row[f.COMM_FORWARD]
             hideable[group, 2] += forward * hide_share(int(row[f.COMM_HIDDEN_FORWARD]), framework)
-    return total, hideable
+    return total, hideable, issued
 
 
 @jit
@@ -402,20 +443,18 @@ def piece_cost(
     out: Array,
 ) -> None:
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
-    forward, backward, recompute, gemm_backward, attention_f, attention_b, working = compute_terms(
-        piece, key, table, job, framework, gpu
-    )
-    total, hideable = communication_terms(piece, key, table, job, framework, links)
+    terms = compute_terms(piece, key, table, job, framework, gpu)
+    total, hideable, issued = communication_terms(piece, key, table, job, framework, links)
     contention = framework.contention
-    out[f.PIECE_FORWARD] = forward
-    out[f.PIECE_BACKWARD] = backward
-    out[f.PIECE_RECOMPUTE] = recompute
+    out[f.PIECE_FORWARD] = terms.forward
+    out[f.PIECE_BACKWARD] = terms.backward
+    out[f.PIECE_RECOMPUTE] = terms.recompute
     # Room: forward overlap of tp and ep splits the GEMM it feeds; backward has an independent
     # GEMM beside each; a cp step hides behind the attention of the previous one.
     for group, room_forward, room_backward in (
-        (0, forward, gemm_backward),
-        (1, attention_f, attention_b),
-        (2, forward, backward),
+        (0, terms.forward, terms.gemm_backward),
+        (1, terms.attention_forward, terms.attention_backward),
+        (2, terms.forward, terms.backward),
     ):
         out[f.PIECE_FORWARD_TP + group] = exposed(
             total[group, 0], hideable[group, 0], room_forward, contention
@@ -426,9 +465,17 @@ def piece_cost(
         out[f.PIECE_RECOMPUTE_TP + group] = exposed(
             total[group, 2], hideable[group, 2], room_forward, contention
         )
+    # One CPU thread issues kernels and collectives: a pass takes at least the time to do so.
+    for column, kernels in (
+        (f.PIECE_FORWARD, terms.kernels_forward + issued[0]),
+        (f.PIECE_BACKWARD, terms.kernels_backward + issued[1]),
+        (f.PIECE_RECOMPUTE, terms.kernels_recompute + issued[2]),
+    ):
+        device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
+        out[column] += max(0.0, kernels * framework.issue_s - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     out[f.PIECE_SAVED_RECOMPUTED] = saved_bytes(piece, key, key.modules, table, job)
-    out[f.PIECE_WORKING] = working
+    out[f.PIECE_WORKING] = terms.working_bytes
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = parameters_on_rank(
         piece, key, table, job
     )

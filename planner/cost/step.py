@@ -70,6 +70,7 @@ def fsdp_seconds(
     recomputed: bool,
     key: Key,
     grid: Grid,
+    job: JobInputs,
     framework: FrameworkInputs,
     links: LinkInputs,
 ) -> float:
@@ -86,10 +87,10 @@ def fsdp_seconds(
     gather = 0.0
     if grid.zero == 3:
         gather = gather_seconds(
-            dense, expert, framework.parameter_communication_bytes, key, grid, links
+            dense, expert, framework.parameter_communication_bytes, key, grid, job, links
         )
     scatter = reduce_seconds(
-        dense, expert, framework.gradient_communication_bytes, key, grid, links
+        dense, expert, framework.gradient_communication_bytes, key, grid, job, links
     )
     hidden_forward = hidden_seconds(gather, framework.hide_fsdp, forward)
     hidden_backward = hidden_seconds(gather + scatter, framework.hide_fsdp, backward)
@@ -106,7 +107,7 @@ def logits_bytes(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
 
 @jit
 def stage_parameters(
-    stage: int, counts: Array, costs: Array, job: JobInputs, key: Key, pp: float
+    stage: int, counts: Array, costs: Array, job: JobInputs, pp: float
 ) -> tuple[float, float, float]:
     """(dense, expert, largest layer's) parameters of a stage; a tied head copies the embedding."""
     dense = expert = largest = 0.0
@@ -170,7 +171,7 @@ def stage_memory(
     Backward peak: weights + gradients + optimizer state + activations in flight + working set
     (logits on the last stage) + gather buffers. Optimizer peak: state + temporaries.
     """
-    dense, expert, largest = stage_parameters(stage, counts, costs, job, key, grid.pp)
+    dense, expert, largest = stage_parameters(stage, counts, costs, job, grid.pp)
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     in_flight = microbatches_in_flight(
         float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
@@ -224,8 +225,7 @@ def transfer_seconds(key: Key, grid: Grid, job: JobInputs, links: LinkInputs) ->
     split = key.tp if key.sequence_parallel > 0 else 1.0
     size = 2.0 * job.hidden * local_tokens(key, job) / split
     ranks = key.tp * key.cp * grid.dp * grid.pp
-    same = 1.0 if ranks <= links.scale_up_domain else 0.0
-    return point_to_point_time_s(size, same, links)
+    return point_to_point_time_s(size, ranks <= links.scale_up_domain, links)
 
 
 @jit
@@ -262,9 +262,9 @@ def stage_times(
             backward += count * backward_seconds(costs[piece])
             backward += again * recompute_seconds(costs[piece])
             backward += (count - again) * fsdp_seconds(
-                costs[piece], False, key, grid, framework, links
+                costs[piece], False, key, grid, job, framework, links
             )
-            backward += again * fsdp_seconds(costs[piece], True, key, grid, framework, links)
+            backward += again * fsdp_seconds(costs[piece], True, key, grid, job, framework, links)
         stages[stage, f.STAGE_FORWARD_S] = forward
         stages[stage, f.STAGE_BACKWARD_S] = backward
         total_s += forward + backward
@@ -292,19 +292,19 @@ def data_parallel_terms(
     """
     exposed_s = optimizer_s = drain_s = 0.0
     for stage in range(int(grid.pp)):
-        dense, expert, _ = stage_parameters(stage, counts, costs, job, key, grid.pp)
+        dense, expert, _ = stage_parameters(stage, counts, costs, job, grid.pp)
         optimizer_s = max(optimizer_s, optimizer_seconds(dense, expert, grid, framework, gpu))
         seconds = 0.0
         if grid.zero < 2:
             reduce = reduce_seconds(
-                dense, expert, framework.gradient_communication_bytes, key, grid, links
+                dense, expert, framework.gradient_communication_bytes, key, grid, job, links
             )
             seconds += reduce - hidden_seconds(
                 reduce, framework.hide_gradient_reduction, stages[stage, f.STAGE_BACKWARD_S]
             )
-        if grid.zero == 1 or grid.zero == 2:
+        if grid.zero in (1, 2):
             gather = gather_seconds(
-                dense, expert, framework.parameter_communication_bytes, key, grid, links
+                dense, expert, framework.parameter_communication_bytes, key, grid, job, links
             )
             seconds += gather - hidden_seconds(
                 gather, framework.hide_parameter_gather, stages[stage, f.STAGE_FORWARD_S]
@@ -398,7 +398,7 @@ def step_bounds(
         seconds = (
             forward_seconds(costs[piece])
             + backward_seconds(costs[piece])
-            + fsdp_seconds(costs[piece], True, key, grid, framework, links)
+            + fsdp_seconds(costs[piece], True, key, grid, job, framework, links)
         )
         total_s += count * seconds
         if count > 0.0:

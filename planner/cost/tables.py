@@ -39,6 +39,8 @@ class JobInputs(NamedTuple):
     embedding_parameters: float
     sequence_parallel: float
     eager_attention: float
+    # Ranks that train together: groups are placed on that many GPUs.
+    world: float
     # 1 when attention masks the future: half of the square is computed.
     causal: float
 
@@ -71,7 +73,7 @@ class FrameworkInputs(NamedTuple):
     hide_context: float
     hide_pipeline: float
     contention: float
-    eager: float
+    issue_s: float
     memory_traffic: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float

@@ -118,8 +118,11 @@ class Overlap(_Frozen):
 class Kernels(_Frozen):
     """How the framework issues work."""
 
-    # GPU kernels are issued eagerly by one CPU thread; 0 when captured in graphs or compiled.
-    eager: bool = True
+    # CPU time to issue one kernel (Python, autograd and launch) of the op table, which lists
+    # fused kernels: a framework that splits them further has a larger one. A piece takes at
+    # least the time to issue its kernels.
+    issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
+    issue_evidence: str = ""
     # Share of the op table's memory traffic that remains after fusion.
     memory_traffic: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_communication_bytes: Bytes = 4

@@ -24,8 +24,11 @@ CONFLICTS = {
         context(gpus=8, limits={"tp": "4", "pp": "4"}),
         ("user-tp", "user-pp", "world-size"),
     ),
-    "dp that does not divide": (context(gpus=8, limits={"dp": "3"}), ("user-dp", "world-size")),
-    "ragged node": (context(gpus=65), ("whole-nodes",)),
+    "dp that does not divide": (
+        context(gpus=8, batch=BatchGoal(12), limits={"dp": "3"}),
+        ("user-dp", "world-size"),
+    ),
+    "ragged node": (context(gpus=65, batch=BatchGoal(520)), ("whole-nodes",)),
     "experts in a dense model": (
         context(gpus=8, limits={"ep": "2"}),
         ("user-ep", "experts-needed"),

@@ -55,7 +55,9 @@ IDEAL = LinkInputs(
 )
 
 
-def shipped(scale_up: str, fabric: str, up: float, out: float, domain: int = 8) -> LinkInputs:
+def shipped(
+    scale_up: str, fabric: str, up: float, out: float, domain: int = 8, pair: float | None = None
+) -> LinkInputs:
     """Links with the curves that ship; `up` and `out` are nominal bytes/s per GPU."""
     table = load_curve_table()
     curves = LinkCurves(
@@ -71,6 +73,7 @@ def shipped(scale_up: str, fabric: str, up: float, out: float, domain: int = 8) 
         scale_up_bytes_per_s=up,
         scale_out_bytes_per_s=out,
         host_bytes_per_s=63e9,
+        pair_bytes_per_s=pair,
     )
 
 
@@ -78,7 +81,7 @@ A100 = shipped("nvlink3", "infiniband", 300e9, 25e9)
 H200 = shipped("nvlink4", "efa", 450e9, 50e9)
 B200 = shipped("nvlink5", "efa", 900e9, 50e9)
 NVL72 = shipped("nvlink5", "infiniband", 900e9, 50e9, domain=72)
-MI300X = shipped("xgmi3", "infiniband", 448e9, 50e9)
+MI300X = shipped("xgmi3", "infiniband", 448e9, 50e9, pair=64e9)
 A100_PCIE = shipped("pcie4", "infiniband", 31e9, 25e9)
 P4D = shipped("nvlink3", "efa-v1", 300e9, 6.25e9)
 A3_MEGA = shipped("nvlink4", "tcpxo", 450e9, 25e9)
@@ -316,7 +319,11 @@ def test_strided_groups_share_nics_by_member() -> None:
 
 def cluster(**changes: object) -> Any:
     """An 8xH100 cluster with the names of hardware.schema.Cluster."""
-    host = {"name": "H100-SXM5-80GB", "host_link_bytes_per_s_per_direction": 63e9}
+    host = {
+        "name": "H100-SXM5-80GB",
+        "host_link_bytes_per_s_per_direction": 63e9,
+        "scale_up_pair_bytes_per_s_per_direction": None,
+    }
     gpu = SimpleNamespace(**{**host, **cast(dict[str, Any], changes.pop("gpu", {}))})
     values: dict[str, object] = {
         "gpu": gpu,
@@ -326,6 +333,7 @@ def cluster(**changes: object) -> Any:
         "scale_up_bytes_per_s_per_gpu_per_direction": 450e9,
         "scale_out_bytes_per_s_per_gpu_per_direction": 50e9,
         "fabric": "infiniband",
+        "oversubscription": 1.0,
     }
     return SimpleNamespace(**{**values, **changes})
 
@@ -347,6 +355,19 @@ def test_a_box_without_nvlink_is_one_domain_of_pcie() -> None:
     assert links.scale_up_domain == 8
     assert links.root_gpus == 4
     assert links.scale_up_bytes_per_s < 31e9
+
+
+def test_an_oversubscribed_fabric_thins_every_nic() -> None:
+    full, half = (link_inputs(cluster(oversubscription=ratio)) for ratio in (1.0, 2.0))
+    assert half.scale_out_bytes_per_s == pytest.approx(full.scale_out_bytes_per_s / 2)
+    assert half.scale_up_bytes_per_s == full.scale_up_bytes_per_s
+
+
+def test_without_a_network_only_the_domain_is_reachable() -> None:
+    alone = cluster(fabric="none", scale_out_bytes_per_s_per_gpu_per_direction=0.0)
+    links = link_inputs(alone)
+    assert math.isfinite(all_to_all_time_s(GIB, 8, 8, links))
+    assert math.isinf(all_reduce_time_s(GIB, 16, 8, links))
 
 
 def test_unknown_gpu_takes_the_nearest_rate() -> None:

@@ -1,0 +1,171 @@
+"""Fitted curves of compute kernels, and which of them apply to a GPU.
+
+`efficiency/compute.toml` holds one table per architecture. This module gives it a type and picks
+the table of a GPU; it computes no time.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hardware.errors import HardwareError, did_you_mean
+from hardware.schema import Gpu
+
+Provenance = Literal["measured", "extrapolated", "assumed"]
+AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn"]
+# Where an architecture without a table of its own looks: the vendor's best documented one.
+VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Parameter(_Frozen):
+    """A figure with its unit and where it comes from; `fitted_on` names rows, if fitted."""
+
+    value: Annotated[float, Field(ge=0.0)]
+    unit: Literal["1", "s", "element"]
+    source: str
+    provenance: Provenance
+    fitted_on: str = ""
+
+
+class AttentionCurve(_Frozen):
+    """One fused attention kernel; what each field means: `planner.cost.inputs.GpuInputs`."""
+
+    forward_efficiency: Parameter
+    backward_efficiency: Parameter
+    forward_tile: Parameter
+    backward_tile: Parameter
+    forward_start_columns: Parameter
+    backward_start_columns: Parameter
+    forward_tail_share: Parameter
+    backward_tail_share: Parameter
+    half_head_dim: Parameter
+
+
+class ArchitectureCurves(_Frozen):
+    """Curves of one architecture.
+
+    `max_share`: share of the datasheet peak that the best GEMM shape reaches in a short
+    benchmark, for GPUs whose catalogue file has no measured figure. `sustained_share_16`,
+    `sustained_share_8`: what is left of that maximum under continuous load, for 16-bit and
+    narrower operands.
+    """
+
+    name: str
+    default_attention: AttentionKernel
+    max_share: Parameter
+    sustained_share_16: Parameter
+    sustained_share_8: Parameter
+    clock_gain: Parameter
+    tile_m: Parameter
+    tile_n: Parameter
+    small_tile_share: Parameter
+    start_depth: Parameter
+    epilogue_exposed: Parameter
+    gemm_hbm_efficiency: Parameter
+    grouped_efficiency_share: Parameter
+    grouped_hbm_efficiency: Parameter
+    group_start_s: Parameter
+    hbm_efficiency: Parameter
+    kernel_floor_s: Parameter
+    launch_s: Parameter
+    attention: dict[str, AttentionCurve]
+
+
+class ComputeCurves(_Frozen):
+    """The curves that apply to one GPU. `provenance` says which table, and how sure it is."""
+
+    gpu: Gpu
+    curves: ArchitectureCurves
+    provenance: str
+
+    def sustained_share(self, dtype: str) -> float:
+        """Share of the datasheet peak that a large GEMM sustains in `dtype`."""
+        wide = dtype in ("bf16", "fp16")
+        curves = self.curves
+        kept = curves.sustained_share_16 if wide else curves.sustained_share_8
+        return kept.value * self.max_share(dtype)
+
+    def max_share(self, dtype: str) -> float:
+        """Share of the peak that a short benchmark reaches: of `dtype`, else of 16 bit, else
+        what the architecture's other GPUs reach."""
+        for name in (dtype, "fp8" if dtype not in ("bf16", "fp16") else "bf16", "bf16", "fp16"):
+            measured = self.gpu.measured_matmul_flop_per_s.get(name)
+            if measured is not None and name in self.gpu.peak_flop_per_s:
+                return min(1.0, measured / self.gpu.peak(name))
+        return self.curves.max_share.value
+
+    def attention(self, kernel: str) -> AttentionCurve:
+        """Curve of a fused attention kernel; `auto`: the architecture's usual one."""
+        wanted = self.curves.default_attention if kernel == "auto" else kernel
+        known = self.curves.attention
+        if wanted not in known:
+            raise HardwareError(
+                f"attention kernel {kernel!r} does not run on {self.gpu.name} "
+                f"({self.gpu.architecture}); it has: {', '.join(known)}, eager."
+                f"{did_you_mean(kernel, known)}"
+            )
+        return known[wanted]
+
+
+def _as_extrapolated(entry: Any, origin: str) -> Any:
+    """A copied figure, labelled as taken from another architecture; an assumption stays one."""
+    if not isinstance(entry, dict):
+        return entry
+    if "value" not in entry:
+        return {key: _as_extrapolated(value, origin) for key, value in entry.items()}
+    provenance = "assumed" if entry["provenance"] == "assumed" else "extrapolated"
+    return {**entry, "provenance": provenance, "fitted_on": f"as {origin}"}
+
+
+def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Table `name`, completed from the architecture it is `like`; attention kernels likewise."""
+    own = dict(tables[name])
+    origin = own.pop("like", None)
+    if origin is None:
+        return {"name": name, **own}
+    base = {key: _as_extrapolated(value, origin) for key, value in _inherit(origin, tables).items()}
+    kernels = own.pop("attention", {})
+    chosen = {
+        kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}
+        for kernel, fields in kernels.items()
+    }
+    return {**base, **own, "name": name, "attention": chosen or base["attention"]}
+
+
+def _without_like(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != "like"}
+
+
+@cache
+def architecture_curves() -> dict[str, ArchitectureCurves]:
+    """All tables of `efficiency/compute.toml`, by architecture."""
+    text = files("hardware").joinpath("efficiency/compute.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)["architectures"]
+    return {
+        name: ArchitectureCurves.model_validate(_inherit(name, tables)) for name in tables
+    }
+
+
+def _describe(gpu: Gpu, curves: ArchitectureCurves) -> str:
+    sustained = curves.sustained_share_16
+    maximum = "its measured maximum" if gpu.measured_matmul_flop_per_s else "others' maximum"
+    fitted = f" on {sustained.fitted_on}" if sustained.fitted_on else ""
+    own = "" if curves.name == gpu.architecture else f" (no table for {gpu.architecture})"
+    return f"{curves.name}{own}: GEMM rate {sustained.provenance}{fitted}, scaled to {maximum}"
+
+
+@cache
+def load_compute_curves(gpu: Gpu) -> ComputeCurves:
+    """The curves of a GPU: its architecture's table, else its vendor's best documented one."""
+    tables = architecture_curves()
+    curves = tables.get(gpu.architecture) or tables[VENDOR_FALLBACK[gpu.vendor]]
+    return ComputeCurves(gpu=gpu, curves=curves, provenance=_describe(gpu, curves))

@@ -1,0 +1,389 @@
+"""Seconds of one kernel on one GPU: dense and grouped GEMM, attention, memory-bound.
+
+All functions are pure, scalar float64 in and out, and ignore the CPU (launch time is added by the
+caller) and contention with collectives that run beside the kernel.
+
+Symbols: P = dense peak (FLOP/s), W = HBM rate (bytes/s), N = streaming multiprocessors.
+"""
+
+from __future__ import annotations
+
+import math
+
+from planner.cost._jit import jit
+from planner.cost.inputs import GpuInputs
+
+# Bytes of an element: bf16/fp16 activations and weights, one dropout-mask entry.
+_HALF_BYTES = 2.0
+_MASK_BYTES = 1.0
+
+
+@jit
+def memory_bound_time_s(total_bytes: float, kernels: float, gpu: GpuInputs) -> float:
+    """Seconds of `kernels` streaming kernels that move `total_bytes` through HBM together.
+
+        t = kernels · t_floor + bytes / (W · e)
+
+    e: share of the HBM rate a long kernel reaches; t_floor: launch-to-finish time of an empty
+    kernel, so that half the rate is reached at t_floor · W · e bytes. Williams et al., Roofline
+    (CACM 52(4), 2009), with a latency term. Ignores hits in L2.
+    """
+    return kernels * gpu.kernel_floor_s + total_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+
+
+@jit
+def operand_bytes(peak_flop_per_s: float, gpu: GpuInputs) -> float:
+    """Bytes of an input element, from the rule that halving the width doubles the peak."""
+    return _HALF_BYTES * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
+
+
+@jit
+def tiled_time_s(
+    m: float,
+    n: float,
+    k: float,
+    products: float,
+    tile_m: float,
+    tile_n: float,
+    flop_per_s: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of `products` m×n×k GEMMs cut into tiles that run in waves over the N SMs.
+
+        t = ⌈products·⌈m/Tm⌉·⌈n/Tn⌉ / N⌉ · N · (2·Tm·Tn·(k + k0)/R + x·Tm·Tn·o/W)
+
+    R: FLOP/s of the whole GPU while all SMs work; k0: depth that costs as much as filling a
+    tile's pipeline; o: output bytes per element; x: share of the output traffic that does not
+    overlap the next tile's main loop. NVIDIA, Matrix Multiplication Background User's Guide,
+    sections "Tile quantization" and "Wave quantization". Ignores split-k and stream-k.
+    """
+    tiles = products * math.ceil(m / tile_m) * math.ceil(n / tile_n)
+    slots = math.ceil(tiles / gpu.sm_count) * gpu.sm_count
+    area = tile_m * tile_n
+    main = 2.0 * area * (k + gpu.gemm_start_depth) / flop_per_s
+    epilogue = gpu.gemm_epilogue_exposed * area * output_bytes / gpu.hbm_bytes_per_s
+    return slots * (main + epilogue)
+
+
+@jit
+def best_tiling_time_s(
+    m: float,
+    n: float,
+    k: float,
+    products: float,
+    flop_per_s: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Least `tiled_time_s` over the tiles that a GEMM library chooses from.
+
+    The full tile both ways round, then half and quarter of it; each halving lowers the SM's
+    rate by `gemm_small_tile_share`, since operands are reused less.
+    """
+    big, small = gpu.tile_m, gpu.tile_n
+    best = math.inf
+    rate = flop_per_s
+    for _ in range(3):
+        for rows, columns in ((big, small), (small, big)):
+            seconds = tiled_time_s(m, n, k, products, rows, columns, rate, output_bytes, gpu)
+            best = min(best, seconds)
+        rate *= gpu.gemm_small_tile_share
+        big, small = max(big, small) / 2.0, min(big, small)
+    return best
+
+
+@jit
+def compute_bound_time_s(
+    m: float,
+    n: float,
+    k: float,
+    products: float,
+    peak_flop_per_s: float,
+    max_efficiency: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of `products` GEMMs whose operands arrive in time: the slower of two limits.
+
+        power:  (2·m·n·(k + k0)/(P·e) + x·m·n·o/W) · products
+        tiling: best_tiling_time_s at R = P·e·g
+
+    Under sustained load a GPU lowers its clock until it meets its power limit: share e of P. SMs
+    that idle in a partial wave free power, and the others speed up by at most g (clock limit).
+    k0, x, o as in `tiled_time_s`.
+    """
+    sustained = peak_flop_per_s * max_efficiency
+    outputs = products * m * n
+    power = 2.0 * outputs * (k + gpu.gemm_start_depth) / sustained
+    power += gpu.gemm_epilogue_exposed * outputs * output_bytes / gpu.hbm_bytes_per_s
+    clock = sustained * gpu.gemm_clock_gain
+    return max(power, best_tiling_time_s(m, n, k, products, clock, output_bytes, gpu))
+
+
+@jit
+def gemm_time_s(
+    m: float,
+    n: float,
+    k: float,
+    batch: float,
+    peak_flop_per_s: float,
+    max_efficiency: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of `batch` products (m×k)·(k×n): the slowest of power, tiling and HBM, and a floor.
+
+        t = t_floor + max(compute, batch·(i·(m·k + k·n) + o·m·n) / (W·e_hbm))
+
+    i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 8 for
+    a weight gradient added into an fp32 buffer (read and write), 4 for one added into bf16.
+    Roofline with tile and wave quantisation. Ignores layout (TN/NN/NT differ by 1 % in the
+    fitted rows), operands that stay in L2 and operands that are read twice.
+    """
+    compute = compute_bound_time_s(
+        m, n, k, batch, peak_flop_per_s, max_efficiency, output_bytes, gpu
+    )
+    traffic = operand_bytes(peak_flop_per_s, gpu) * k * (m + n) + output_bytes * m * n
+    memory = batch * traffic / (gpu.hbm_bytes_per_s * gpu.gemm_hbm_efficiency)
+    return gpu.kernel_floor_s + max(compute, memory)
+
+
+@jit
+def pooled_gemm_time_s(
+    m: float,
+    n: float,
+    k: float,
+    groups: float,
+    peak_flop_per_s: float,
+    max_efficiency: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of `groups` equal products whose tiles share the SMs.
+
+        t = t_floor + groups · t_group + max(compute, memory),  e → e · g_grouped
+
+    t_group: cost of starting one group's product; g_grouped: what a grouped launch loses against
+    one large product (shared caches and SMs).
+    """
+    share = max_efficiency * gpu.grouped_efficiency_share
+    compute = compute_bound_time_s(m, n, k, groups, peak_flop_per_s, share, output_bytes, gpu)
+    traffic = operand_bytes(peak_flop_per_s, gpu) * k * (m + n) + output_bytes * m * n
+    memory = groups * traffic / (gpu.hbm_bytes_per_s * gpu.grouped_hbm_efficiency)
+    return gpu.kernel_floor_s + groups * gpu.group_start_s + max(compute, memory)
+
+
+@jit
+def grouped_gemm_time_s(
+    tokens: float,
+    groups: float,
+    n: float,
+    k: float,
+    peak_flop_per_s: float,
+    max_efficiency: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of the experts' forward or input-gradient product, (tokens/groups × k)·(k × n) each.
+
+    See `pooled_gemm_time_s`. `tokens`: all routed tokens of the rank, split evenly; multiply by
+    the load of the busiest rank over the mean for imbalance between ranks. Ignores imbalance
+    between the experts of one rank, whose tiles share the SMs.
+    """
+    rows = tokens / groups
+    return pooled_gemm_time_s(
+        rows, n, k, groups, peak_flop_per_s, max_efficiency, output_bytes, gpu
+    )
+
+
+@jit
+def grouped_weight_gradient_time_s(
+    tokens: float,
+    groups: float,
+    n: float,
+    k: float,
+    peak_flop_per_s: float,
+    max_efficiency: float,
+    output_bytes: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of the experts' weight gradients, (n × tokens/groups)·(tokens/groups × k) each.
+
+    `n`, `k`: output and input width of the forward product; otherwise `grouped_gemm_time_s`.
+    With few tokens per expert the accumulation buffer's traffic, 8·n·k bytes each, dominates.
+    """
+    depth = tokens / groups
+    return pooled_gemm_time_s(
+        n, k, depth, groups, peak_flop_per_s, max_efficiency, output_bytes, gpu
+    )
+
+
+@jit
+def longest_row(seq_kv: float, window: float) -> float:
+    """Most keys that one query attends to."""
+    return min(seq_kv, window) if window > 0 else seq_kv
+
+
+@jit
+def visited_columns(seq_kv: float, causal: float, window: float, tile: float) -> float:
+    """Keys that an average tile of `tile` queries computes scores for.
+
+    Without mask s; causal with window w ≤ s: w - w²/(2s), the mean of min(position, w), plus the
+    masked part of the blocks on the edges, tile·(1 - w/(2s)); w = s without a window, which gives
+    (s + tile)/2. Holds for a whole sequence and for the zig-zag chunks of context parallelism.
+    """
+    if causal == 0.0:
+        return seq_kv
+    reach = longest_row(seq_kv, window)
+    outside = 1.0 - reach / (2.0 * seq_kv)
+    return min(seq_kv, (reach + min(tile, seq_kv)) * outside)
+
+
+@jit
+def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
+    """Rate at a head width against that at 128: (d/(d + d0)) · ((128 + d0)/128), at most 1.
+
+    Narrow heads do more softmax work per matrix FLOP. Wider ones gain little: registers limit
+    the tile. Shah et al., FlashAttention-3 (arXiv 2407.08608), Figure 5: 64, 128, 256.
+    """
+    half = gpu.attention_half_head_dim
+    return min(1.0, head_dim / (head_dim + half) * (128.0 + half) / 128.0)
+
+
+@jit
+def flash_time_s(
+    batch: float,
+    seq_q: float,
+    seq_kv: float,
+    heads: float,
+    head_dim: float,
+    causal: float,
+    window: float,
+    products: float,
+    efficiency: float,
+    tile: float,
+    start_columns: float,
+    tail_share: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of a fused attention kernel that runs `products` matrix products per score block.
+
+        work(c) = products · 2 · T · d · (c + c0);  rate = P16 · e · share(d)
+        t = t_floor + max(work(longest), total/N + q · work(longest)) · N / rate
+        total = b · a · ⌈s_q/T⌉ · work(mean visited columns)
+
+    T (`tile`): queries of a tile (backward: keys, which see as many queries); c0
+    (`start_columns`): columns that a tile's start and end cost; q (`tail_share`): tiles of unequal
+    length on N SMs end within q of the longest one after the mean, and Graham's list-scheduling
+    bound (SIAM J. Appl. Math. 17(2), 1969) is q ≤ 1 - 1/N. Ignores HBM traffic, which does not
+    limit a fused kernel at s ≥ 512.
+    """
+    per_column = products * 2.0 * tile * head_dim
+    mean = per_column * (visited_columns(seq_kv, causal, window, tile) + start_columns)
+    longest = per_column * (min(seq_kv, longest_row(seq_kv, window) + tile) + start_columns)
+    total = batch * heads * math.ceil(seq_q / tile) * mean
+    critical = max(longest, total / gpu.sm_count + tail_share * longest)
+    rate = gpu.matmul16_flop_per_s * efficiency * head_width_share(head_dim, gpu)
+    return gpu.kernel_floor_s + critical * gpu.sm_count / rate
+
+
+@jit
+def attention_forward_time_s(
+    batch: float,
+    seq_q: float,
+    seq_kv: float,
+    heads: float,
+    qk_head_dim: float,
+    v_head_dim: float,
+    causal: float,
+    window: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of fused attention forward: 2 products (scores, output) per block, `flash_time_s`.
+
+    Kernels pad unequal widths to max(qk, v). `causal`: 1 or 0; `window`: keys seen, 0 for all.
+    Dao, FlashAttention-2 (arXiv 2307.08691), section 3.1: 4·s²·d·a FLOP, half when causal.
+    """
+    return flash_time_s(
+        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 2.0,
+        gpu.attention_forward_efficiency, gpu.attention_forward_tile,
+        gpu.attention_forward_start_columns, gpu.attention_forward_tail_share, gpu,
+    )  # fmt: skip
+
+
+@jit
+def attention_backward_time_s(
+    batch: float,
+    seq_q: float,
+    seq_kv: float,
+    heads: float,
+    qk_head_dim: float,
+    v_head_dim: float,
+    causal: float,
+    window: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of fused attention backward: 5 products per block, 2.5 × forward's FLOP.
+
+    Scores again, then the gradients of probabilities, values, queries and keys. Dao,
+    FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise `attention_forward_time_s`.
+    """
+    return flash_time_s(
+        batch, seq_q, seq_kv, heads, max(qk_head_dim, v_head_dim), causal, window, 5.0,
+        gpu.attention_backward_efficiency, gpu.attention_backward_tile,
+        gpu.attention_backward_start_columns, gpu.attention_backward_tail_share, gpu,
+    )  # fmt: skip
+
+
+@jit
+def eager_attention_forward_time_s(
+    batch: float,
+    seq_q: float,
+    seq_kv: float,
+    heads: float,
+    qk_head_dim: float,
+    v_head_dim: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of unfused attention forward, as Megatron-LM ran it before FlashAttention.
+
+    Two batched GEMMs over the full square and two passes over its b·a·s² entries: fused
+    scale-mask-softmax (2 B read, 2 B written), dropout (2 B read, 2 B and a 1 B mask written).
+    Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here.
+    """
+    pairs = batch * heads
+    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
+    output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
+    entries = pairs * seq_q * seq_kv
+    softmax = memory_bound_time_s(2.0 * _HALF_BYTES * entries, 1.0, gpu)
+    dropout = memory_bound_time_s((2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
+    return scores + softmax + dropout + output
+
+
+@jit
+def eager_attention_backward_time_s(
+    batch: float,
+    seq_q: float,
+    seq_kv: float,
+    heads: float,
+    qk_head_dim: float,
+    v_head_dim: float,
+    gpu: GpuInputs,
+) -> float:
+    """Seconds of unfused attention backward: two GEMMs for each of forward's, and two passes.
+
+    Dropout reads a gradient and the mask and writes a gradient; softmax reads a gradient and the
+    probabilities and writes a gradient. See `eager_attention_forward_time_s`.
+    """
+    pairs = batch * heads
+    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
+    values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
+    queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
+    keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
+    entries = pairs * seq_q * seq_kv
+    dropout = memory_bound_time_s((2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
+    softmax = memory_bound_time_s(3.0 * _HALF_BYTES * entries, 1.0, gpu)
+    return probabilities + values + queries + keys + dropout + softmax

@@ -1,0 +1,228 @@
+"""A step's cost as linear terms of the layer counts: what the layout solver and bounds read.
+
+Within one shape, a stage's seconds and bytes are sums over its layers plus constants, except for
+a maximum here and there (working sets, exposed traffic). This module gives the coefficients, from
+the same functions that `planner.cost.step` costs a finished layout with.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost._jit import jit
+from planner.cost.data_parallel import Grid, gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.fields import (
+    PIECE_DENSE_PARAMETERS,
+    PIECE_EXPERT_PARAMETERS,
+    PIECE_SAVED,
+    PIECE_SAVED_RECOMPUTED,
+    PIECE_WORKING,
+)
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.layer import Key
+from planner.cost.memory import (
+    communicator_bytes,
+    gather_bytes,
+    gradient_bytes,
+    microbatches_in_flight,
+    optimizer_bytes,
+    optimizer_temporary_bytes,
+    weight_bytes,
+)
+from planner.cost.pipeline import exposed_transfer_s
+from planner.cost.step import (
+    backward_seconds,
+    forward_seconds,
+    fsdp_seconds,
+    logits_bytes,
+    recompute_seconds,
+    transfer_seconds,
+)
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+# --- per piece: one more of it on a stage adds ---------------------------------------------------
+TERM_FORWARD = 0
+TERM_BACKWARD = 1
+# Seconds more if it recomputes, its ZeRO-3 traffic then having more to hide behind.
+TERM_RECOMPUTE = 2
+TERM_SAVED = 3
+TERM_DROPPED = 4  # bytes of TERM_SAVED that recomputation does not keep
+TERM_WORKING = 5
+TERM_PERSISTENT = 6  # weights, gradients, optimizer state
+TERM_TEMPORARY = 7
+TERM_GATHER = 8  # ZeRO-2/3 buffers if it is the largest piece of its stage
+TERM_OPTIMIZER = 9
+TERM_REDUCE = 10
+TERM_ALL_GATHER = 11
+TERM_COLUMNS = 12
+TIME_TERMS = (
+    TERM_FORWARD,
+    TERM_BACKWARD,
+    TERM_RECOMPUTE,
+    TERM_OPTIMIZER,
+    TERM_REDUCE,
+    TERM_ALL_GATHER,
+)
+
+# --- per shape -----------------------------------------------------------------------------------
+SCALAR_FIXED_S = 0  # exposed transfers between stages, and the host
+SCALAR_FIXED_BYTES = 1  # workspaces, context, communicators
+SCALAR_LOGITS = 2
+SCALAR_ROOT_GATHER = 3  # bytes per dense parameter of embedding and head, gathered by the root
+SCALAR_GATHER_BASE = 4  # ZeRO-2/3 buffers of any stage
+SCALAR_REDUCE_BASE = 5
+SCALAR_ALL_GATHER_BASE = 6
+SCALAR_COLUMNS = 7
+TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
+
+
+@jit
+def secant(low: float, high: float, at_low: float, at_high: float) -> tuple[float, float]:
+    """(intercept, slope) of the line through two points; flat where they coincide.
+
+    Time over size of a collective is concave (`transfer_time_s`: x + sqrt(h·x)), so between the
+    points the line never lies above it: costs from it are valid lower bounds.
+    """
+    if high <= low:
+        return at_low, 0.0
+    slope = (at_high - at_low) / (high - low)
+    return at_low - slope * low, slope
+
+
+@jit
+def traffic_line(
+    low: float,
+    high: float,
+    expert: bool,
+    reduce: bool,
+    key: Key,
+    grid: Grid,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> tuple[float, float]:
+    """(intercept, slope per parameter) of the seconds to reduce gradients or gather weights.
+
+    `low`, `high`: fewest and most parameters of a stage. `expert`: over the expert-data group.
+    """
+    if high <= 0.0:
+        return 0.0, 0.0
+    ends = np.zeros(2)
+    for index in range(2):
+        size = high if index else low
+        dense, routed = (0.0, size) if expert else (size, 0.0)
+        if reduce:
+            per_parameter = framework.gradient_communication_bytes
+            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, links)
+        else:
+            per_parameter = framework.parameter_communication_bytes
+            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, links)
+    return secant(low, high, ends[0], ends[1])
+
+
+@jit
+def piece_terms(
+    cost: Array,
+    key: Key,
+    grid: Grid,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+    links: LinkInputs,
+    out: Array,
+) -> None:
+    """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
+    dense, expert = cost[PIECE_DENSE_PARAMETERS], cost[PIECE_EXPERT_PARAMETERS]
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    plain = fsdp_seconds(cost, False, key, grid, framework, links)
+    again = fsdp_seconds(cost, True, key, grid, framework, links)
+    out[TERM_FORWARD] = forward_seconds(cost)
+    out[TERM_BACKWARD] = backward_seconds(cost) + plain
+    out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
+    out[TERM_SAVED] = cost[PIECE_SAVED]
+    out[TERM_DROPPED] = cost[PIECE_SAVED] - cost[PIECE_SAVED_RECOMPUTED]
+    out[TERM_WORKING] = cost[PIECE_WORKING]
+    out[TERM_PERSISTENT] = (
+        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
+    )
+    out[TERM_TEMPORARY] = optimizer_temporary_bytes(
+        dense, expert, zero, shards, expert_shards, framework
+    )
+    if shards > 1.0:
+        base = gather_bytes(0.0, 0.0, zero, framework)
+        out[TERM_GATHER] = gather_bytes(dense + expert, 0.0, zero, framework) - base
+    out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
+
+
+@jit
+def traffic_terms(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+    terms: Array,
+    scalars: Array,
+) -> None:
+    """Fill the columns of gradient reduction and weight gathering at the end of the step.
+
+    The dense constant is paid by every stage; that of the experts only where all layers have them.
+    """
+    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp
+    for expert in (False, True):
+        column = PIECE_EXPERT_PARAMETERS if expert else PIECE_DENSE_PARAMETERS
+        smallest = costs[: job.kinds, column].min()
+        low = smallest * grid.vpp
+        ends = costs[job.kinds :, column].sum() * (2.0 + job.mtp_layers)
+        high = costs[: job.kinds, column].max() * most_layers + ends
+        for reduce in (True, False):
+            if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
+                continue
+            base, slope = traffic_line(low, high, expert, reduce, key, grid, framework, links)
+            term = TERM_REDUCE if reduce else TERM_ALL_GATHER
+            scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
+            terms[:, term] += slope * costs[:, column]
+            if smallest > 0.0:
+                scalars[scalar] += base
+
+
+@jit
+def layout_terms(
+    shape: Array,
+    key_row: Array,
+    costs: Array,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+    links: LinkInputs,
+) -> tuple[Array, Array, Array]:
+    """Coefficients of one shape: (terms[piece, TERM_*], in_flight[stage], scalars[SCALAR_*])."""
+    key = read_key(key_row, job)
+    grid = read_grid(shape, key)
+    terms = np.zeros((job.pieces, TERM_COLUMNS))
+    scalars = np.zeros(SCALAR_COLUMNS)
+    for piece in range(job.pieces):
+        piece_terms(costs[piece], key, grid, framework, gpu, links, terms[piece])
+    traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
+    transfer = transfer_seconds(key, grid, job, links)
+    scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
+        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    )
+    scalars[SCALAR_FIXED_BYTES] = (
+        framework.workspace_bytes
+        + framework.context_bytes
+        + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    )
+    scalars[SCALAR_LOGITS] = logits_bytes(key, job, framework)
+    if grid.shards > 1.0:
+        base = gather_bytes(0.0, 0.0, grid.zero, framework)
+        scalars[SCALAR_GATHER_BASE] = base
+        scalars[SCALAR_ROOT_GATHER] = gather_bytes(0.0, 1.0, grid.zero, framework) - base
+    in_flight = np.zeros(int(grid.pp))
+    for stage in range(int(grid.pp)):
+        in_flight[stage] = microbatches_in_flight(
+            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
+        )
+    return terms, in_flight, scalars

@@ -1,0 +1,1 @@
+"""The search: bounds, the CP-SAT layout model, the Pareto front, and why nothing fits."""

@@ -1,0 +1,226 @@
+"""The CP-SAT model of one shape: which layers on which stage, and how many recompute.
+
+Minimises the step time T·v = (m·v - 1)·max + sum + v·(exposed traffic + optimizer), the form of
+`planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, v = vpp;
+max, sum: forward plus backward of a micro-batch on the slowest stage and on all stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import TYPE_CHECKING, Literal
+
+from constraints.layout import LAYOUT_RULES, LayoutContext, LayoutVariables, make_variables
+from constraints.rule import Layout
+from planner.cost import linear
+from planner.cost.tables import Array
+from planner.search.terms import TIME_RESOLUTION, ShapeTerms
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExprT
+
+Rounding = Callable[[float], int]
+
+# Work allowed for one solve, in CP-SAT's deterministic seconds.
+DETERMINISTIC_TIME_S = 1.0
+# A layout this near to its bound counts as optimal: the cost model is far less exact.
+GAP_LIMIT = 1e-4
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How CP-SAT runs; equal options give equal layouts."""
+
+    seed: int = 0
+    workers: int = 1
+    deterministic_time_s: float = DETERMINISTIC_TIME_S
+
+
+@dataclass(frozen=True)
+class LayoutSolution:
+    """`bound_s`: no layout of the shape within the memory limit has a shorter step.
+
+    `gap`: (objective - bound) / objective, in the solver's own rounded numbers. `unknown`:
+    neither a layout nor a proof was found within the effort allowed.
+    """
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    layout: Layout | None
+    bound_s: float
+    gap: float
+
+
+def solve_layout(
+    terms: ShapeTerms, ctx: LayoutContext, options: SolverOptions | None = None
+) -> LayoutSolution:
+    """The fastest layout of a shape that obeys every layout rule."""
+    from ortools.sat.python import cp_model
+
+    options = options or SolverOptions()
+    model = cp_model.CpModel()
+    variables = make_variables(model, ctx)
+    for rule in LAYOUT_RULES:
+        rule.add(model, variables, ctx)
+    objective = _Objective(model, variables, ctx, terms)
+    model.minimize(objective.expression())
+    solver = make_solver(options)
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return LayoutSolution("infeasible", None, float("inf"), 0.0)
+    bound_s = objective.seconds(solver.best_objective_bound)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return LayoutSolution("unknown", None, bound_s, 1.0)
+    value = max(solver.objective_value, 1.0)
+    return LayoutSolution(
+        "optimal" if status == cp_model.OPTIMAL else "feasible",
+        read_layout(solver, variables, ctx),
+        bound_s,
+        max(0.0, (value - solver.best_objective_bound) / value),
+    )
+
+
+def make_solver(options: SolverOptions) -> CpSolver:
+    """A solver that repeats itself: fixed seed, work counted instead of wall time."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.random_seed = options.seed
+    solver.parameters.num_workers = options.workers
+    solver.parameters.interleave_search = options.workers > 1
+    solver.parameters.max_deterministic_time = options.deterministic_time_s
+    solver.parameters.relative_gap_limit = GAP_LIMIT
+    # These models are small: without presolve probing they solve in milliseconds.
+    solver.parameters.cp_model_probing_level = 0
+    return solver
+
+
+def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> Layout:
+    """The layout that the solver chose."""
+    again = [solver.value(own) for own in variables.recomputed]
+    return Layout(
+        pp=ctx.pp,
+        vpp=ctx.vpp,
+        block_layers=tuple(solver.value(own) for own in variables.layers),
+        recomputed=tuple(sum(again[stage :: ctx.pp]) for stage in range(ctx.pp)),
+    )
+
+
+class _Objective:
+    """Step time of a layout in whole time units, never above what the kernel says."""
+
+    def __init__(
+        self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext, terms: ShapeTerms
+    ) -> None:
+        self.model = model
+        self.terms = terms
+        passes = terms.layer[:, linear.TERM_FORWARD] + terms.layer[:, linear.TERM_BACKWARD]
+        self.unit_s = max(float(passes.max()), 1e-9) * TIME_RESOLUTION
+        stages = range(ctx.pp)
+        self.layers = [variables.stage(variables.kind_layers, s, ctx.pp) for s in stages]
+        self.again = [variables.stage(variables.kind_recomputed, s, ctx.pp) for s in stages]
+        columns = list(linear.TIME_TERMS)
+        longest_s = float(
+            abs(terms.layer[:, columns]).sum() * ctx.layers
+            + abs(terms.stage[:, columns]).sum()
+            + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
+        )
+        self.horizon = ceil(longest_s / self.unit_s) + 1
+
+    def seconds(self, value: float) -> float:
+        """Step time of an objective value, constants included."""
+        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
+        return value * self.unit_s / self.terms.vpp + fixed_s
+
+    def expression(self) -> LinearExprT:
+        """T·v in units, without the constant terms."""
+        terms = self.terms
+        times = [
+            self._sum(stage, (linear.TERM_FORWARD, linear.TERM_BACKWARD), floor)
+            + self._recompute(stage, floor)
+            for stage in range(terms.pp)
+        ]
+        slowest = self._variable()
+        for own in times:
+            self.model.add(slowest >= own)
+        weight = terms.grad_acc * terms.vpp - 1
+        return weight * slowest + sum(times) + self._traffic() + terms.vpp * self._optimizer()
+
+    def _variable(self, factor: int = 1) -> IntVar:
+        return self.model.new_int_var(0, self.horizon * factor, "")
+
+    def _units(self, seconds: float, rounding: Rounding) -> int:
+        return rounding(seconds / self.unit_s)
+
+    def _weighted(
+        self, counts: Sequence[LinearExprT], seconds: Array, rounding: Rounding
+    ) -> LinearExprT:
+        return sum(
+            count * self._units(float(own), rounding)
+            for count, own in zip(counts, seconds, strict=True)
+        )
+
+    def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> LinearExprT:
+        """Seconds of a stage in some columns: layers and what is pinned there."""
+        terms = self.terms
+        constant = float(terms.stage[stage, list(columns)].sum())
+        per_layer = terms.layer[:, list(columns)].sum(axis=1)
+        return self._units(constant, rounding) + self._weighted(
+            self.layers[stage], per_layer, rounding
+        )
+
+    def _recompute(self, stage: int, rounding: Rounding) -> LinearExprT:
+        column = self.terms.layer[:, linear.TERM_RECOMPUTE]
+        return self._weighted(self.again[stage], column, rounding)
+
+    def _optimizer(self) -> LinearExprT:
+        """The slowest stage's optimizer step."""
+        slowest = self._variable()
+        for stage in range(self.terms.pp):
+            self.model.add(slowest >= self._sum(stage, (linear.TERM_OPTIMIZER,), floor))
+        return slowest
+
+    def _traffic(self) -> LinearExprT:
+        """v times the exposed gradient reduction and weight gathering at the end of the step.
+
+        A stage's traffic waits for nobody during the drain of the earlier stages' backward.
+        """
+        terms, framework = self.terms, self.terms.framework
+        bases = [linear.SCALAR_REDUCE_BASE, linear.SCALAR_ALL_GATHER_BASE]
+        columns = [linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+        if not terms.scalars[bases].any() and not terms.layer[:, columns].any():
+            return 0
+        exposed = self._variable(terms.vpp)
+        drain: LinearExprT = 0
+        for stage in range(terms.pp):
+            backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil) + self._recompute(
+                stage, ceil
+            )
+            forward = self._sum(stage, (linear.TERM_FORWARD,), ceil)
+            reduce = self._exposed(
+                stage, columns[0], bases[0], framework.hide_gradient_reduction, backward
+            )
+            gather = self._exposed(
+                stage, columns[1], bases[1], framework.hide_parameter_gather, forward
+            )
+            self.model.add(exposed >= terms.vpp * (reduce + gather) - drain)
+            drain = drain + backward
+        return exposed
+
+    def _exposed(
+        self, stage: int, column: int, base: int, hidden_share: float, room: LinearExprT
+    ) -> LinearExprT:
+        """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
+        terms = self.terms
+        constant = float(terms.scalars[base] + terms.stage[stage, column])
+        per_layer = terms.layer[:, column]
+        if constant == 0.0 and not per_layer.any():
+            return 0
+        exposed = self._variable()
+        for share, hideout in ((1.0 - hidden_share, None), (1.0, room)):
+            seconds = self._units(constant * share, floor) + self._weighted(
+                self.layers[stage], per_layer * share, floor
+            )
+            self.model.add(exposed >= (seconds if hideout is None else seconds - hideout))
+        return exposed

@@ -1,0 +1,63 @@
+"""Layouts by exhaustion: the oracle of the solver tests. Knows the cost terms, no solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.rule import Layout
+from planner.cost import linear
+from planner.cost.tables import FrameworkInputs
+from planner.search.terms import ShapeTerms
+
+
+def framework_inputs(**changes: float) -> FrameworkInputs:
+    """Framework numbers of which only a few matter here."""
+    values = dict.fromkeys(FrameworkInputs._fields, 0.0) | changes
+    return FrameworkInputs(**values)  # type: ignore[arg-type]
+
+
+def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Layout]:
+    """Every layout up to `largest` layers a block, legal or not."""
+    largest = ctx.layers if largest is None else largest
+    for blocks in product(range(largest + 1), repeat=ctx.blocks):
+        stages = [sum(blocks[stage :: ctx.pp]) for stage in range(ctx.pp)]
+        for again in product(*(range(count + 1) for count in stages)):
+            yield Layout(ctx.pp, ctx.vpp, blocks, again)
+
+
+def legal_layouts(ctx: LayoutContext) -> Iterator[Layout]:
+    """Layouts that every rule's check accepts."""
+    for layout in every_layout(ctx):
+        if all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
+            yield layout
+
+
+def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
+    """Step time of a layout from the linear terms, as `planner.cost.step` composes it."""
+    counts = np.array(ctx.counts(layout), dtype=float)
+    again = np.array(ctx.recomputed_counts(layout), dtype=float)
+    own = counts @ terms.layer + terms.stage
+    recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
+    forward = own[:, linear.TERM_FORWARD]
+    backward = own[:, linear.TERM_BACKWARD] + recompute
+    total = forward + backward
+    span = terms.grad_acc * total.max() + (total.sum() - total.max()) / terms.vpp
+    framework, scalars = terms.framework, terms.scalars
+    reduce = own[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
+    gather = own[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]
+    exposed = drain = 0.0
+    for stage in range(terms.pp):
+        seconds = reduce[stage] - min(
+            reduce[stage] * framework.hide_gradient_reduction, backward[stage]
+        )
+        seconds += gather[stage] - min(
+            gather[stage] * framework.hide_parameter_gather, forward[stage]
+        )
+        exposed = max(exposed, seconds - drain)
+        drain += backward[stage] / terms.vpp
+    fixed = scalars[linear.SCALAR_FIXED_S]
+    return float(span + exposed + own[:, linear.TERM_OPTIMIZER].max() + fixed)

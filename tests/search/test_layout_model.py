@@ -1,0 +1,155 @@
+"""CP-SAT layouts against exhaustion, on synthetic costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constraints.layout import LayoutContext
+from constraints.memory import MemoryNumbers
+from planner.cost import linear
+from planner.search.layout_model import SolverOptions, solve_layout
+from planner.search.terms import ShapeTerms, memory_numbers
+from tests.search.brute import framework_inputs, legal_layouts, step_time_s
+
+GIB = 2.0**30
+
+
+def synthetic_terms(
+    seed: int, pp: int, vpp: int, kinds: int = 1, grad_acc: int = 4, traffic: float = 0.0
+) -> ShapeTerms:
+    """A shape with random costs: layers of some milliseconds and some hundred MiB."""
+    rng = np.random.default_rng(seed)
+
+    def times(rows: int) -> np.ndarray:
+        terms = np.zeros((rows, linear.TERM_COLUMNS))
+        terms[:, linear.TERM_FORWARD] = rng.uniform(1e-3, 3e-3, rows)
+        terms[:, linear.TERM_BACKWARD] = rng.uniform(2e-3, 6e-3, rows)
+        terms[:, linear.TERM_OPTIMIZER] = rng.uniform(1e-4, 5e-4, rows)
+        terms[:, linear.TERM_REDUCE] = traffic * rng.uniform(1e-3, 9e-3, rows)
+        terms[:, linear.TERM_ALL_GATHER] = traffic * rng.uniform(1e-3, 5e-3, rows)
+        terms[:, linear.TERM_PERSISTENT] = rng.uniform(0.5, 1.5, rows) * GIB
+        terms[:, linear.TERM_TEMPORARY] = rng.uniform(0.0, 0.5, rows) * GIB
+        return terms
+
+    layer = times(kinds)
+    layer[:, linear.TERM_RECOMPUTE] = rng.uniform(1e-3, 3e-3, kinds)
+    layer[:, linear.TERM_SAVED] = rng.uniform(0.2, 1.0, kinds) * GIB
+    layer[:, linear.TERM_DROPPED] = rng.uniform(0.1, 0.9, kinds) * layer[:, linear.TERM_SAVED]
+    layer[:, linear.TERM_WORKING] = rng.uniform(0.0, 0.3, kinds) * GIB
+    layer[:, linear.TERM_GATHER] = rng.uniform(0.0, 0.3, kinds) * GIB
+    stage = np.zeros((pp, linear.TERM_COLUMNS))
+    stage[[0, -1]] += times(2)
+    scalars = np.zeros(linear.SCALAR_COLUMNS)
+    scalars[linear.SCALAR_FIXED_S] = 0.01
+    scalars[linear.SCALAR_REDUCE_BASE] = traffic * 1e-3
+    return ShapeTerms(
+        pp=pp,
+        vpp=vpp,
+        grad_acc=grad_acc,
+        layer=layer,
+        stage=stage,
+        in_flight=np.minimum(grad_acc, np.arange(pp, 0, -1.0)),
+        kept_bytes=np.zeros(pp),
+        ends_bytes=rng.uniform(0.0, 0.5, pp) * GIB,
+        gather_bytes=np.zeros(pp),
+        scalars=scalars,
+        framework=framework_inputs(
+            fragmentation=0.04, hide_gradient_reduction=0.9, hide_parameter_gather=1.0
+        ),
+    )
+
+
+def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
+    return min((step_time_s(terms, own, ctx) for own in legal_layouts(ctx)), default=np.inf)
+
+
+def agree(terms: ShapeTerms, ctx: LayoutContext) -> None:
+    expected = best_by_exhaustion(terms, ctx)
+    solution = solve_layout(terms, ctx)
+    if np.isinf(expected):
+        assert solution.status == "infeasible"
+        return
+    assert solution.status == "optimal"
+    assert solution.layout is not None
+    found = step_time_s(terms, solution.layout, ctx)
+    # 1e-4 of gap, and times rounded to 1/20000 of a layer.
+    assert found == pytest.approx(expected, rel=4e-4)
+    assert solution.bound_s <= expected * (1 + 1e-9)
+    assert solution.bound_s >= expected * (1 - 6e-4)
+
+
+cases = st.tuples(
+    st.integers(0, 10_000),
+    st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2)]),
+    st.integers(4, 6),
+    st.floats(3.0, 14.0),
+    st.sampled_from(["none", "all", "shared", "free"]),
+    st.sampled_from(["any", "even", "even-or-ends"]),
+    st.sampled_from([0.0, 1.0]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
+def test_one_kind_equals_exhaustion(case: tuple[object, ...]) -> None:
+    seed, (pp, vpp), layers, limit_gib, recomputation, layouts, traffic = case  # type: ignore[misc]
+    terms = synthetic_terms(seed, pp, vpp, traffic=traffic)
+    memory = memory_numbers(terms, limit_gib * GIB)
+    agree(terms, LayoutContext(pp, vpp, (0,) * layers, layouts, recomputation, memory))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases, st.lists(st.integers(0, 1), min_size=6, max_size=6))
+def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) -> None:
+    seed, (pp, vpp), layers, limit_gib, recomputation, layouts, traffic = case  # type: ignore[misc]
+    kinds = (0, 1, *order)[:layers]
+    terms = synthetic_terms(seed, pp, vpp, kinds=2, traffic=traffic)
+    memory = memory_numbers(terms, limit_gib * GIB)
+    agree(terms, LayoutContext(pp, vpp, kinds, layouts, recomputation, memory))
+
+
+def test_head_makes_the_last_stage_shorter() -> None:
+    """A head that costs two layers takes two layers off the last of four stages."""
+    terms = synthetic_terms(1, 4, 1, grad_acc=64)
+    stage = np.zeros_like(terms.stage)
+    passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+    stage[-1, passes] = 2 * terms.layer[0, passes]
+    ctx = LayoutContext(4, 1, (0,) * 30)
+    solution = solve_layout(replace(terms, stage=stage), ctx)
+    assert solution.layout is not None
+    assert solution.layout.block_layers == (8, 8, 8, 6)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_equal_options_give_equal_layouts(workers: int) -> None:
+    terms = synthetic_terms(7, 8, 1)
+    free = LayoutContext(8, 1, (0,) * 61, recomputation="free")
+    ctx = replace(free, memory=memory_numbers(terms, 40 * GIB))
+    first, second = (solve_layout(terms, ctx, SolverOptions(3, workers)) for _ in range(2))
+    assert first.layout == second.layout
+    assert first.status == "optimal"
+
+
+def test_workers_agree_on_the_step_time() -> None:
+    terms = synthetic_terms(11, 4, 2)
+    ctx = LayoutContext(4, 2, (0,) * 30, "any", "shared", memory_numbers(terms, 30 * GIB))
+    one, two = (solve_layout(terms, ctx, SolverOptions(0, workers)) for workers in (1, 2))
+    assert one.layout is not None
+    assert two.layout is not None
+    times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]
+    assert times[0] == pytest.approx(times[1], rel=4e-4)
+
+
+def test_memory_rounds_to_the_safe_side() -> None:
+    """What fits in whole units fits in bytes, with every term rounded up."""
+    terms = synthetic_terms(3, 2, 1)
+    numbers: MemoryNumbers = memory_numbers(terms, 20 * GIB)
+    exact = terms.layer[0, linear.TERM_PERSISTENT] + 2 * terms.layer[0, linear.TERM_SAVED]
+    assert 0 <= numbers.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
+    freed = 2 * terms.layer[0, linear.TERM_DROPPED]
+    assert 0 <= freed - numbers.freed[0][0] * numbers.unit_bytes < numbers.unit_bytes
