@@ -150,9 +150,7 @@ def architecture_curves() -> dict[str, ArchitectureCurves]:
     """All tables of `efficiency/compute.toml`, by architecture."""
     text = files("hardware").joinpath("efficiency/compute.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)["architectures"]
-    return {
-        name: ArchitectureCurves.model_validate(_inherit(name, tables)) for name in tables
-    }
+    return {name: ArchitectureCurves.model_validate(_inherit(name, tables)) for name in tables}
 
 
 def _describe(gpu: Gpu, curves: ArchitectureCurves) -> str:

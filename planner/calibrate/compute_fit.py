@@ -65,11 +65,11 @@ SEARCHES = (
         "gemm",
         {
             "gemm16_max_efficiency": (0.3, 0.95),
-            "gemm_clock_gain": (1.0, 1.5),
+            "gemm_clock_gain": (1.0, 1.4),
             "gemm_small_tile_share": (0.5, 1.0),
             "gemm_start_depth": (0.0, 300.0),
             "gemm_epilogue_exposed": (0.0, 1.5),
-            "gemm_hbm_efficiency": (0.4, 0.95),
+            "gemm_hbm_efficiency": (0.6, 0.95),
         },
     ),
     Search(
@@ -89,7 +89,7 @@ FIGURE_SEARCH = Search(
         **_ATTENTION_BOUNDS,
         "attention_forward_start_columns": (0.0, 500.0),
         "attention_backward_start_columns": (0.0, 800.0),
-        "attention_half_head_dim": (0.0, 100.0),
+        "attention_half_head_dim": (0.0, 200.0),
     },
 )
 

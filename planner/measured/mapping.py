@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from hardware import Cluster, HardwareError, parse_gpus
@@ -72,8 +72,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
     precision = _precision(row, cluster)
-    if precision not in profile.precisions:
-        profile = profile.model_copy(update={"precisions": (*profile.precisions, precision)})
+    profile = _with_precision(profile, precision)
     eager = _is_eager(row, profile)
     job = Job(
         model=model,
@@ -94,19 +93,38 @@ def map_row(row: MeasuredRow) -> MappedRow:
 def _profile(row: MeasuredRow) -> tuple[FrameworkProfile, tuple[str, ...]]:
     text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
-    profile = load_framework(name)
-    sequence_parallel = row.text("seq_parallel")
-    if sequence_parallel:
-        value = "with-tp" if sequence_parallel == "y" else "never"
-        parallelism = profile.parallelism.model_copy(update={"sequence_parallel": value})
-        profile = profile.model_copy(update={"parallelism": parallelism})
     known = "megatron" in text or name != "megatron-core"
-    return profile, (() if known else (f"framework {text!r} treated as {name}",))
+    assumed = () if known else (f"framework {text!r} treated as {name}",)
+    return _with_sequence_parallel(name, row.text("seq_parallel")), assumed
 
 
 @cache
-def _parse(text: str) -> Cluster:
-    return parse_gpus(text)
+def _with_sequence_parallel(name: str, stated: str | None) -> FrameworkProfile:
+    """The profile, with sequence parallelism as the row states it (`y`, `n` or not at all)."""
+    profile = load_framework(name)
+    if stated is None:
+        return profile
+    value = "with-tp" if stated == "y" else "never"
+    parallelism = profile.parallelism.model_copy(update={"sequence_parallel": value})
+    return profile.model_copy(update={"parallelism": parallelism})
+
+
+@cache
+def _with_precision(profile: FrameworkProfile, precision: str) -> FrameworkProfile:
+    """The profile, allowed to train in a precision that a row says it did."""
+    if precision in profile.precisions:
+        return profile
+    return profile.model_copy(update={"precisions": (*profile.precisions, precision)})
+
+
+@cache
+def _parse(name: str, count: int, per_node: int) -> Cluster:
+    cluster = parse_gpus(f"{count}x{name}")
+    if not per_node or per_node >= cluster.gpus_per_node:
+        return cluster
+    # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
+    domain = min(cluster.scale_up_domain_gpus, per_node)
+    return cluster.model_copy(update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain})
 
 
 def _cluster(row: MeasuredRow) -> Cluster:
@@ -115,17 +133,9 @@ def _cluster(row: MeasuredRow) -> Cluster:
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
     try:
-        cluster = _parse(f"{count}x{_GPUS.get(name, name)}")
+        return _parse(_GPUS.get(name, name), count, row.integer("gpus_per_node") or 0)
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
-    per_node = row.integer("gpus_per_node")
-    if per_node and per_node < cluster.gpus_per_node:
-        # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
-        domain = min(cluster.scale_up_domain_gpus, per_node)
-        cluster = cluster.model_copy(
-            update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain}
-        )
-    return cluster
 
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
@@ -216,9 +226,11 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
         return "flash1"
     framework = (row.text("framework") or "").lower()
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
-    if cluster.gpu.architecture in ("hopper", "blackwell") and uses_cudnn:
+    if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"
-    return "flash2"
+    if cluster.gpu.architecture == "hopper" and uses_cudnn:
+        return "flash3_or_cudnn"
+    return "flash2" if cluster.gpu.vendor == "nvidia" else "auto"
 
 
 def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
@@ -231,8 +243,3 @@ def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
         count, _, times = part.partition("x")
         blocks += [int(count)] * int(times or 1)
     return tuple(blocks)
-
-
-def job_group(mapped: MappedRow) -> Job:
-    """The job without its batch: rows that share it are costed together."""
-    return replace(mapped.job, batch=BatchTarget(1.0, exact=True))

@@ -74,8 +74,8 @@ def _group_key(job: Job) -> object:
     """What makes two rows share a cost model: all of the job but its batch."""
     return (
         job.model,
-        job.cluster.model_dump_json(),
-        job.framework.model_dump_json(),
+        job.cluster,
+        job.framework,
         job.seq,
         job.precision,
         job.attention,

@@ -10,11 +10,15 @@ layers_per_stage, head_stage, notes` hold what the rest cannot. Unknown columns 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
+
+_ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
+_THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
@@ -37,8 +41,10 @@ class MeasuredRow:
         value = self.text(column)
         if value is None:
             return None
+        match = _ABOUT.match(value)
         try:
-            return float(value)
+            # `~250k`: an approximate figure.
+            return float(match[1]) * _THOUSANDS[match[2]] if match else float(value)
         except ValueError:
             raise UsageError(
                 f"{self.file} line {self.line}, column {column}: {value!r} is not a number"

@@ -1,0 +1,68 @@
+"""Pareto geometry: step time per sequence against peak memory, both to be small.
+
+Pure functions over arrays; a point is (pace, peak). Ties go to the lower index, so the order of
+the input decides, and nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+def dominates(pace: float, peak: float, other_pace: float, other_peak: float) -> bool:
+    """Whether the first point is nowhere worse than the other and somewhere better."""
+    no_worse = pace <= other_pace and peak <= other_peak
+    return no_worse and (pace < other_pace or peak < other_peak)
+
+
+def front(pace: Floats, peak: Floats) -> Indices:
+    """Indices of the points that no other dominates, fastest first; one of equal points."""
+    order = np.lexsort((np.arange(len(pace)), peak, pace))
+    lightest = np.minimum.accumulate(peak[order])
+    before = np.concatenate(([np.inf], lightest[:-1]))
+    kept: Indices = order[peak[order] < before]
+    return kept
+
+
+def thin(pace: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:
+    """A front, fastest first, without points that say little: the fastest of each group stays.
+
+    Going down in memory, a point is kept if it saves the share `saving` of the last kept one's
+    peak. A point within `tie` of the last kept one's pace takes its place when it saves that
+    much: nobody would choose the heavier of two equally fast plans, the fastest excepted.
+    """
+    kept: list[int] = []
+    for index in order.tolist():
+        if not kept:
+            kept.append(index)
+            continue
+        last = kept[-1]
+        if peak[index] > (1.0 - saving) * peak[last]:
+            continue
+        replaces = len(kept) > 1 and pace[index] <= (1.0 + tie) * pace[last]
+        if replaces:
+            kept[-1] = index
+        else:
+            kept.append(index)
+    return np.array(kept, dtype=np.int64)
+
+
+def best_pace(pace: Floats, peak: Floats, limit: float) -> float:
+    """Pace of the fastest point with a peak of at most `limit`; infinite if there is none."""
+    below = pace[peak <= limit]
+    return float(below.min()) if below.size else float("inf")
+
+
+def levels(peak: Floats, limit: float) -> Floats:
+    """Memory levels at which a newcomer may improve a front, ascending.
+
+    Between the peaks of two neighbours on the front the best known pace is the lighter one's,
+    so it is enough to ask how fast a newcomer is just below each heavier one, and at the limit.
+    """
+    below = np.unique(peak[peak <= limit])
+    stops: Floats = np.concatenate((np.nextafter(below, 0.0), [limit]))
+    return stops
