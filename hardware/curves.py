@@ -56,10 +56,12 @@ class ArchitectureCurves(_Frozen):
     `max_share`: share of the datasheet peak that the best GEMM shape reaches in a short
     benchmark, for GPUs whose catalogue file has no measured figure. `sustained_share_16`,
     `sustained_share_8`: what is left of that maximum under continuous load, for 16-bit and
-    narrower operands.
+    narrower operands. `gpus`: the table is for GPUs whose names begin so, not for all of its
+    architecture.
     """
 
     name: str
+    gpus: tuple[str, ...] = ()
     default_attention: AttentionKernel
     max_share: Parameter
     sustained_share_16: Parameter
@@ -132,7 +134,8 @@ def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     origin = own.pop("like", None)
     if origin is None:
         return {"name": name, **own}
-    base = {key: _as_extrapolated(value, origin) for key, value in _inherit(origin, tables).items()}
+    copied = _inherit(origin, tables)
+    base = {key: _as_extrapolated(copied[key], origin) for key in copied if key != "gpus"}
     kernels = own.pop("attention", {})
     chosen = {
         kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}
@@ -153,17 +156,25 @@ def architecture_curves() -> dict[str, ArchitectureCurves]:
     return {name: ArchitectureCurves.model_validate(_inherit(name, tables)) for name in tables}
 
 
+def _table_of(gpu: Gpu) -> ArchitectureCurves:
+    """Table that names the GPU, else its architecture's, else its vendor's fallback."""
+    tables = architecture_curves()
+    named = [each for each in tables.values() if gpu.name.startswith(each.gpus)]
+    if named:
+        return named[0]
+    return tables.get(gpu.architecture) or tables[VENDOR_FALLBACK[gpu.vendor]]
+
+
 def _describe(gpu: Gpu, curves: ArchitectureCurves) -> str:
-    sustained = curves.sustained_share_16
-    maximum = "its measured maximum" if gpu.measured_matmul_flop_per_s else "others' maximum"
-    fitted = f" on {sustained.fitted_on}" if sustained.fitted_on else ""
-    own = "" if curves.name == gpu.architecture else f" (no table for {gpu.architecture})"
-    return f"{curves.name}{own}: GEMM rate {sustained.provenance}{fitted}, scaled to {maximum}"
+    """`blackwell: GEMM rate measured (B200-SXM, 514 matmul rows), scaled to ...`."""
+    share = curves.sustained_share_16
+    fitted = f" ({share.fitted_on})" if share.fitted_on else ""
+    scale = "its own" if gpu.measured_matmul_flop_per_s else "the architecture's"
+    return f"{curves.name}: GEMM rate {share.provenance}{fitted}, scaled to {scale} maximum"
 
 
 @cache
 def load_compute_curves(gpu: Gpu) -> ComputeCurves:
-    """The curves of a GPU: its architecture's table, else its vendor's best documented one."""
-    tables = architecture_curves()
-    curves = tables.get(gpu.architecture) or tables[VENDOR_FALLBACK[gpu.vendor]]
+    """The curves of a GPU, and in `provenance` which table they come from and how sure it is."""
+    curves = _table_of(gpu)
     return ComputeCurves(gpu=gpu, curves=curves, provenance=_describe(gpu, curves))

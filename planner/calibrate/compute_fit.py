@@ -162,7 +162,8 @@ def ratios(measurements: Sequence[Measurement], gpu: GpuInputs) -> Array:
     """Predicted over measured time of measurements of one family."""
     shapes = np.array([each.shape for each in measurements])
     measured = np.array([each.time_s for each in measurements])
-    return times_s(measurements[0].family, shapes, gpu) / measured
+    predicted: Array = times_s(measurements[0].family, shapes, gpu) / measured
+    return predicted
 
 
 def loss(measurements: Sequence[Measurement], gpu: GpuInputs) -> float:
@@ -274,8 +275,12 @@ def report(path: Path) -> Iterable[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the report for the file named on the command line."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m planner.calibrate.compute_fit OP_EFFICIENCY.csv\n")
+    if len(arguments) != 1 or not Path(arguments[0]).is_file():
+        given = " ".join(arguments) or "nothing"
+        sys.stderr.write(
+            f"given {given}; needed: one CSV file that exists\n"
+            "usage: python -m planner.calibrate.compute_fit OP_EFFICIENCY.csv\n"
+        )
         return 2
     write = partial(print, file=sys.stdout)
     for line in report(Path(arguments[0])):

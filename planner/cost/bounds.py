@@ -226,8 +226,10 @@ def layout_bounds_s(
         slowest_s = slowest_stage_bound_s(
             stages, layer, recompute, limit, float(job.layers), vpp, total_s / pp
         )
-        span_s = grad_acc * slowest_s + (total_s - slowest_s) / vpp
-        out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
+        # out starts as infinite and stays so where the layers do not fit.
+        if slowest_s < np.inf:
+            span_s = grad_acc * slowest_s + (total_s - slowest_s) / vpp
+            out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
 
 
 @jit_parallel

@@ -98,6 +98,7 @@ def traffic_line(
     reduce: bool,
     key: Key,
     grid: Grid,
+    job: JobInputs,
     framework: FrameworkInputs,
     links: LinkInputs,
 ) -> tuple[float, float]:
@@ -113,10 +114,10 @@ def traffic_line(
         dense, routed = (0.0, size) if expert else (size, 0.0)
         if reduce:
             per_parameter = framework.gradient_communication_bytes
-            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, links)
+            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, job, links)
         else:
             per_parameter = framework.parameter_communication_bytes
-            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, links)
+            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, job, links)
     return secant(low, high, ends[0], ends[1])
 
 
@@ -125,6 +126,7 @@ def piece_terms(
     cost: Array,
     key: Key,
     grid: Grid,
+    job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
     links: LinkInputs,
@@ -133,8 +135,8 @@ def piece_terms(
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
     dense, expert = cost[PIECE_DENSE_PARAMETERS], cost[PIECE_EXPERT_PARAMETERS]
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    plain = fsdp_seconds(cost, False, key, grid, framework, links)
-    again = fsdp_seconds(cost, True, key, grid, framework, links)
+    plain = fsdp_seconds(cost, False, key, grid, job, framework, links)
+    again = fsdp_seconds(cost, True, key, grid, job, framework, links)
     out[TERM_FORWARD] = forward_seconds(cost)
     out[TERM_BACKWARD] = backward_seconds(cost) + plain
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
@@ -180,7 +182,7 @@ def traffic_terms(
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
-            base, slope = traffic_line(low, high, expert, reduce, key, grid, framework, links)
+            base, slope = traffic_line(low, high, expert, reduce, key, grid, job, framework, links)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
             terms[:, term] += slope * costs[:, column]
@@ -204,7 +206,7 @@ def layout_terms(
     terms = np.zeros((job.pieces, TERM_COLUMNS))
     scalars = np.zeros(SCALAR_COLUMNS)
     for piece in range(job.pieces):
-        piece_terms(costs[piece], key, grid, framework, gpu, links, terms[piece])
+        piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
     traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
     transfer = transfer_seconds(key, grid, job, links)
     scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(

@@ -123,8 +123,11 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
-    # Share of the op table's memory traffic that remains after fusion.
+    # HBM traffic of elementwise rows over that of one fused kernel each.
     memory_traffic: Annotated[float, Field(gt=0.0)] = 1.0
+    # The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
+    # bytes an element where a fused kernel moves 4.
+    norm_traffic: Annotated[float, Field(gt=0.0)] = 1.0
     gradient_communication_bytes: Bytes = 4
     parameter_communication_bytes: Bytes = 2
     # Bytes of optimizer state and gradient read and written per parameter by one step.

@@ -17,6 +17,7 @@ from planner.plan import Degrees
 # First match wins: a pattern in the row's framework text, and the profile it runs under.
 _PROFILES = (
     (r"nanotron", "nanotron"),
+    (r"megatron-like", "torch-3d"),
     (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
@@ -95,7 +96,18 @@ def _profile(row: MeasuredRow) -> tuple[FrameworkProfile, tuple[str, ...]]:
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
-    return _with_sequence_parallel(name, row.text("seq_parallel")), assumed
+    profile = _with_sequence_parallel(name, row.text("seq_parallel"))
+    if "RMS kernel" in (row.text("kernel") or ""):
+        profile = _with_fused_norms(profile)
+    return profile, assumed
+
+
+@cache
+def _with_fused_norms(profile: FrameworkProfile) -> FrameworkProfile:
+    """The profile, its norms run by a fused kernel."""
+    kernels = profile.kernels.model_copy(update={"norm_traffic": 1.0 / profile.kernels.memory_traffic})
+    saved = profile.saved.model_copy(update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0})
+    return profile.model_copy(update={"kernels": kernels, "saved": saved})
 
 
 @cache

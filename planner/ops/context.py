@@ -57,7 +57,7 @@ def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Modul
         f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
     )
     extra = Saved(f"{name}/normalised", extra_bytes, shard, WHOLE_LAYER | owner)
-    element = saved.residual_bytes
+    element = saved.residual_bytes * context.profile.kernels.norm_traffic
     return Op(
         name=name,
         kind=OpKind.MEMORY,

@@ -1,0 +1,92 @@
+"""How reports look: the only module that knows rich.
+
+Numbers are never cut. A table that is wider than the page breaks its `wrap` columns at
+spaces; without a terminal the page has 80 columns (or COLUMNS).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from planner.report.tables import Block, Facts, Notes, Report, TableData
+
+PIPE_COLUMNS = 80
+
+
+def console(stream: TextIO) -> Console:
+    """A console that prints texts as they are; colours only on a terminal without NO_COLOR."""
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS", "") or PIPE_COLUMNS)
+    return Console(
+        file=stream,
+        width=width,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+        no_color=True if os.environ.get("NO_COLOR") else None,
+    )
+
+
+def draw(report: Report, onto: Console) -> None:
+    """Print a report, blocks apart by an empty line."""
+    for index, block in enumerate(report.blocks):
+        if index:
+            onto.print()
+        _draw_block(block, onto)
+
+
+def _draw_block(block: Block, onto: Console) -> None:
+    match block:
+        case Facts():
+            _draw_facts(block, onto)
+        case TableData():
+            _draw_table(block, onto)
+        case Notes():
+            _draw_notes(block, onto)
+
+
+def _draw_facts(facts: Facts, onto: Console) -> None:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts.rows:
+        grid.add_row(label, Text(text))
+    onto.print(grid)
+
+
+def _draw_table(data: TableData, onto: Console) -> None:
+    if data.title:
+        onto.print(Text(data.title, style="bold"))
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for column in data.columns:
+        table.add_column(
+            column.title,
+            justify=column.align,
+            no_wrap=not column.wrap,
+            overflow="fold",
+            vertical="top",
+        )
+    for row in data.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    onto.print(table)
+
+
+def _draw_notes(notes: Notes, onto: Console) -> None:
+    if notes.title:
+        onto.print(Text(notes.title, style="bold"))
+    for line in notes.lines:
+        _draw_note(line, onto)
+
+
+def _draw_note(line: str, onto: Console) -> None:
+    """A sentence with a hanging indent; a command line (indented by four) is never broken."""
+    if line.startswith("    "):
+        onto.print(Text(line, style="cyan"), soft_wrap=True)
+    else:
+        onto.print(Padding(Text(line), (0, 0, 0, 0)))

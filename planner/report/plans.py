@@ -1,0 +1,76 @@
+"""Words for one plan: degrees, layout, recompute, error bars. Shared by every report."""
+
+from __future__ import annotations
+
+from planner.plan import Degrees, Interval, Plan
+from planner.report.units import run_lengths, seconds, share, signed_share
+
+# Below this probability of fitting, tables mark a plan's peak memory.
+LIKELY_TO_FIT = 0.9
+_ALWAYS_SHOWN = ("tp", "pp", "dp")
+_SHOWN_ABOVE_ONE = ("vpp", "cp", "ep", "etp")
+
+
+def degrees_text(degrees: Degrees) -> str:
+    """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
+    shown = (
+        f"{name}{getattr(degrees, name)}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+        if name in _ALWAYS_SHOWN or getattr(degrees, name) > 1
+    )
+    return " ".join((*shown, f"z{degrees.zero}"))
+
+
+def batch_text(degrees: Degrees) -> str:
+    """Micro-batch size and micro-batches per step: `1×32`."""
+    return f"{degrees.mbs}×{degrees.grad_acc}"
+
+
+def batch_difference(plan: Plan, target_sequences: float) -> float:
+    """How far the plan's global batch is from the one asked for, as a share of it."""
+    return plan.gbs / target_sequences - 1
+
+
+def batch_sentence(plan: Plan, target_sequences: float) -> str:
+    """`512 sequences of 8,192 = 4,194,304 tokens (+4.9 %)`."""
+    difference = batch_difference(plan, target_sequences)
+    away = "" if abs(difference) < 1e-9 else f" ({signed_share(difference)} of the target)"
+    return f"{plan.gbs:,} sequences of {plan.seq:,} = {plan.gbs_tokens:,} tokens{away}"
+
+
+def layers_text(plan: Plan) -> str:
+    """Layers of each pipeline stage where they differ, else an empty text."""
+    stages = plan.layout.stage_layers(plan.degrees.pp)
+    return run_lengths(stages) if len(set(stages)) > 1 else ""
+
+
+def blocks_text(plan: Plan) -> str:
+    """Layers of each virtual-pipeline block where they differ, else an empty text."""
+    return "" if plan.layout.is_even else run_lengths(plan.layout.block_layers)
+
+
+def recompute_text(plan: Plan) -> str:
+    """The mode, and how many layers where it is not all of them: `full 8/20 layers`."""
+    recomputed, layers = sum(plan.layout.recomputed), sum(plan.layout.block_layers)
+    mode = plan.recompute.replace("+", " + ")
+    if plan.recompute == "none" or recomputed == layers:
+        return mode
+    return f"{mode} {recomputed}/{layers}"
+
+
+def error_share(value: float, interval: Interval) -> float:
+    """The larger side of an interval as a share of the value."""
+    return max(interval.high - value, value - interval.low) / value if value else 0.0
+
+
+def step_time_text(plan: Plan) -> str:
+    """`9.84 s ±8 %`."""
+    error = error_share(plan.step_time_s, plan.step_time)
+    return f"{seconds(plan.step_time_s)} ±{error * 100:.0f} %"
+
+
+def status_text(plan: Plan) -> str:
+    """`optimal`, `evaluated`, or `feasible, within 0.8 %`: of the cost model's optimum."""
+    if plan.status != "feasible":
+        return plan.status
+    return f"feasible, within {share(plan.gap)}"

@@ -1,0 +1,223 @@
+"""What `planner search` shows: the job, what was looked at, the front, what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.plan import Plan
+from planner.report.plans import (
+    LIKELY_TO_FIT,
+    batch_difference,
+    batch_sentence,
+    batch_text,
+    blocks_text,
+    degrees_text,
+    layers_text,
+    recompute_text,
+    step_time_text,
+)
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import (
+    gib,
+    number_ranges,
+    plural,
+    rate,
+    seconds,
+    share,
+    short_count,
+    signed_share,
+    tflop_per_s,
+)
+from planner.result import Counts, JobSummary, SearchResult
+
+
+def search_report(result: SearchResult, saved_as: str | None = None) -> Report:
+    """The report of a search; `saved_as` is the plan file that was written, if any."""
+    blocks: tuple[Block, ...] = (
+        Facts((*job_facts(result.job), *_outcome_facts(result))),
+        front_table(result.plans, result.job),
+        Notes(front_notes(result)),
+        Notes(_next_steps(saved_as)),
+    )
+    return Report(blocks)
+
+
+def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
+    """Model, cluster and framework, in words."""
+    return (
+        ("model", _model_text(job)),
+        ("cluster", _cluster_text(job)),
+        (
+            "framework",
+            f"{job.framework} {job.framework_version}, {job.precision}, {job.optimizer}",
+        ),
+    )
+
+
+def _model_text(job: JobSummary) -> str:
+    alias = f" ({job.model_alias} is {job.model})" if job.model_alias else ""
+    active = (
+        f", {short_count(job.active_parameters)} active per token"
+        if job.active_parameters != job.parameters
+        else ""
+    )
+    return f"{job.model}{alias}, {short_count(job.parameters)} parameters{active}"
+
+
+def _cluster_text(job: JobSummary) -> str:
+    if job.used_gpus == job.num_gpus:
+        return f"{plural(job.num_gpus, 'GPU')}: {job.cluster}"
+    return f"{job.used_gpus:,} of {plural(job.num_gpus, 'GPU')} used: {job.cluster}"
+
+
+def _outcome_facts(result: SearchResult) -> tuple[tuple[str, str], ...]:
+    return (
+        ("batch", _batch_text(result.plans, result.job)),
+        ("searched", counts_text(result.counts)),
+        ("front", _front_text(result)),
+    )
+
+
+def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
+    """The batch of all plans, or the range where they differ."""
+    target = job.batch_target_sequences
+    by_size = sorted(plans, key=lambda plan: plan.gbs)
+    low, high = by_size[0], by_size[-1]
+    if low.gbs == high.gbs:
+        return batch_sentence(low, target)
+    return (
+        f"{low.gbs:,} to {high.gbs:,} sequences of {job.seq:,}, as each plan shows "
+        f"(target {target:,.1f})"
+    )
+
+
+def counts_text(counts: Counts) -> str:
+    """How many shapes were looked at, and how fast."""
+    return (
+        f"{counts.considered:,} candidates: {counts.legal:,} legal, {counts.fitting:,} fit; "
+        f"{counts.solved:,} given to CP-SAT, {counts.skipped:,} proven unable to improve "
+        f"the front; {seconds(counts.seconds)}, {rate(counts.shapes_per_s)} candidates/s costed"
+    )
+
+
+def _front_text(result: SearchResult) -> str:
+    count = plural(len(result.plans), "plan")
+    open_plans = [plan for plan in result.plans if plan.status == "feasible"]
+    if result.proven and not open_plans:
+        return f"{count}, proven optimal within the cost model"
+    worst = max((plan.gap for plan in open_plans), default=0.0)
+    return f"{count}; not proven: the time limit ran out (gap up to {share(worst)})"
+
+
+def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
+    """One row a plan, and below it what is uneven. Fits 80 columns."""
+    columns = (
+        Column("#"),
+        Column("step time"),
+        Column("tok/s\n/GPU"),
+        Column("MFU"),
+        Column(f"peak GiB\nof {gib(job.usable_bytes)}"),
+        Column("parallelism", "left", wrap=True),
+        Column("mbs\n×acc", "left"),
+        Column("recompute", "left", wrap=True),
+    )
+    common_batch = len({plan.gbs for plan in plans}) == 1
+    target = None if common_batch else job.batch_target_sequences
+    rows = tuple(_front_row(number, plan, target) for number, plan in enumerate(plans, start=1))
+    return TableData(columns, rows)
+
+
+def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
+    lines = [degrees_text(plan.degrees)]
+    if layers := layers_text(plan) or blocks_text(plan):
+        lines.append(f"layers {layers}")
+    if target_sequences is not None:
+        difference = signed_share(batch_difference(plan, target_sequences))
+        lines.append(f"batch {plan.gbs:,} ({difference})")
+    return (
+        str(number),
+        step_time_text(plan),
+        f"{plan.tokens_per_s_per_gpu:,.0f}",
+        share(plan.mfu),
+        gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
+        "\n".join(lines),
+        batch_text(plan.degrees),
+        recompute_text(plan),
+    )
+
+
+def front_notes(result: SearchResult) -> tuple[str, ...]:
+    """What the columns mean, what the error bars rest on, and which plans are as good."""
+    plans, job = result.plans, result.job
+    notes = [metric_note(job), error_note(plans)]
+    if any(plan.status == "feasible" for plan in plans):
+        gaps = ", ".join(
+            f"plan {number} within {share(plan.gap)}"
+            for number, plan in enumerate(plans, start=1)
+            if plan.status == "feasible"
+        )
+        notes.append(f"Layouts not proven optimal: {gaps}.")
+    if any(layers_text(plan) or blocks_text(plan) for plan in plans):
+        notes.append("layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times.")
+    notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
+    return (*notes, *job.notes, *result.notes)
+
+
+def metric_note(job: JobSummary) -> str:
+    """The peak that MFU refers to, and what peak memory is."""
+    return (
+        f"MFU: model FLOP, full attention square, against {tflop_per_s(job.peak_flop_per_s)} "
+        f"dense bf16. peak GiB: heaviest pipeline stage; torch can use "
+        f"{gib(job.usable_bytes)} GiB of a {job.gpu}"
+        + (
+            f", {gib(job.limit_bytes)} GiB after the reserve."
+            if job.limit_bytes < job.usable_bytes
+            else "."
+        )
+    )
+
+
+def error_note(plans: Sequence[Plan]) -> str:
+    """Where the error bars come from."""
+    families = dict.fromkeys(plan.step_time.family for plan in plans)
+    return f"±: 80 % interval, from {'; '.join(families)}."
+
+
+def _tie_note(plans: Sequence[Plan]) -> str:
+    """Plans that the error bar of the first cannot tell from it."""
+    if not plans:
+        return ""
+    first = plans[0]
+    slowest_likely = first.tokens_per_s * first.step_time_s / first.step_time.high
+    ties = [
+        number
+        for number, plan in enumerate(plans[1:], start=2)
+        if plan.tokens_per_s >= slowest_likely
+    ]
+    if not ties:
+        return ""
+    noun = "plan" if len(ties) == 1 else "plans"
+    return f"Within plan 1's error bar: {noun} {number_ranges(ties)}. Prefer the lighter of equals."
+
+
+def _doubt_note(plans: Sequence[Plan]) -> str:
+    doubtful = [
+        f"plan {number}: {plan.fit_probability * 100:.0f} %"
+        for number, plan in enumerate(plans, start=1)
+        if plan.fit_probability < LIKELY_TO_FIT
+    ]
+    if not doubtful:
+        return ""
+    return f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
+
+
+def _next_steps(saved_as: str | None) -> tuple[str, ...]:
+    if saved_as is None:
+        return (
+            "Next: add -o plans.json to this command to keep the plans, then",
+            "    planner explain plans.json 1",
+        )
+    return (
+        f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
+        f"    planner explain {saved_as} 1",
+    )

@@ -1,0 +1,54 @@
+"""What a report is made of: facts, tables and notes, as text but not yet laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. Only `wrap` columns may be broken into lines, at their spaces."""
+
+    title: str
+    align: Literal["left", "right"] = "right"
+    wrap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labelled statements, one a line."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableData:
+    """A titled table; every row has one text per column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.title}: {len(row)} cells for {len(self.columns)} columns")
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Sentences under a table or at the end of a report."""
+
+    lines: tuple[str, ...]
+    title: str = ""
+
+
+Block = Facts | TableData | Notes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Blocks in reading order."""
+
+    blocks: tuple[Block, ...]

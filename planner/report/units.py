@@ -1,0 +1,76 @@
+"""Numbers as people read them: GiB, seconds, shares, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+GIB = 2**30
+_SHORT_SCALE = ((1e12, " T"), (1e9, " B"), (1e6, " M"))
+
+
+def gib(size_bytes: float, digits: int = 1) -> str:
+    """Bytes in GiB (2^30), without the unit: the table's title names it."""
+    text = f"{size_bytes / GIB:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def seconds(time_s: float) -> str:
+    """Three significant digits or more: `123 s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
+    if time_s >= 100:
+        return f"{time_s:.0f} s"
+    if time_s >= 10:
+        return f"{time_s:.1f} s"
+    if time_s >= 1:
+        return f"{time_s:.2f} s"
+    return f"{time_s:.3f} s" if time_s >= 0.1 else f"{time_s * 1e3:.1f} ms"
+
+
+def share(part: float, digits: int = 1) -> str:
+    """0.4123 as `41.2 %`."""
+    return f"{part * 100:.{digits}f} %"
+
+
+def signed_share(part: float) -> str:
+    """A relative difference: `+4.9 %`, `-0.5 %`, `+0.0 %`."""
+    return f"{part * 100:+.1f} %"
+
+
+def short_count(number: float) -> str:
+    """70553706496 as `70.55 B`: T, B and M are powers of ten."""
+    for scale, suffix in _SHORT_SCALE:
+        if number >= scale:
+            return f"{number / scale:.2f}{suffix}"
+    return f"{number:,.0f}"
+
+
+def rate(per_second: float) -> str:
+    """A processing rate: `3.2 M`, `450,000`."""
+    return f"{per_second / 1e6:.1f} M" if per_second >= 1e6 else f"{per_second:,.0f}"
+
+
+def tflop_per_s(flop_per_s: float) -> str:
+    """`989 TFLOP/s`."""
+    return f"{flop_per_s / 1e12:,.0f} TFLOP/s"
+
+
+def run_lengths(values: Iterable[int]) -> str:
+    """`4, 5×14, 4`: equal neighbours are counted."""
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    return ", ".join(f"{value}×{count}" if count > 1 else f"{value}" for value, count in runs)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as `1-3, 5`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{low}-{high}" if high > low else f"{low}" for low, high in spans)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 plan`, `1,234 plans`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
