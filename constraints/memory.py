@@ -78,9 +78,9 @@ class StageMemory:
         for stage in range(ctx.pp):
             layers = variables.stage(variables.kind_layers, stage, ctx.pp)
             again = variables.stage(variables.kind_recomputed, stage, ctx.pp)
-            kept = sum(
-                n * size for n, size in zip(layers, memory.layer[stage], strict=True)
-            ) - sum(n * size for n, size in zip(again, memory.freed[stage], strict=True))
+            kept = sum(n * size for n, size in zip(layers, memory.layer[stage], strict=True)) - sum(
+                n * size for n, size in zip(again, memory.freed[stage], strict=True)
+            )
             working, gather = _buffers(model, layers, again, stage, ctx, memory)
             backward = model.add(memory.stage[stage] + kept + working + gather <= memory.limit)
             owned = sum(n * size for n, size in zip(layers, memory.optimizer_layer, strict=True))

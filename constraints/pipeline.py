@@ -28,19 +28,17 @@ def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
     "--decoder-first/last-pipeline-num-layers; torchtitan pipeline_parallel_layers_per_stage",
     wording=lambda ctx: {
         "even": f"{ctx.framework.name}: pp·vpp must divide {ctx.model.layers} layers",
-        "even-or-ends": f"{ctx.framework.name}: pp·vpp, or vpp with pp > 1, must divide "
-        f"{ctx.model.layers} layers",
+        "even-or-ends": f"{ctx.framework.name}: vpp must divide {ctx.model.layers} layers",
     }.get(ctx.framework.layouts, f"{ctx.framework.name}: any split of the layers"),
 )
 def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     layers, layouts = ctx.model.layers, ctx.framework.layouts
     if layouts in ("any", "greedy"):
         return True
-    even = divides(columns["pp"] * columns["vpp"], layers)
     if layouts == "even":
-        return even
+        return divides(columns["pp"] * columns["vpp"], layers)
     # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
-    return even | ((columns["pp"] > 1) & divides(columns["vpp"], layers))
+    return divides(columns["vpp"], layers)
 
 
 @shape_rule(

@@ -12,7 +12,7 @@ from hardware import Cluster, load_cluster_file, parse_gpus
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
-from planner.models import load_model
+from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")

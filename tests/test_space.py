@@ -210,7 +210,7 @@ def test_exact_batch_is_exact() -> None:
     ],
 )
 def test_named_degree_is_tried(degree: str, text: str, value: int) -> None:
-    ctx = job(**{degree: text})
+    ctx = replace(job(), limits={degree: parse_degree_limit(text, degree)})
     assert value in values(enumerate_shapes(ctx).columns, degree)
     assert value not in values(enumerate_shapes(job()).columns, degree)
 

@@ -128,6 +128,10 @@ class Kernels(_Frozen):
     # The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
     # bytes an element where a fused kernel moves 4.
     norm_traffic: Annotated[float, Field(gt=0.0)] = 1.0
+    # HBM traffic of the loss over one fused pass: 14 bytes forward and 8 backward a logit.
+    loss_traffic: Annotated[float, Field(gt=0.0)] = 1.0
+    # Query, key and value (and gate and up) as one product, or one each.
+    fused_projections: bool = True
     gradient_communication_bytes: Bytes = 4
     parameter_communication_bytes: Bytes = 2
     # Bytes of optimizer state and gradient read and written per parameter by one step.

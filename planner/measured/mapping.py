@@ -105,7 +105,9 @@ def _profile(row: MeasuredRow) -> tuple[FrameworkProfile, tuple[str, ...]]:
 @cache
 def _with_fused_norms(profile: FrameworkProfile) -> FrameworkProfile:
     """The profile, its norms run by a fused kernel."""
-    kernels = profile.kernels.model_copy(update={"norm_traffic": 1.0 / profile.kernels.memory_traffic})
+    kernels = profile.kernels.model_copy(
+        update={"norm_traffic": 1.0 / profile.kernels.memory_traffic}
+    )
     saved = profile.saved.model_copy(update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0})
     return profile.model_copy(update={"kernels": kernels, "saved": saved})
 

@@ -10,7 +10,8 @@ from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
-_UNSUPPORTED = ("mamba", "hybrid", "lora")
+# Attention kernels start here; less is a misprint.
+_SMALLEST_HEAD_DIM = 8
 
 
 class UnpredictableRowError(ValueError):
@@ -24,6 +25,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     seq = row.integer("seq")
     if not layers or not hidden or not heads or not seq:
         raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
+    if hidden // heads < _SMALLEST_HEAD_DIM:
+        raise UnpredictableRowError(f"{heads} heads of a hidden size of {hidden}")
     activation = (row.text("act") or "gelu").lower()
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
     ffn = row.integer("ffn") or _usual_ffn(hidden, gated)

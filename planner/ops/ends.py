@@ -76,13 +76,16 @@ def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
 def _loss(context: OpContext) -> Op:
     """Cross-entropy over the vocabulary: fp32 logits read and written a few times each way."""
     vocab = float(context.model.vocab)
+    kernels = context.profile.kernels
+    # The kernel scales elementwise rows by `memory_traffic`; the loss has a factor of its own.
+    passes = kernels.loss_traffic / kernels.memory_traffic
     kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, Shard.TP, Module.NOTHING)
     return Op(
         name="head/loss",
         kind=OpKind.MEMORY,
         tokens=Shard.TP,
-        forward_bytes=14.0 * vocab,
-        backward_bytes=8.0 * vocab,
+        forward_bytes=14.0 * vocab * passes,
+        backward_bytes=8.0 * vocab * passes,
         forward_kernels=6,
         backward_kernels=3,
         saved=(kept,),

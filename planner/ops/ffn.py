@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.ops.attention import tp_entry, tp_exit
 from planner.ops.context import (
     WHOLE_LAYER,
@@ -68,6 +70,13 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     checkpoint = Saved(
         f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, WHOLE_LAYER, only_with=owner
     )
+    # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
+    kept_output = Saved(
+        f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
+    )
+    inputs = linear_inputs(
+        context, f"{name}/up", hidden, Shard.SEQUENCE, int(gates), Module.LAYERNORM | owner
+    )
     up = Op(
         name=f"{name}/up",
         kind=OpKind.GEMM,
@@ -75,28 +84,11 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
         out_shard=Shard.TP,
         in_width=hidden,
         parameters=((gates * width * (hidden + bias), ParamShard.TP),),
-        saved=(
-            *linear_inputs(
-                context,
-                f"{name}/up",
-                hidden,
-                Shard.SEQUENCE,
-                int(gates),
-                Module.LAYERNORM | owner,
-            ),
-            checkpoint,
-            # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
-            Saved(
-                f"{name}/up_output",
-                2 * width,
-                Shard.TP,
-                Module.NOTHING,
-                only_with=Module.SELECTIVE_OP,
-            ),
-        ),
+        saved=(*inputs, checkpoint, kept_output),
         collectives=tp_entry(f"{name}/up", hidden, WHOLE_LAYER | owner),
         rerun_with=Module.FULL | owner,
     )
+    ups = (up,) if context.profile.kernels.fused_projections or gates == 1 else _split(up, name)
     down = Op(
         name=f"{name}/down",
         kind=OpKind.GEMM,
@@ -118,7 +110,22 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
         rerun_with=Module.FULL | owner,
     )
     activation = _activation(context, name, width, Shard.TP, 1.0, owner)
-    return (up, activation, down)
+    return (*ups, activation, down)
+
+
+def _split(up: Op, name: str) -> tuple[Op, Op]:
+    """Gate and up as two products that share their input; a per-op policy runs up again."""
+    ((count, shard),) = up.parameters
+    half = {"out_width": up.out_width / 2, "parameters": ((count / 2, shard),)}
+    gate = replace(up, name=f"{name}/gate", **half)
+    other = replace(
+        up,
+        **half,
+        saved=(),
+        collectives=(),
+        rerun_with=up.rerun_with | Module.SELECTIVE_OP,
+    )
+    return gate, other
 
 
 def _activation(

@@ -10,7 +10,6 @@ import os
 from typing import TextIO
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -34,11 +33,14 @@ def console(stream: TextIO) -> Console:
 
 
 def draw(report: Report, onto: Console) -> None:
-    """Print a report, blocks apart by an empty line."""
-    for index, block in enumerate(report.blocks):
-        if index:
-            onto.print()
-        _draw_block(block, onto)
+    """Print a report, blocks apart by an empty line, without blanks at the ends of lines."""
+    with onto.capture() as captured:
+        for index, block in enumerate(report.blocks):
+            if index:
+                onto.print()
+            _draw_block(block, onto)
+    lines = captured.get().splitlines()
+    onto.file.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
 def _draw_block(block: Block, onto: Console) -> None:
@@ -85,8 +87,8 @@ def _draw_notes(notes: Notes, onto: Console) -> None:
 
 
 def _draw_note(line: str, onto: Console) -> None:
-    """A sentence with a hanging indent; a command line (indented by four) is never broken."""
+    """A sentence; a command line (indented by four) is never broken."""
     if line.startswith("    "):
         onto.print(Text(line, style="cyan"), soft_wrap=True)
     else:
-        onto.print(Padding(Text(line), (0, 0, 0, 0)))
+        onto.print(Text(line))

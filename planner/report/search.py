@@ -110,16 +110,14 @@ def _front_text(result: SearchResult) -> str:
 
 
 def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
-    """One row a plan, and below it what is uneven. Fits 80 columns."""
+    """One row a plan, its numbers first; what is uneven stands on a line of its own."""
     columns = (
         Column("#"),
         Column("step time"),
         Column("tok/s\n/GPU"),
-        Column("MFU"),
+        Column("MFU\n%"),
         Column(f"peak GiB\nof {gib(job.usable_bytes)}"),
-        Column("parallelism", "left", wrap=True),
-        Column("mbs\n×acc", "left"),
-        Column("recompute", "left", wrap=True),
+        Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
     )
     common_batch = len({plan.gbs for plan in plans}) == 1
     target = None if common_batch else job.batch_target_sequences
@@ -128,7 +126,7 @@ def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
 
 
 def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
-    lines = [degrees_text(plan.degrees)]
+    lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")
     if target_sequences is not None:
@@ -138,11 +136,9 @@ def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple
         str(number),
         step_time_text(plan),
         f"{plan.tokens_per_s_per_gpu:,.0f}",
-        share(plan.mfu),
+        f"{plan.mfu * 100:.1f}",
         gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
         "\n".join(lines),
-        batch_text(plan.degrees),
-        recompute_text(plan),
     )
 
 
@@ -158,7 +154,9 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
         )
         notes.append(f"Layouts not proven optimal: {gaps}.")
     if any(layers_text(plan) or blocks_text(plan) for plan in plans):
-        notes.append("layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times.")
+        notes.append(
+            "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
+        )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
     return (*notes, *job.notes, *result.notes)
 

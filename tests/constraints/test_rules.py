@@ -133,6 +133,7 @@ CASES = [
     Case("tp-in-domain", {"tp": 8}, {"tp": 16}, context(gpus=16)),
     Case("tp-in-domain", {"tp": 4}, {"tp": 3}, context(gpus=24)),
     Case("tp-in-domain", {"tp": 3}, {"tp": 9}, context(gpus=6)),
+    Case("tp-in-domain", {"tp": 8}, {"tp": 9}, context(gpus=8)),
     Case("experts-fill-stage", {"dp": 2, "ep": 2}, {"dp": 2, "ep": 4}, context(model=MOE)),
     Case(
         "experts-fill-stage",
@@ -159,6 +160,7 @@ LIFTED = [
     ("microbatches-fill-pipeline", {"pp": 2, "grad_acc": 1}, context()),
     ("moe-tensor-needs-sequence", {"tp": 2}, context(sequence_parallel="never")),
     ("expert-tensor-supported", {"tp": 2}, context(expert_tensor=False)),
+    ("tp-in-domain", {"tp": 3}, context(gpus=8)),
     ("tp-in-domain", {"tp": 16}, context(gpus=16, allow_tp_across_nodes=True)),
 ]
 

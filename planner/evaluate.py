@@ -1,0 +1,214 @@
+"""From costs to a `Plan`: the one place where arrays become a plan, and the cost of a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from constraints.layout import LAYOUT_RULES
+from constraints.rule import Layout
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.cost_model import Layout as KernelLayout
+from planner.device import half_precision
+from planner.errors import UsageError
+from planner.job import Job
+from planner.ops import flop_per_token
+from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.request import Request
+from planner.search.arrays import even_layout, kernel_layout, plain_context
+from planner.search.shapes import broken_rules, given_columns
+from planner.search.terms import recomputation
+from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+
+Status = Literal["optimal", "feasible", "evaluated"]
+
+# Plans that fit with less probability than this carry a warning.
+SAFE_FIT = 0.9
+
+_TIME_TERMS = {
+    "compute_s": f.STEP_COMPUTE,
+    "recompute_s": f.STEP_RECOMPUTE,
+    "tp_s": f.STEP_TP,
+    "cp_s": f.STEP_CP,
+    "ep_s": f.STEP_EP,
+    "fsdp_s": f.STEP_FSDP,
+    "pp_s": f.STEP_PP,
+    "bubble_s": f.STEP_BUBBLE,
+    "dp_s": f.STEP_DP,
+    "optimizer_s": f.STEP_OPTIMIZER,
+    "host_s": f.STEP_HOST,
+}
+_STAGE_TERMS = {
+    "in_flight": f.STAGE_IN_FLIGHT,
+    "weights": f.STAGE_WEIGHTS,
+    "gradients": f.STAGE_GRADIENTS,
+    "optimizer": f.STAGE_OPTIMIZER,
+    "activations": f.STAGE_ACTIVATIONS,
+    "working": f.STAGE_WORKING,
+    "logits": f.STAGE_LOGITS,
+    "gather_buffers": f.STAGE_GATHER,
+    "optimizer_temporary": f.STAGE_OPTIMIZER_TEMPORARY,
+    "fragmentation": f.STAGE_FRAGMENTATION,
+    "context": f.STAGE_CONTEXT,
+    "communication": f.STAGE_COMMUNICATION,
+    "allocated": f.STAGE_ALLOCATED,
+    "peak": f.STAGE_PEAK,
+    "forward_s": f.STAGE_FORWARD_S,
+    "backward_s": f.STAGE_BACKWARD_S,
+}
+
+
+def evaluate(
+    request: Request,
+    degrees: Degrees,
+    recompute: str = "none",
+    block_layers: Sequence[int] | None = None,
+    recomputed: Sequence[int] | None = None,
+) -> Plan:
+    """Cost one given configuration, without searching.
+
+    `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
+    of each stage that recompute (default: all, unless the mode is `none`). The plan may not fit:
+    read `fits`. UsageError names every rule that the configuration breaks.
+    """
+    job = request.resolve()
+    mode = job.framework.recompute_mode(recompute)
+    job = replace(job, recompute=(mode,))
+    layout = _given_layout(job, degrees, block_layers, recomputed)
+    cost_model = CostModel(job)
+    columns = given_columns(degrees)
+    costed = cost_model.cost_shapes(columns)
+    return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+
+def _given_layout(
+    job: Job,
+    degrees: Degrees,
+    block_layers: Sequence[int] | None,
+    recomputed: Sequence[int] | None,
+) -> Layout:
+    """The layout that was given, completed. UsageError if it or the degrees break a rule."""
+    broken = broken_rules(job, degrees)
+    if broken:
+        raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
+    recomputes = bool(job.recompute[0].mask)
+    even = even_layout(job.model.layers, degrees.pp, degrees.vpp, recomputes)
+    blocks = even.block_layers if block_layers is None else tuple(block_layers)
+    _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
+    stages = tuple(sum(blocks[stage :: degrees.pp]) for stage in range(degrees.pp))
+    again = stages if recomputes else (0,) * degrees.pp
+    if recomputed is not None:
+        again = tuple(recomputed)
+        _demand_length("recomputed", again, degrees.pp, "pp stages")
+    layout = Layout(degrees.pp, degrees.vpp, blocks, again)
+    kind = recomputation(job.recompute[0], job.framework)
+    ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
+    broken = [rule.sentence for rule in LAYOUT_RULES if not rule.check(layout, ctx)]
+    if broken:
+        raise UsageError(
+            f"layers {list(blocks)}, recomputed {list(again)} of {job.model.layers} layers: "
+            + "; ".join(broken)
+            + f"; even would be {list(even.block_layers)}"
+        )
+    return layout
+
+
+def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:
+    if len(given) != wanted or min(given) < 0:
+        raise UsageError(
+            f"{name} {list(given)}: give {wanted} numbers of layers, one for each of the {what}"
+        )
+
+
+def job_plan(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    columns: Columns,
+    status: Status,
+    gap: float = 0.0,
+) -> Plan:
+    """The plan of one shape in one layout, costed by the kernel."""
+    job = cost_model.job
+    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+    mode = job.recompute[int(columns["recompute"][row])]
+    ctx = plain_context(job, degrees.pp, degrees.vpp, recomputation(mode, job.framework))
+    counts = kernel_layout(cost_model, layout, ctx)
+    step, stages = cost_model.cost_layout(costed, row, counts)
+    step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
+    tokens_per_s = degrees.gbs * job.seq / step_time_s
+    limit = job.hbm_limit_bytes
+    probability = fit_probability(job, peak, limit)
+    gpu = job.cluster.gpu
+    peak16 = gpu.peak(half_precision(gpu))
+    per_gpu = tokens_per_s / degrees.gpus
+    full_square = per_gpu * flop_per_token(job.model, job.seq)
+    again = _recomputed_share(costed.piece_costs(row), counts)
+    return Plan(
+        degrees=degrees,
+        layout=LayerLayout(block_layers=layout.block_layers, recomputed=layout.recomputed),
+        recompute=mode.name,
+        recompute_flags=mode.flags,
+        gbs=degrees.gbs,
+        gbs_tokens=degrees.gbs * job.seq,
+        seq=job.seq,
+        step_time_s=step_time_s,
+        step_time=step_time_interval(job, step_time_s),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=per_gpu,
+        mfu=full_square / peak16,
+        mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
+        mfu_precision=full_square / gpu.peak(job.precision),
+        # Backward is twice the forward pass, so forward is a third of the model's FLOP.
+        hfu=full_square * (1.0 + again / 3.0) / peak16,
+        peak_bytes=peak,
+        peak_interval=peak_interval(job, peak),
+        allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
+        usable_bytes=gpu.hbm_usable_bytes,
+        limit_bytes=limit,
+        heaviest_stage=int(step[f.STEP_PEAK_STAGE]),
+        fits=peak <= limit,
+        fit_probability=probability,
+        time=TimeTerms(**{name: float(step[column]) for name, column in _TIME_TERMS.items()}),
+        stages=_stage_memories(stages, layout),
+        status=status,
+        gap=gap,
+        assumptions=_assumptions(job, probability),
+    )
+
+
+def _recomputed_share(costs: Array, layout: KernelLayout) -> float:
+    """Recomputed seconds over forward seconds: stands for the share of recomputed FLOP."""
+    forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
+    again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
+    return again / forward if forward else 0.0
+
+
+def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
+    return tuple(
+        StageMemory(
+            stage=index,
+            layers=layout.stage_layers[index],
+            phase="optimizer" if stage[f.STAGE_PHASE] > 0 else "backward",
+            **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
+        )
+        for index, stage in enumerate(stages)
+    )
+
+
+def _assumptions(job: Job, probability: float) -> tuple[str, ...]:
+    """What the prediction takes for granted."""
+    notes = list(job.framework.assumptions)
+    if job.model.moe is not None:
+        notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
+    if probability < SAFE_FIT:
+        notes.append(
+            f"fits with probability {probability:.0%} only; --hbm-reserve keeps more memory free"
+        )
+    return tuple(notes)
