@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from constraints import ConstraintError
 from hardware import cluster_facts, cluster_names, gpu_facts, gpu_names
 from planner.errors import UsageError
 from planner.job import Job
@@ -204,7 +205,7 @@ def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[Neigh
 def _report(plan: Plan, near: Neighbour, evaluator: Evaluator) -> NeighbourReport:
     try:
         other = evaluator(near.degrees, near.recompute)
-    except ValueError as error:
+    except (UsageError, ConstraintError) as error:
         return NeighbourReport(change=near.change, outcome="not-legal", text=str(error))
     pace = other.tokens_per_s / plan.tokens_per_s - 1
     reason, reason_s = main_difference(plan, other)

@@ -56,6 +56,21 @@ def assemble(
     )
 
 
+def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> int:
+    """GPUs of each scale-up domain that a job is placed on.
+
+    A job larger than a domain takes whole nodes, equally many in each: 256 GPUs on racks of 72
+    run as 4 × 64, so that groups of 32 stay inside (what schedulers' segments are for). Without
+    such a split the domains are filled.
+    """
+    if num_gpus <= domain_gpus:
+        return domain_gpus
+    for size in range(domain_gpus, domain_gpus // 2, -1):
+        if num_gpus % size == 0 and size % gpus_per_node == 0:
+            return size
+    return domain_gpus
+
+
 def link_inputs(cluster: Cluster) -> LinkInputs:
     """Link inputs of `cluster`.
 
@@ -67,7 +82,13 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
     host_bytes_per_s = cluster.gpu.host_link_bytes_per_s_per_direction
     return assemble(
         load_link_curves(cluster),
-        domain_gpus=cluster.gpus_per_node if pcie else cluster.scale_up_domain_gpus,
+        domain_gpus=(
+            cluster.gpus_per_node
+            if pcie
+            else placed_domain_gpus(
+                cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node
+            )
+        ),
         gpus_per_node=cluster.gpus_per_node,
         scale_up_bytes_per_s=(
             host_bytes_per_s if pcie else cluster.scale_up_bytes_per_s_per_gpu_per_direction

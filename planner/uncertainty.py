@@ -1,7 +1,8 @@
 """How sure a prediction is: log-normal intervals from residuals on measured runs.
 
-ln(measured / predicted) is taken as normal with the mean and spread of the nearest measured
-family (framework × GPU architecture); `planner/literature/residuals.toml` holds them.
+ln(measured / predicted) is taken as normal around zero with the spread of the nearest measured
+family (framework, GPU architecture, inside one scale-up domain or beyond it);
+`planner/literature/residuals.toml` holds the spreads and says how they were fitted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from math import exp, log
 from statistics import NormalDist
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,69 +23,88 @@ from planner.plan import Interval
 COVERAGE = 0.80
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
+Figure = Literal["time", "memory"]
+
 
 class Residuals(BaseModel):
-    """Residuals of one family; logarithms are natural, of measured over predicted."""
+    """Residuals of one family; logarithms are natural, of measured over predicted.
+
+    An empty key pools over all its values; a figure that was not measured has no rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     framework: str = ""
     architecture: str = ""
-    label: str = ""
-    bias_log_time: float = 0.0
-    spread_log_time: float = Field(gt=0)
-    bias_log_memory: float = 0.0
-    spread_log_memory: float = Field(gt=0)
-    rows: int = Field(ge=0)
-    source: str
+    nodes: str = ""
+    spread_log_time: float = Field(0.0, ge=0)
+    time_rows: int = Field(0, ge=0)
+    spread_log_memory: float = Field(0.0, ge=0)
+    memory_rows: int = Field(0, ge=0)
+    sources: tuple[str, ...]
 
-    @property
-    def family(self) -> str:
-        """What stands behind an interval, in words."""
-        if self.label:
-            return self.label
-        return f"{self.rows} runs of {self.framework} on {self.architecture}"
+    def spread(self, figure: Figure) -> float:
+        """Spread of one figure's log residuals; 0 without rows."""
+        return self.spread_log_time if figure == "time" else self.spread_log_memory
+
+    def rows(self, figure: Figure) -> int:
+        """Measured runs behind one figure."""
+        return self.time_rows if figure == "time" else self.memory_rows
+
+
+class Spread(NamedTuple):
+    """Spread of a log residual, and the family it comes from in words."""
+
+    value: float
+    family: str
 
 
 @cache
-def _table() -> tuple[Residuals, dict[tuple[str, str], Residuals]]:
+def _table() -> dict[tuple[str, str, str], Residuals]:
     text = files("planner").joinpath("literature/residuals.toml").read_text(encoding="utf-8")
-    raw = tomllib.loads(text)
-    families = [Residuals.model_validate(entry) for entry in raw.get("family", ())]
-    return (
-        Residuals.model_validate(raw["default"]),
-        {(own.framework, own.architecture): own for own in families},
-    )
+    families = [Residuals.model_validate(entry) for entry in tomllib.loads(text)["family"]]
+    return {(own.framework, own.architecture, own.nodes): own for own in families}
 
 
-def residuals(job: Job) -> Residuals:
-    """Residuals of the job's family, or the default where it was not measured."""
-    default, families = _table()
-    return families.get((job.framework.name, job.cluster.gpu.architecture), default)
+def spread_of(job: Job, figure: Figure) -> Spread:
+    """Spread of the narrowest measured family that the job belongs to.
+
+    Searched in turn: framework on this architecture at this scale, framework on this
+    architecture, any framework on this architecture, this framework anywhere, everything.
+    """
+    name, architecture = job.framework.name, job.cluster.gpu.architecture
+    inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
+    scale = "one domain" if inside else "several domains"
+    for key, words in (
+        ((name, architecture, scale), f"{name} on {architecture}, {scale}"),
+        ((name, architecture, ""), f"{name} on {architecture}, any size"),
+        (("", architecture, ""), f"other frameworks on {architecture}"),
+        ((name, "", ""), f"{name} on other GPUs"),
+        (("", "", ""), "all measured runs: nothing nearer was measured"),
+    ):
+        own = _table().get(key)
+        if own is not None and own.rows(figure):
+            return Spread(own.spread(figure), f"{own.rows(figure)} runs, {words}")
+    raise LookupError(f"literature/residuals.toml has no pooled family for {figure}")
 
 
 def step_time_interval(job: Job, step_time_s: float) -> Interval:
-    """Where the true step time lies, s."""
-    own = residuals(job)
-    return _interval(step_time_s, own.bias_log_time, own.spread_log_time, own.family)
+    """Where the true step time lies with 80 % probability, s."""
+    return _interval(step_time_s, spread_of(job, "time"))
 
 
 def peak_interval(job: Job, peak_bytes: float) -> Interval:
-    """Where the true peak lies, bytes."""
-    own = residuals(job)
-    return _interval(peak_bytes, own.bias_log_memory, own.spread_log_memory, own.family)
+    """Where the true peak lies with 80 % probability, bytes."""
+    return _interval(peak_bytes, spread_of(job, "memory"))
 
 
-def _interval(value: float, bias: float, spread: float, family: str) -> Interval:
-    return Interval(
-        low=value * exp(bias - _Z * spread), high=value * exp(bias + _Z * spread), family=family
-    )
+def _interval(value: float, spread: Spread) -> Interval:
+    factor = exp(_Z * spread.value)
+    return Interval(low=value / factor, high=value * factor, family=spread.family)
 
 
 def fit_probability(job: Job, peak_bytes: float, limit_bytes: float) -> float:
     """Probability that the true peak stays within the limit."""
     if limit_bytes <= 0.0:
         return 0.0
-    own = residuals(job)
-    margin = log(limit_bytes / peak_bytes) - own.bias_log_memory
-    return NormalDist().cdf(margin / own.spread_log_memory)
+    return NormalDist().cdf(log(limit_bytes / peak_bytes) / spread_of(job, "memory").value)

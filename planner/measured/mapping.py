@@ -50,6 +50,9 @@ _ZERO = (
     (r"zero-?3|fsdp|optim_grads_params", 3),
 )
 
+# From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
+_SHARDED = 2
+
 _PRECISIONS = {"fp8cs": "fp8", "bf16(pure)": "bf16", "bf16 (te)": "bf16", "fp8 (te)": "fp8"}
 
 
@@ -155,6 +158,9 @@ def _cluster(row: MeasuredRow) -> Cluster:
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     tp, pp, vpp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "vpp", "cp", "ep"))
     gpus = row.integer("num_gpus") or 1
+    zero = _zero(row, profile)
+    if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
+        raise UnpredictableRowError("tp and pp are not stated")
     dp = max(1, gpus // (tp * pp * cp))
     gbs = row.integer("gbs")
     mbs = row.integer("mbs")
@@ -170,7 +176,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
-        zero=_zero(row, profile), mbs=mbs, grad_acc=grad_acc,
+        zero=zero, mbs=mbs, grad_acc=grad_acc,
     )  # fmt: skip
 
 

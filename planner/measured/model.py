@@ -67,6 +67,8 @@ def _refuse_unsupported(row: MeasuredRow) -> None:
     named = f"{row.text('model') or ''} {row.text('moe') or ''}".lower()
     if "mamba" in described or "hybrid mamba" in described or "nemotron-3" in named:
         raise UnpredictableRowError("Mamba hybrids are not modelled")
+    if "layer-only" in named:
+        raise UnpredictableRowError("a benchmark of one layer is not a training step")
     if "lora" in named or "qlora" in described or " lora" in described:
         raise UnpredictableRowError("LoRA fine-tuning is not modelled")
 

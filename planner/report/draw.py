@@ -54,8 +54,10 @@ def _draw_block(block: Block, onto: Console) -> None:
 
 
 def _draw_facts(facts: Facts, onto: Console) -> None:
+    if facts.title:
+        onto.print(Text(facts.title, style="bold"))
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(style="" if facts.title else "bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in facts.rows:
         grid.add_row(label, Text(text))

@@ -20,6 +20,7 @@ class Facts:
     """Labelled statements, one a line."""
 
     rows: tuple[tuple[str, str], ...]
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)

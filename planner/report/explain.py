@@ -1,0 +1,209 @@
+"""What `planner explain` and `planner evaluate` show of one plan."""
+
+from __future__ import annotations
+
+from planner.explain import TIME_TERMS, Explanation, NeighbourReport, StageGroup, Term
+from planner.plan import Plan
+from planner.report.plans import (
+    batch_sentence,
+    batch_text,
+    degrees_text,
+    error_share,
+    layers_text,
+    recompute_text,
+    status_text,
+    step_time_text,
+)
+from planner.report.search import error_note, job_facts, metric_note
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import gib, number_ranges, seconds, share
+
+_STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
+
+
+def explanation_report(explanation: Explanation) -> Report:
+    """The whole report."""
+    plan = explanation.plan
+    blocks: list[Block] = [
+        Facts(_plan_facts(explanation)),
+        memory_table(explanation),
+        stage_table(explanation),
+        time_table(explanation),
+        Notes(metric_notes(explanation)),
+    ]
+    if explanation.assumptions:
+        blocks.append(
+            Facts(tuple((entry.about, entry.text) for entry in explanation.assumptions), "Assumed")
+        )
+    if explanation.neighbours:
+        blocks.append(neighbour_table(explanation.neighbours, plan))
+    return Report(tuple(blocks))
+
+
+def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
+    plan, job = explanation.plan, explanation.job
+    layers = layers_text(plan)
+    facts = [
+        *job_facts(job),
+        ("plan", f"{explanation.number} of {explanation.of}, {status_text(plan)}"),
+        ("degrees", degrees_text(plan.degrees)),
+        ("batch", batch_sentence(plan, job.batch_target_sequences)),
+        ("mbs×acc", batch_text(plan.degrees)),
+        ("recompute", recompute_text(plan)),
+    ]
+    if layers:
+        facts.append(("layers", f"{layers} (stages in order)"))
+    return (*facts, *_result_facts(plan))
+
+
+def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    return (
+        ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
+        ("peak", peak_sentence(plan)),
+    )
+
+
+def peak_sentence(plan: Plan) -> str:
+    """Peak memory against what is there, and how likely it fits."""
+    error = error_share(plan.peak_bytes, plan.peak_interval)
+    limit = f"of {gib(plan.limit_bytes)}"
+    if plan.limit_bytes < plan.usable_bytes:
+        limit += f" allowed, {gib(plan.usable_bytes)} usable"
+    verdict = (
+        f"fits (probability {plan.fit_probability * 100:.0f} %)"
+        if plan.fits
+        else f"DOES NOT FIT: {gib(plan.peak_bytes - plan.limit_bytes)} GiB too much"
+    )
+    return f"{gib(plan.peak_bytes)} GiB ±{error * 100:.0f} % {limit}: {verdict}"
+
+
+def memory_table(explanation: Explanation) -> TableData:
+    """Terms of the heaviest stage's peak."""
+    stage = explanation.plan.stages[explanation.plan.heaviest_stage]
+    return TableData(
+        title=f"Memory of the heaviest stage ({stage.stage}), at the peak of its {stage.phase} phase",
+        columns=(Column("term", "left", wrap=True), Column("GiB"), Column("share")),
+        rows=(
+            *((term.label, gib(term.amount, 2), share(term.share)) for term in explanation.memory),
+            ("peak", gib(stage.peak, 2), share(_total(explanation.memory))),
+        ),
+    )
+
+
+def _total(terms: tuple[Term, ...]) -> float:
+    return sum(term.share for term in terms)
+
+
+def stage_table(explanation: Explanation) -> TableData:
+    """Memory of every stage; equal neighbours share a row."""
+    return TableData(
+        title="Memory by pipeline stage, GiB",
+        columns=(
+            Column("stage", "left"),
+            Column("layers"),
+            Column("in\nflight"),
+            Column("weights"),
+            Column("grads"),
+            Column("optim."),
+            Column("activ."),
+            Column("rest"),
+            Column("peak"),
+            Column("phase", "left"),
+        ),
+        rows=tuple(_stage_row(group) for group in explanation.stages),
+    )
+
+
+def _stage_row(group: StageGroup) -> tuple[str, ...]:
+    stage = group.memory
+    shown = [float(getattr(stage, name)) for name in _STAGE_TERMS]
+    return (
+        number_ranges(group.stages),
+        str(stage.layers),
+        f"{stage.in_flight:.3g}",
+        *(gib(size) for size in shown),
+        gib(stage.peak - sum(shown)),
+        gib(stage.peak),
+        stage.phase,
+    )
+
+
+def time_table(explanation: Explanation) -> TableData:
+    """Terms of the step time."""
+    plan = explanation.plan
+    return TableData(
+        title="Time of one step, on the slowest stage",
+        columns=(Column("term", "left", wrap=True), Column("time"), Column("share")),
+        rows=(
+            *((term.label, seconds(term.amount), share(term.share)) for term in explanation.time),
+            ("step", seconds(plan.step_time_s), share(_total(explanation.time))),
+        ),
+    )
+
+
+def metric_notes(explanation: Explanation) -> tuple[str, ...]:
+    """Every form of MFU, and what error bars rest on."""
+    plan, job = explanation.plan, explanation.job
+    forms = [
+        f"MFU {share(plan.mfu)} (causal attention halved: {share(plan.mfu_causal)})",
+        f"HFU {share(plan.hfu)} (with recomputed FLOP)",
+    ]
+    if job.precision_peak_flop_per_s != job.peak_flop_per_s:
+        forms.append(f"{share(plan.mfu_precision)} of the {job.precision} peak")
+    return (
+        "; ".join(forms) + ".",
+        metric_note(job),
+        error_note((plan,)),
+        f"Memory ±: 80 % interval, from {plan.peak_interval.family}.",
+    )
+
+
+def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
+    """Each neighbour and what became of it."""
+    return TableData(
+        title="Neighbours: one degree changed (what follows from it in brackets)",
+        columns=(
+            Column("change", "left"),
+            Column("step time"),
+            Column("peak GiB"),
+            Column("compared with this plan", "left", wrap=True),
+        ),
+        rows=tuple(_neighbour_row(report, plan) for report in reports),
+    )
+
+
+def _neighbour_row(report: NeighbourReport, plan: Plan) -> tuple[str, ...]:
+    if report.step_time_s is None or report.peak_bytes is None:
+        return (report.change, "", "", f"not legal: {report.text}")
+    return (
+        report.change,
+        seconds(report.step_time_s),
+        gib(report.peak_bytes),
+        neighbour_sentence(report, plan),
+    )
+
+
+def neighbour_sentence(report: NeighbourReport, plan: Plan) -> str:
+    """`12 % slower, exposed TP traffic +0.9 s`, or `needs 84.1 GiB of 79.1`."""
+    pace = _pace_text(report)
+    if report.outcome == "does-not-fit":
+        needed, limit = report.peak_bytes or 0.0, report.limit_bytes or 0.0
+        return f"does not fit: needs {gib(needed)} GiB of {gib(limit)}; {pace}"
+    saved = plan.peak_bytes - (report.peak_bytes or 0.0)
+    if report.outcome != "slower" and saved < 0:
+        return f"{pace}; {gib(-saved)} GiB more"
+    if report.outcome == "slower" and saved > 0:
+        return f"{pace}; {gib(saved)} GiB less"
+    return pace
+
+
+def _pace_text(report: NeighbourReport) -> str:
+    """How much slower per token, and by which term."""
+    if report.outcome == "equal" or report.pace is None:
+        return "equally fast"
+    word = "faster" if report.pace > 0 else "slower"
+    slowdown = abs(1 / (1 + report.pace) - 1)
+    label = TIME_TERMS.get(report.reason or "", "")
+    reason_s = report.reason_s or 0.0
+    sign = "+" if reason_s >= 0 else "-"
+    return f"{share(slowdown)} {word}, {label} {sign}{seconds(abs(reason_s))}"

@@ -1,0 +1,272 @@
+"""Epsilon-constraint search: the fastest plan under each of a ladder of memory limits.
+
+At each rung the shapes are visited in order of their bound at that limit. A shape is skipped once
+its bound cannot beat the best plan by more than TIE; the others get their layout from CP-SAT, and
+the kernel costs what it finds. So for each rung the gap between the best plan and the least bound
+of all layouts of all shapes is known, not hoped for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from constraints.layout import Recomputation
+from constraints.rule import Layout
+from planner.cost import bounds
+from planner.cost import fields as f
+from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.search.arrays import even_layout, kernel_layout, plain_context
+from planner.search.front import Floats
+from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
+from planner.search.terms import layout_context, recomputation, shape_terms
+
+# Plans nearer than this in time are ties: no prediction is that sharp.
+TIE = 0.01
+# Rungs of the memory ladder: each is this share of the one above.
+RUNG = 0.93
+RUNGS = 24
+# Plans slower than this many times the fastest are not looked for.
+SLOWEST = 1.5
+# Layouts solved in one search, at most.
+MOST_SOLVES = 120
+
+Progress = Callable[[str, int, int], None]
+
+_CODES: dict[Recomputation, int] = {
+    "none": bounds.RECOMPUTE_NONE,
+    "all": bounds.RECOMPUTE_ALL,
+    "shared": bounds.RECOMPUTE_SOME,
+    "free": bounds.RECOMPUTE_SOME,
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to search. `time_limit_s` None: MOST_SOLVES alone, which repeats exactly."""
+
+    options: SolverOptions = field(default_factory=SolverOptions)
+    time_limit_s: float | None = None
+    most_solves: int = MOST_SOLVES
+
+
+@dataclass(frozen=True)
+class Point:
+    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes."""
+
+    row: int
+    layout: Layout
+    pace: float
+    peak: float
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The fastest plan found within a memory limit, and the bound that no plan beats."""
+
+    limit_bytes: float
+    point: Point | None
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the pace that a better plan could save at most."""
+        if self.point is None:
+            return 0.0 if np.isinf(self.bound) else 1.0
+        return max(0.0, 1.0 - self.bound / self.point.pace)
+
+
+class Explorer:
+    """Finds the rungs of one job's costed shapes under a memory limit."""
+
+    def __init__(
+        self,
+        cost_model: CostModel,
+        costed: CostedShapes,
+        columns: Columns,
+        limit_bytes: float,
+        effort: Effort,
+        progress: Progress | None = None,
+    ) -> None:
+        self.cost_model = cost_model
+        self.costed = costed
+        self.columns = columns
+        self.limit_bytes = limit_bytes
+        self.effort = effort
+        self.progress = progress or (lambda _what, _done, _total: None)
+        self.solved: list[Point] = []
+        self.solved_rows: set[int] = set()
+        self.solves = 0
+        self.deadline = (
+            None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
+        )
+
+    @cached_property
+    def pace(self) -> Floats:
+        """Pace of every shape in its even layout."""
+        return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
+
+    @cached_property
+    def peak(self) -> Floats:
+        """Peak bytes of every shape in its even layout."""
+        return np.asarray(self.costed.steps[:, f.STEP_PEAK_BYTES])
+
+    @cached_property
+    def recomputations(self) -> tuple[Recomputation, ...]:
+        """Per recompute mode of the job, how many layers may recompute."""
+        job = self.cost_model.job
+        return tuple(recomputation(mode, job.framework) for mode in job.recompute)
+
+    @cached_property
+    def only_even(self) -> np.ndarray:
+        """Shapes that have no other layout than the even one: their cost is exact."""
+        whole = np.array([own in ("none", "all") for own in self.recomputations])
+        split = self.cost_model.job.framework.parallelism.layouts
+        one_block = self.columns["pp"] == 1
+        fixed = one_block | (split in ("even", "greedy"))
+        return np.asarray(fixed & whole[self.columns["recompute"]])
+
+    @cached_property
+    def limits(self) -> Floats:
+        """The memory ladder, from the limit down."""
+        return np.asarray(self.limit_bytes * RUNG ** np.arange(RUNGS))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Shapes whose plain bounds let them matter: light enough, and not far too slow."""
+        steps = self.costed.steps
+        light = steps[:, f.STEP_PEAK_BOUND] <= self.limit_bytes
+        best = self.pace[self.peak <= self.limit_bytes].min(initial=np.inf)
+        quick = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"] <= SLOWEST * best
+        return np.flatnonzero(light & quick)
+
+    @cached_property
+    def bounds(self) -> Floats:
+        """[rows, rungs]: no layout of the shape within the limit has a better pace."""
+        model = self.cost_model
+        codes = np.array([_CODES[own] for own in self.recomputations], dtype=np.float64)
+        rows = self.rows
+        seconds = bounds.bound_shapes(
+            self.costed.shapes[rows],
+            codes[self.columns["recompute"][rows]],
+            self.limits,
+            self.costed.keys,
+            self.costed.costs,
+            model.totals,
+            model.job_inputs,
+            model.framework_inputs,
+            model.gpu_inputs,
+            model.link_inputs,
+        )
+        table = seconds / self.columns["gbs"][rows][:, None]
+        exact = self.only_even[rows]
+        fits = self.peak[rows][:, None] <= self.limits[None, :]
+        even = np.where(fits, self.pace[rows][:, None], np.inf)
+        return np.asarray(np.where(exact[:, None], even, table))
+
+    def explore(self) -> list[Rung]:
+        """The rungs from the limit down, until nothing fits or plans become far too slow."""
+        rungs: list[Rung] = []
+        fastest = np.inf
+        for index in range(RUNGS):
+            self.progress("solving layouts", index, RUNGS)
+            rung = self.climb(index)
+            if rung.point is None or rung.point.pace > SLOWEST * fastest:
+                if not rungs:
+                    rungs.append(rung)
+                break
+            fastest = min(fastest, rung.point.pace)
+            rungs.append(rung)
+        return rungs
+
+    def climb(self, index: int) -> Rung:
+        """The fastest plan at one rung."""
+        limit = float(self.limits[index])
+        best = self._best_known(limit)
+        for position in np.argsort(self.bounds[:, index], kind="stable").tolist():
+            bound = float(self.bounds[position, index])
+            target = np.inf if best is None else best.pace
+            if np.isinf(bound) or bound * (1.0 + TIE) >= target:
+                break
+            if self.only_even[self.rows[position]]:
+                continue
+            if self._exhausted():
+                break
+            point = self._solve(position, index)
+            if point is not None and point.pace < target:
+                best = point
+        lowest = float(self.bounds[:, index].min(initial=np.inf))
+        return Rung(limit, best, lowest)
+
+    def _exhausted(self) -> bool:
+        late = self.deadline is not None and time.perf_counter() > self.deadline
+        return late or self.solves >= self.effort.most_solves
+
+    def _best_known(self, limit: float) -> Point | None:
+        """The fastest of all even layouts and all solved ones within a limit."""
+        points = [own for own in self.solved if own.peak <= limit]
+        fitting = np.where(self.peak <= limit, self.pace, np.inf)
+        row = int(np.argmin(fitting))
+        if np.isfinite(fitting[row]):
+            points.append(self._even_point(row))
+        return min(points, key=lambda own: (own.pace, own.peak, own.row), default=None)
+
+    def _even_point(self, row: int) -> Point:
+        pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
+        mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
+        layout = even_layout(self.cost_model.job.model.layers, pp, vpp, bool(mode.mask))
+        return Point(row, layout, float(self.pace[row]), float(self.peak[row]))
+
+    def _solve(self, position: int, index: int) -> Point | None:
+        """Solve one shape at one rung; what its bound turns out to be holds for lower rungs too."""
+        row = int(self.rows[position])
+        solution = self.solution(row, float(self.limits[index]))
+        self.solves += 1
+        self.solved_rows.add(row)
+        bound = solution.bound_s / float(self.columns["gbs"][row])
+        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
+        if solution.layout is None:
+            return None
+        point = self._cost(row, solution.layout)
+        self.solved.append(point)
+        return point if point.peak <= self.limits[index] else None
+
+    def solution(self, row: int, limit_bytes: float) -> LayoutSolution:
+        """CP-SAT's layout of one shape under a memory limit."""
+        job = self.cost_model.job
+        terms = shape_terms(self.cost_model, self.costed, row)
+        mode = job.recompute[int(self.columns["recompute"][row])]
+        kinds = job.model.kind_indices
+        ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
+        return solve_layout(terms, ctx, self.effort.options)
+
+    def _cost(self, row: int, layout: Layout) -> Point:
+        """The kernel's figures for a layout."""
+        kind = self.recomputations[int(self.columns["recompute"][row])]
+        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, kind)
+        counts = kernel_layout(self.cost_model, layout, ctx)
+        step, _ = self.cost_model.cost_layout(self.costed, row, counts)
+        pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
+        return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]))
+
+    def exact_front_size(self, limit_bytes: float) -> int:
+        """Points on the exact front of everything costed within the limit."""
+        from planner.search.front import front
+
+        pace = np.concatenate([self.pace, [own.pace for own in self.solved]])
+        peak = np.concatenate([self.peak, [own.peak for own in self.solved]])
+        inside = peak <= limit_bytes
+        return len(front(pace[inside], peak[inside]))
+
+    def unable_to_improve(self, rungs: list[Rung]) -> int:
+        """Shapes never solved whose bounds show that they cannot improve any rung."""
+        able = np.zeros(len(self.rows), dtype=np.bool_)
+        for index, rung in enumerate(rungs):
+            target = np.inf if rung.point is None else rung.point.pace
+            able |= self.bounds[:, index] * (1.0 + TIE) < target
+        unresolved = int(able.sum())
+        return len(self.pace) - len(self.solved_rows) - unresolved

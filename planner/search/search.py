@@ -1,0 +1,222 @@
+"""`search`: from a request to a short, proven Pareto front."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planner._version import __version__
+from planner.cost_model import CostedShapes, CostModel
+from planner.device import half_precision
+from planner.errors import UsageError, unknown_name
+from planner.evaluate import job_plan
+from planner.job import Job
+from planner.ops import parameter_count
+from planner.plan import Plan
+from planner.request import Request
+from planner.result import Counts, JobSummary, SearchResult
+from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung
+from planner.search.front import front, thin
+from planner.search.infeasible import nothing_fits
+from planner.search.layout_model import SolverOptions
+from planner.search.shapes import Candidates, legal_candidates
+from planner.uncertainty import fit_probability
+
+# A plan that saves less memory than this share is not shown beside the faster one.
+SAVING = 0.05
+# Plans less likely to fit than this are not shown at all.
+LEAST_FIT_PROBABILITY = 0.5
+
+SORT_KEYS: dict[str, bool] = {
+    "tokens_per_s": True,
+    "tokens_per_s_per_gpu": True,
+    "mfu": True,
+    "fit_probability": True,
+    "step_time_s": False,
+    "peak_bytes": False,
+}
+
+
+@dataclass(frozen=True)
+class CostedJob:
+    """A job with every legal shape costed in its even layout; `seconds`: of the kernel."""
+
+    candidates: Candidates
+    cost_model: CostModel
+    costed: CostedShapes
+    seconds: float
+
+    @property
+    def job(self) -> Job:
+        """The job, on the GPUs that are used."""
+        return self.candidates.job
+
+    def explorer(self, effort: Effort, progress: Progress | None = None) -> Explorer:
+        """Search of this job's layouts within the memory that a recommended plan may use."""
+        return Explorer(
+            self.cost_model,
+            self.costed,
+            self.candidates.columns,
+            recommended_limit_bytes(self.job),
+            effort,
+            progress,
+        )
+
+
+def cost_job(job: Job) -> CostedJob:
+    """Enumerate the legal shapes of a job and cost them. UsageError if there are none."""
+    candidates = legal_candidates(job)
+    cost_model = CostModel(candidates.job)
+    started = time.perf_counter()
+    costed = cost_model.cost_shapes(candidates.columns)
+    return CostedJob(candidates, cost_model, costed, time.perf_counter() - started)
+
+
+def recommended_limit_bytes(job: Job) -> float:
+    """Largest predicted peak within the limit that fits with LEAST_FIT_PROBABILITY or more."""
+    limit = job.hbm_limit_bytes
+    if limit <= 0.0:
+        raise UsageError(
+            f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
+            "are usable on each GPU; give a smaller --hbm-reserve"
+        )
+    if fit_probability(job, limit, limit) >= LEAST_FIT_PROBABILITY:
+        return limit
+    low, high = 0.0, limit
+    while high - low > 1e-6 * limit:
+        middle = 0.5 * (low + high)
+        if fit_probability(job, middle, limit) >= LEAST_FIT_PROBABILITY:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def search(
+    request: Request,
+    *,
+    top: int = 8,
+    sort: str = "tokens_per_s",
+    seed: int = 0,
+    workers: int = 1,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Pareto front of plans, tokens/s against peak memory of a GPU.
+
+    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`,
+    `workers`: of the layout solver; equal values repeat the result exactly unless
+    `time_limit_s` cuts the search short. `progress(what, done, total)` is called as it goes.
+    UsageError if no configuration is legal, NothingFitsError if none fits.
+    """
+    if sort not in SORT_KEYS:
+        raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
+    started = time.perf_counter()
+    costed_job = cost_job(request.resolve())
+    effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
+    explorer = costed_job.explorer(effort, progress)
+    rungs = explorer.explore()
+    points = [rung.point for rung in rungs if rung.point is not None]
+    if not points:
+        raise nothing_fits(request, costed_job, explorer, rungs[0])
+    shown = _short_front(points)
+    plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
+    plans.sort(key=lambda plan: _sort_value(plan, sort))
+    thinned = explorer.exact_front_size(explorer.limit_bytes) - len(plans)
+    return SearchResult(
+        planner_version=__version__,
+        request=request,
+        job=job_summary(costed_job.job, request),
+        counts=_counts(costed_job, explorer, rungs, time.perf_counter() - started),
+        plans=tuple(plans[:top]),
+        proven=all(rung.gap <= TIE for rung in rungs),
+        notes=_notes(costed_job, max(0, thinned), len(plans) - top),
+        rule_counts=dict(costed_job.candidates.report.removed),
+    )
+
+
+def _sort_value(plan: Plan, sort: str) -> float:
+    value = float(getattr(plan, sort))
+    return -value if SORT_KEYS[sort] else value
+
+
+def _short_front(points: list[Point]) -> list[Point]:
+    """Points that none dominates, thinned to those that differ by more than the error bars."""
+    unique = list(dict.fromkeys(points))
+    pace = np.array([own.pace for own in unique])
+    peak = np.array([own.peak for own in unique])
+    kept = thin(pace, peak, front(pace, peak), TIE, SAVING)
+    return [unique[index] for index in kept.tolist()]
+
+
+def _gap(rungs: list[Rung], point: Point) -> float:
+    """What a plan of no more memory could still save: the tightest rung that holds the point."""
+    return min(rung.gap for rung in rungs if rung.point == point)
+
+
+def _plan(costed_job: CostedJob, point: Point, gap: float) -> Plan:
+    return job_plan(
+        costed_job.cost_model,
+        costed_job.costed,
+        point.row,
+        point.layout,
+        costed_job.candidates.columns,
+        "optimal" if gap <= TIE else "feasible",
+        gap,
+    )
+
+
+def _counts(costed_job: CostedJob, explorer: Explorer, rungs: list[Rung], seconds: float) -> Counts:
+    report = costed_job.candidates.report
+    return Counts(
+        considered=report.considered,
+        legal=report.legal,
+        fitting=int((explorer.peak <= costed_job.job.hbm_limit_bytes).sum()),
+        solved=len(explorer.solved_rows),
+        skipped=explorer.unable_to_improve(rungs),
+        seconds=seconds,
+        costing_seconds=costed_job.seconds,
+    )
+
+
+def _notes(costed_job: CostedJob, thinned: int, cut: int) -> tuple[str, ...]:
+    notes = list(costed_job.candidates.notes)
+    if thinned:
+        notes.append(
+            f"{thinned:,} more plans lie on the exact front, within {TIE:.0%} of the time or "
+            f"{SAVING:.0%} of the memory of those found, or far slower"
+        )
+    if cut > 0:
+        notes.append(f"{cut} more plans on the short front; --top shows them")
+    return tuple(notes)
+
+
+def job_summary(job: Job, request: Request) -> JobSummary:
+    """The resolved job in words and totals."""
+    count = parameter_count(job.model)
+    gpu = job.cluster.gpu
+    given = request.resolve().cluster if request is not None else job.cluster
+    values: dict[str, Any] = {
+        "model": job.model.name,
+        "model_alias": job.model_alias,
+        "parameters": count.total,
+        "active_parameters": count.active,
+        "cluster": job.cluster.describe(),
+        "gpu": gpu.name,
+        "num_gpus": given.num_gpus,
+        "used_gpus": job.cluster.num_gpus,
+        "usable_bytes": gpu.hbm_usable_bytes,
+        "limit_bytes": job.hbm_limit_bytes,
+        "peak_flop_per_s": gpu.peak(half_precision(gpu)),
+        "precision_peak_flop_per_s": gpu.peak(job.precision),
+        "framework": job.framework.name,
+        "framework_version": job.framework.version,
+        "precision": job.precision,
+        "optimizer": job.optimizer.name,
+        "seq": job.seq,
+        "batch_target_sequences": job.batch.sequences,
+    }
+    return JobSummary(**values)
