@@ -6,6 +6,7 @@ Typed data only; `planner.report.explain` says how it reads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -132,6 +133,18 @@ def explain(
         assumptions=assumptions(plan, job),
         neighbours=reports,
     )
+
+
+def job_evaluator(job: Job) -> Evaluator:
+    """Costs configurations of a job, whatever limits its request set on the degrees."""
+    from planner.evaluate import evaluate_job
+
+    free = replace(job, limits={})
+
+    def evaluator(degrees: Degrees, recompute: str) -> Plan:
+        return evaluate_job(free, degrees, recompute)
+
+    return evaluator
 
 
 def pick_plan(result: SearchResult, number: int) -> Plan:

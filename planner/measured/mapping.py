@@ -200,7 +200,7 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
 
 def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
-    text = (row.text("recompute") or "none").lower()
+    text = (row.text("recompute") or _usual_recompute(row)).lower()
     if text.startswith("none"):
         return profile.recompute_mode("none")
     if text.startswith("full"):
@@ -218,6 +218,11 @@ def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMod
     if "op" in text or "sac" in text or profile.name == "torchtitan":
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
+
+
+def _usual_recompute(row: MeasuredRow) -> str:
+    """What a framework does unless told: Paxml keeps nothing of a layer, the others everything."""
+    return "full" if "pax" in (row.text("framework") or "").lower() else "none"
 
 
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:

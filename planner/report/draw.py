@@ -18,7 +18,7 @@ from planner.report.tables import Block, Facts, Notes, Report, TableData
 PIPE_COLUMNS = 80
 
 
-def console(stream: TextIO) -> Console:
+def console(stream: TextIO, no_color: bool = False) -> Console:
     """A console that prints texts as they are; colours only on a terminal without NO_COLOR."""
     width = None if stream.isatty() else int(os.environ.get("COLUMNS", "") or PIPE_COLUMNS)
     return Console(
@@ -28,7 +28,7 @@ def console(stream: TextIO) -> Console:
         highlight=False,
         emoji=False,
         legacy_windows=False,
-        no_color=True if os.environ.get("NO_COLOR") else None,
+        no_color=True if no_color else None,
     )
 
 

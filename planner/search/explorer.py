@@ -196,7 +196,7 @@ class Explorer:
                 continue
             if self._exhausted():
                 break
-            point = self._solve(position, index)
+            point = self._solve(position, index, target)
             if point is not None and point.pace < target:
                 best = point
         lowest = float(self.bounds[:, index].min(initial=np.inf))
@@ -212,22 +212,29 @@ class Explorer:
         fitting = np.where(self.peak <= limit, self.pace, np.inf)
         row = int(np.argmin(fitting))
         if np.isfinite(fitting[row]):
-            points.append(self._even_point(row))
+            points.append(self.even_point(row))
         return min(points, key=lambda own: (own.pace, own.peak, own.row), default=None)
 
-    def _even_point(self, row: int) -> Point:
+    def even_point(self, row: int) -> Point:
+        """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
         layout = even_layout(self.cost_model.job.model.layers, pp, vpp, bool(mode.mask))
         return Point(row, layout, float(self.pace[row]), float(self.peak[row]))
 
-    def _solve(self, position: int, index: int) -> Point | None:
-        """Solve one shape at one rung; what its bound turns out to be holds for lower rungs too."""
+    def _solve(self, position: int, index: int, target: float) -> Point | None:
+        """Solve one shape at one rung for a layout that beats `target` by more than a tie.
+
+        What its bound turns out to be holds for lower rungs too.
+        """
         row = int(self.rows[position])
-        solution = self.solution(row, float(self.limits[index]))
+        gbs = float(self.columns["gbs"][row])
+        low = float(self.bounds[position, index]) * gbs
+        within_s = (low, target / (1.0 + TIE) * gbs)
+        solution = self.solution(row, float(self.limits[index]), within_s)
         self.solves += 1
         self.solved_rows.add(row)
-        bound = solution.bound_s / float(self.columns["gbs"][row])
+        bound = solution.bound_s / gbs
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
         if solution.layout is None:
             return None
@@ -235,14 +242,16 @@ class Explorer:
         self.solved.append(point)
         return point if point.peak <= self.limits[index] else None
 
-    def solution(self, row: int, limit_bytes: float) -> LayoutSolution:
+    def solution(
+        self, row: int, limit_bytes: float, within_s: tuple[float, float] = (0.0, np.inf)
+    ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
         job = self.cost_model.job
         terms = shape_terms(self.cost_model, self.costed, row)
         mode = job.recompute[int(self.columns["recompute"][row])]
         kinds = job.model.kind_indices
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
-        return solve_layout(terms, ctx, self.effort.options)
+        return solve_layout(terms, ctx, self.effort.options, within_s)
 
     def _cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""

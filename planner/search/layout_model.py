@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Literal
 
 from constraints.layout import LAYOUT_RULES, LayoutContext, LayoutVariables, make_variables
@@ -26,7 +26,9 @@ Rounding = Callable[[float], int]
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 1.0
 # A layout this near to its bound counts as optimal: the cost model is far less exact.
-GAP_LIMIT = 1e-4
+GAP_LIMIT = 1e-3
+# A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
+ROUNDING = 2e-4
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,17 @@ class LayoutSolution:
 
 
 def solve_layout(
-    terms: ShapeTerms, ctx: LayoutContext, options: SolverOptions | None = None
+    terms: ShapeTerms,
+    ctx: LayoutContext,
+    options: SolverOptions | None = None,
+    within_s: tuple[float, float] = (0.0, inf),
 ) -> LayoutSolution:
-    """The fastest layout of a shape that obeys every layout rule."""
+    """The fastest layout of a shape that obeys every layout rule.
+
+    `within_s`: step times between which an answer is wanted. The lower end is a bound already
+    proven; without a layout faster than the upper end the answer is `infeasible`, with that end
+    as its bound.
+    """
     from ortools.sat.python import cp_model
 
     options = options or SolverOptions()
@@ -64,11 +74,14 @@ def solve_layout(
     for rule in LAYOUT_RULES:
         rule.add(model, variables, ctx)
     objective = _Objective(model, variables, ctx, terms)
-    model.minimize(objective.expression())
+    steps = objective.expression()
+    model.minimize(steps)
+    objective.restrict(steps, within_s)
+    _break_symmetry(model, variables, ctx)
     solver = make_solver(options)
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
-        return LayoutSolution("infeasible", None, float("inf"), 0.0)
+        return LayoutSolution("infeasible", None, within_s[1], 0.0)
     bound_s = objective.seconds(solver.best_objective_bound)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return LayoutSolution("unknown", None, bound_s, 1.0)
@@ -79,6 +92,14 @@ def solve_layout(
         bound_s,
         max(0.0, (value - solver.best_objective_bound) / value),
     )
+
+
+def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
+    """With one kind of layer a stage's chunks are interchangeable: let the larger come first."""
+    if ctx.kind_count > 1 or ctx.layouts != "any":
+        return
+    for block in range(ctx.pp, ctx.blocks):
+        model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 
 
 def make_solver(options: SolverOptions) -> CpSolver:
@@ -132,6 +153,15 @@ class _Objective:
         """Step time of an objective value, constants included."""
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
         return value * self.unit_s / self.terms.vpp + fixed_s
+
+    def restrict(self, steps: LinearExprT, within_s: tuple[float, float]) -> None:
+        """Keep the objective between two step times, rounded outwards."""
+        scale = self.terms.vpp / self.unit_s
+        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
+        low, high = ((seconds - fixed_s) * scale for seconds in within_s)
+        self.model.add(steps >= floor(low * (1.0 - ROUNDING)))
+        if high < inf:
+            self.model.add(steps <= ceil(high))
 
     def expression(self) -> LinearExprT:
         """T·v in units, without the constant terms."""

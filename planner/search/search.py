@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from planner._version import __version__
-from planner.cost_model import CostedShapes, CostModel
 from planner.device import half_precision
-from planner.errors import UsageError, unknown_name
+from planner.errors import unknown_name
 from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.request import Request
 from planner.result import Counts, JobSummary, SearchResult
+from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung
 from planner.search.front import front, thin
 from planner.search.infeasible import nothing_fits
 from planner.search.layout_model import SolverOptions
-from planner.search.shapes import Candidates, legal_candidates
-from planner.uncertainty import fit_probability
 
 # A plan that saves less memory than this share is not shown beside the faster one.
 SAVING = 0.05
-# Plans less likely to fit than this are not shown at all.
-LEAST_FIT_PROBABILITY = 0.5
 
 SORT_KEYS: dict[str, bool] = {
     "tokens_per_s": True,
@@ -38,61 +33,6 @@ SORT_KEYS: dict[str, bool] = {
     "step_time_s": False,
     "peak_bytes": False,
 }
-
-
-@dataclass(frozen=True)
-class CostedJob:
-    """A job with every legal shape costed in its even layout; `seconds`: of the kernel."""
-
-    candidates: Candidates
-    cost_model: CostModel
-    costed: CostedShapes
-    seconds: float
-
-    @property
-    def job(self) -> Job:
-        """The job, on the GPUs that are used."""
-        return self.candidates.job
-
-    def explorer(self, effort: Effort, progress: Progress | None = None) -> Explorer:
-        """Search of this job's layouts within the memory that a recommended plan may use."""
-        return Explorer(
-            self.cost_model,
-            self.costed,
-            self.candidates.columns,
-            recommended_limit_bytes(self.job),
-            effort,
-            progress,
-        )
-
-
-def cost_job(job: Job) -> CostedJob:
-    """Enumerate the legal shapes of a job and cost them. UsageError if there are none."""
-    candidates = legal_candidates(job)
-    cost_model = CostModel(candidates.job)
-    started = time.perf_counter()
-    costed = cost_model.cost_shapes(candidates.columns)
-    return CostedJob(candidates, cost_model, costed, time.perf_counter() - started)
-
-
-def recommended_limit_bytes(job: Job) -> float:
-    """Largest predicted peak within the limit that fits with LEAST_FIT_PROBABILITY or more."""
-    limit = job.hbm_limit_bytes
-    if limit <= 0.0:
-        raise UsageError(
-            f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
-            "are usable on each GPU; give a smaller --hbm-reserve"
-        )
-    if fit_probability(job, limit, limit) >= LEAST_FIT_PROBABILITY:
-        return limit
-    low, high = 0.0, limit
-    while high - low > 1e-6 * limit:
-        middle = 0.5 * (low + high)
-        if fit_probability(job, middle, limit) >= LEAST_FIT_PROBABILITY:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def search(
@@ -121,7 +61,7 @@ def search(
     rungs = explorer.explore()
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points:
-        raise nothing_fits(request, costed_job, explorer, rungs[0])
+        raise nothing_fits(request, costed_job, explorer)
     shown = _short_front(points)
     plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: _sort_value(plan, sort))

@@ -1,0 +1,72 @@
+"""The one place that says which errors a user sees how, and with which exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+import click
+from pydantic import ValidationError
+
+from constraints.context import ConstraintError
+from hardware.errors import HardwareError
+from planner._version import __version__
+from planner.errors import NothingFitsError, UsageError
+
+FAILURE, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+REPORT_TO = "https://github.com/trainplan/trainplan/issues"
+DEBUG_VARIABLE = "PLANNER_DEBUG"
+
+# Options that are spelled differently from the request's fields.
+_OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}
+
+
+class CommandError(click.ClickException):
+    """A message on stderr and an exit status."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def click_error(error: BaseException) -> click.ClickException | None:
+    """How an error is shown; None if it is not one that a user can mend."""
+    match error:
+        case ValidationError():
+            return CommandError(validation_sentences(error), WRONG_INPUT)
+        case UsageError() | HardwareError() | ConstraintError():
+            return CommandError(str(error), WRONG_INPUT)
+        case NothingFitsError():
+            return CommandError(str(error), FAILURE)
+        case KeyboardInterrupt():
+            return CommandError("interrupted; nothing was written", INTERRUPTED)
+        case _:
+            return None
+
+
+def validation_sentences(error: ValidationError) -> str:
+    """Pydantic's findings in the words of the command line."""
+    sentences = []
+    for detail in error.errors(include_url=False):
+        field = str(detail["loc"][0]) if detail["loc"] else ""
+        option = _OPTION_OF_FIELD.get(field, field.replace("_", "-"))
+        text = detail["msg"].removeprefix("Value error, ").lower()
+        sentences.append(f"--{option} {detail['input']!r}: {text}" if option else text)
+    return "; ".join(sentences)
+
+
+def report_unexpected(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Excepthook: a bug of the planner, in three lines; the traceback with --debug."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(kind, error, trace)
+        return
+    lines = (
+        f"Error: the planner failed unexpectedly ({kind.__name__}: {error}).",
+        f"This is a bug in trainplan {__version__}. Please report it at {REPORT_TO}",
+        "with the command and what it prints when run as: planner --debug ...",
+    )
+    sys.stderr.write("\n".join(lines) + "\n")

@@ -1,0 +1,41 @@
+"""Limits as the command line writes them, to the values that a request carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from constraints import DegreeLimit
+from planner.cli.options import LIMITS
+from planner.job import Job
+
+_ZERO_STAGES = range(4)
+
+
+def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]]:
+    """Values of each limited degree.
+
+    Numbers that the user names stay as they are; a range stands for the values in it that a
+    search tries: divisors of the GPUs, of the layers or of the experts, and powers of two.
+    """
+    return {
+        name: _values(options[name], name, job) for name in LIMITS if options[name] is not None
+    }
+
+
+def _values(limit: DegreeLimit, name: str, job: Job) -> tuple[int, ...]:
+    tried = _ZERO_STAGES if name == "zero" else _useful(job)
+    within = {value for value in tried if limit.allows_value(value)}
+    return tuple(sorted(within | {value for value in limit.named if limit.allows_value(value)}))
+
+
+def _useful(job: Job) -> set[int]:
+    gpus, layers = job.cluster.num_gpus, job.model.layers
+    experts = job.model.moe.experts if job.model.moe else 1
+    powers = {1 << power for power in range(gpus.bit_length())}
+    divisors = {
+        value
+        for number in (gpus, layers, layers + 1, layers + 2, experts)
+        for value in range(1, number + 1)
+        if number % value == 0
+    }
+    return powers | divisors

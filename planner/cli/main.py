@@ -1,0 +1,107 @@
+"""The `planner` command: its subcommands by name, loaded when called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from typing import Any, NoReturn, TextIO
+
+import click
+
+from planner._version import __version__
+from planner.cli.errors import click_error, report_unexpected
+
+# Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
+COMMANDS = {
+    "search": "Find the best ways to launch a training run.",
+    "evaluate": "Cost one given configuration, without searching.",
+    "explain": "Show where a plan's memory and time go, and why not its neighbours.",
+    "models": "List the models, or show one.",
+    "hardware": "List GPUs and node shapes, or show one with its sources.",
+    "frameworks": "List the training frameworks, or show one.",
+}
+
+_EPILOG = """\b
+Example:
+  planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json
+  planner explain plans.json 1
+
+Exit status: 0 done, 1 nothing fits or failure, 2 wrong input, 130 interrupted."""
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        """Names in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The subcommand, imported now; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"planner.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with close matches for an unknown name."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(
+                f"unknown command {name!r}.{meant} (commands: {', '.join(COMMANDS)})", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter  # noqa: ARG002
+    ) -> None:
+        """The commands with their lines, importing none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand; errors that a user can mend become click's."""
+        try:
+            return super().invoke(ctx)
+        except (ValueError, LookupError, RuntimeError, KeyboardInterrupt) as error:
+            shown = click_error(error)
+            if shown is None:
+                raise
+            raise shown from error
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="planner", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")
+@click.option("--no-color", is_flag=True, help="No colours on a terminal (also: NO_COLOR=1).")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool, no_color: bool) -> None:
+    """Find how to launch a large-language-model training run: degrees, memory, step time."""
+    ctx.obj = {"debug": debug, "no_color": no_color}
+    if debug:
+        sys.excepthook = sys.__excepthook__
+
+
+def main() -> NoReturn:
+    """Entry point of the installed script."""
+    sys.excepthook = report_unexpected
+    for stream in (sys.stdout, sys.stderr):
+        _tolerate_encoding(stream)
+    cli(prog_name="planner")
+    raise SystemExit(0)
+
+
+def _tolerate_encoding(stream: TextIO) -> None:
+    """On a terminal without UTF-8 print `?` for ± and × instead of failing."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")

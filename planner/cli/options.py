@@ -1,0 +1,204 @@
+"""Options that commands share, and what they become: a `Request`, limits, an output file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import click
+
+from constraints import ConstraintError, DegreeLimit, parse_degree_limit
+from planner.errors import UsageError
+from planner.request import Request, parse_tokens
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Degrees that can be limited in a search, with their help.
+LIMITS = {
+    "tp": "Tensor parallelism: 8, 1,2,4,8, ..8 or 2..",
+    "pp": "Pipeline stages.",
+    "vpp": "Virtual (interleaved) chunks per stage.",
+    "cp": "Context parallelism.",
+    "ep": "Expert parallelism.",
+    "etp": "Tensor parallelism inside experts.",
+    "dp": "Data parallelism.",
+    "zero": "ZeRO stage: 0, 1 (distributed optimizer), 2, 3 (FSDP).",
+    "mbs": "Micro-batch, sequences.",
+}
+
+
+class Tokens(click.ParamType):
+    """A number of tokens: 4M, 4Mi, 4194304."""
+
+    name = "tokens"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number; click's error otherwise."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_tokens(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Limit(click.ParamType):
+    """Allowed values of a degree: `8`, `1,2,4`, `..8`, `2..`."""
+
+    name = "values"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> DegreeLimit:
+        """The limit; click's error otherwise."""
+        if isinstance(value, DegreeLimit):
+            return value
+        degree = (param.name if param else None) or "degree"
+        try:
+            return parse_degree_limit(value, degree)
+        except ConstraintError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _apply(function: Command, decorators: list[Callable[[Command], Command]]) -> Command:
+    """The function under all decorators; the first is listed first in --help."""
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def job_options(function: Command) -> Command:
+    """What is trained, on what, with which framework and batch."""
+    positive = click.IntRange(min=1)
+    return _apply(
+        function,
+        [
+            click.option(
+                "--model",
+                required=True,
+                help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
+            ),
+            click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100."),
+            click.option("--cluster", help="Instead of --gpus: a TOML file that describes it."),
+            click.option(
+                "--gbs-tokens",
+                type=Tokens(),
+                help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20.",
+            ),
+            click.option("--gbs", type=positive, help="Instead: global batch in sequences, exact."),
+            click.option(
+                "--gbs-tolerance",
+                type=click.FloatRange(0, 1, max_open=True),
+                default=0.05,
+                show_default=True,
+                help="Share by which a plan's batch may differ from --gbs-tokens.",
+            ),
+            click.option(
+                "--seq",
+                type=Tokens(),
+                help="Sequence length in tokens. [default: the model's pretraining length]",
+            ),
+            click.option(
+                "--framework",
+                default="megatron-core",
+                show_default=True,
+                help="See: planner frameworks.",
+            ),
+            click.option(
+                "--precision",
+                default="bf16",
+                show_default=True,
+                help="bf16, fp16, fp8, mxfp8, nvfp4: as GPU and framework have them.",
+            ),
+            click.option(
+                "--optimizer",
+                default="adamw",
+                show_default=True,
+                help="adamw, adamw-bf16, adamw-8bit, adafactor, lion, muon, sgd.",
+            ),
+            click.option(
+                "--attention",
+                type=click.Choice(["flash", "eager"]),
+                default="flash",
+                show_default=True,
+                help="Fused attention kernels, or scores kept in memory.",
+            ),
+            click.option("--dropout", is_flag=True, help="The model trains with dropout."),
+            click.option(
+                "--expert-imbalance",
+                type=click.FloatRange(min=1),
+                default=1.0,
+                show_default=True,
+                help="Load of the busiest expert rank over the mean.",
+            ),
+            click.option(
+                "--hbm-reserve",
+                default="0",
+                show_default=True,
+                help="HBM to keep free: a share (0.05, 5%) or a size (4GiB).",
+            ),
+            click.option(
+                "--allow-tp-across-nodes",
+                is_flag=True,
+                help="Let TP groups leave the NVLink domain.",
+            ),
+        ],
+    )
+
+
+def limit_options(function: Command) -> Command:
+    """Limits on the degrees that a search may use."""
+    return _apply(
+        function,
+        [click.option(f"--{name}", type=Limit(), help=text) for name, text in LIMITS.items()],
+    )
+
+
+def output_options(function: Command) -> Command:
+    """Where results go, and in which form."""
+    return _apply(
+        function,
+        [
+            click.option("--json", "as_json", is_flag=True, help="Print the plan file, nothing else."),
+            click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
+            click.option("-o", "--output", help="Write a plan file that later commands read."),
+            click.option("--force", is_flag=True, help="Overwrite the output file."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+        ],
+    )
+
+
+OutputFormat = Literal["text", "json", "csv"]
+
+
+def output_format(as_json: bool, as_csv: bool) -> OutputFormat:
+    """The one format asked for."""
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, not both")
+    return "json" if as_json else "csv" if as_csv else "text"
+
+
+_REQUEST_OPTIONS = (
+    "model",
+    "gpus",
+    "cluster",
+    "gbs_tokens",
+    "gbs",
+    "gbs_tolerance",
+    "seq",
+    "framework",
+    "precision",
+    "optimizer",
+    "attention",
+    "dropout",
+    "expert_imbalance",
+    "hbm_reserve",
+)
+
+
+def build_request(options: dict[str, Any], **more: Any) -> Request:
+    """The request that the shared options make."""
+    fields = {name: options[name] for name in _REQUEST_OPTIONS}
+    return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)

@@ -1,0 +1,47 @@
+"""Printing and writing: reports, JSON and CSV on stdout, plan files on disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from planner.plan_file import refuse_to_overwrite, to_json, write_text
+from planner.report.tables import Report
+from planner.result import SearchResult
+
+
+def check_output(output: str | None, force: bool) -> Path | None:
+    """The file to write, known to be writable; before the search starts."""
+    if output is None:
+        return None
+    path = Path(output).expanduser()
+    refuse_to_overwrite(path, force)
+    return path
+
+
+def write_result(result: SearchResult, path: Path | None) -> None:
+    """Write the plan file, if one was asked for."""
+    if path is not None:
+        write_text(path, to_json(result))
+
+
+def print_json(result: SearchResult) -> None:
+    """The plan file's content on stdout."""
+    click.echo(to_json(result), nl=False)
+
+
+def print_csv(result: SearchResult) -> None:
+    """One row a plan on stdout: SI units, plan numbers as in the table."""
+    frame = result.to_frame()
+    frame.insert(0, "plan", range(1, len(frame) + 1))
+    click.echo(frame.to_csv(index=False), nl=False)
+
+
+def print_report(report: Report) -> None:
+    """A report on stdout, in colour on a terminal."""
+    from planner.report.draw import console, draw
+
+    options = click.get_current_context().obj or {}
+    draw(report, console(sys.stdout, no_color=options.get("no_color", False)))

@@ -1,0 +1,102 @@
+"""`planner search`: the front of plans for a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from planner.cli.limits import limit_values
+from planner.cli.options import (
+    build_request,
+    job_options,
+    limit_options,
+    output_format,
+    output_options,
+)
+from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
+from planner.cli.progress import notice_if_first_run, progress_bar
+
+# What --sort takes -> the field of a plan.
+SORTS = {
+    "tokens_per_s": "tokens_per_s",
+    "mfu": "mfu",
+    "peak": "peak_bytes",
+    "step_time": "step_time_s",
+    "fit": "fit_probability",
+}
+
+
+@click.command(
+    "search",
+    epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
+)
+@job_options
+@click.option(
+    "--recompute", help="Modes to try, comma-separated. [default: those of the framework]"
+)
+@limit_options
+@click.option(
+    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
+)
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the solver."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Threads of the solver.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds for the layout search; what is not proven by then says so.",
+)
+@output_options
+def command(**options: Any) -> None:
+    """Find the best ways to launch a training run.
+
+    Shows the Pareto front: plans of which none is both faster and lighter than another.
+    """
+    style = output_format(options["as_json"], options["as_csv"])
+    output = check_output(options["output"], options["force"])
+    request = build_request(options, recompute=split_names(options["recompute"]))
+    job = request.resolve()
+    if limits := limit_values(options, job):
+        request = request.model_copy(update={"limits": limits})
+    notice_if_first_run(options["quiet"])
+
+    from planner.search.search import search
+
+    with progress_bar(options["quiet"]) as progress:
+        result = search(
+            request,
+            top=options["top"],
+            sort=SORTS[options["sort"]],
+            seed=options["seed"],
+            workers=options["workers"],
+            time_limit_s=options["time_limit"],
+            progress=progress,
+        )
+    write_result(result, output)
+    match style:
+        case "json":
+            print_json(result)
+        case "csv":
+            print_csv(result)
+        case "text":
+            from planner.report.search import search_report
+
+            print_report(search_report(result, None if output is None else str(output)))
+
+
+def split_names(text: str | None) -> tuple[str, ...] | None:
+    """`none,full` as a tuple."""
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,0 +1,90 @@
+"""Plan files: JSON documents of one `SearchResult`, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.errors import UsageError
+from planner.plan import PLAN_FILE_VERSION
+from planner.result import SearchResult
+
+_MADE_BY = "make one with: planner search ... -o plans.json"
+
+
+def refuse_to_overwrite(path: Path, force: bool) -> None:
+    """UsageError if nothing could be written there, before any work is done."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist; create it first")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; --force overwrites it, or give another name to -o")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"the folder {path.parent} is not writable")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(_mode(path))
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """Permissions of the file that is replaced, else those that the umask leaves."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def to_json(result: SearchResult) -> str:
+    """The content of a plan file."""
+    return result.model_dump_json(indent=1) + "\n"
+
+
+def read_plan_file(path: Path) -> SearchResult:
+    """The result in a plan file. UsageError says what is wrong with it."""
+    document = _read_json(path)
+    if not isinstance(document, dict) or "version" not in document:
+        raise UsageError(f"{path} is JSON but not a plan file; {_MADE_BY}")
+    version = document["version"]
+    if version != PLAN_FILE_VERSION:
+        raise UsageError(
+            f"{path} has plan-file version {version!r}; this planner reads version "
+            f"{PLAN_FILE_VERSION}: search again with it"
+        )
+    try:
+        return SearchResult.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path} is not JSON (line {error.lineno}: {error.msg}); {_MADE_BY}"
+        ) from None
