@@ -16,7 +16,11 @@ from constraints.memory import MemoryNumbers, StageMemory
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExprT
+    from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
+
+    # What sums of decision variables are; narrower than the solver's own alias, which admits
+    # every numpy integer.
+    Expression = LinearExpr | int
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
 # How many layers run again in backward: none; all; one count for every block (Megatron's block
@@ -138,11 +142,11 @@ class LayoutVariables:
 
     layers: list[IntVar]
     recomputed: list[IntVar]
-    kind_layers: list[list[LinearExprT]]
-    kind_recomputed: list[list[LinearExprT]]
+    kind_layers: list[list[Expression]]
+    kind_recomputed: list[list[Expression]]
     assumed: dict[str, BoolVarT] | None = field(default=None)
 
-    def stage(self, per_block: list[list[LinearExprT]], stage: int, pp: int) -> list[LinearExprT]:
+    def stage(self, per_block: list[list[Expression]], stage: int, pp: int) -> list[Expression]:
         """Sums by kind over the chunks of a stage."""
         return [sum(chunk) for chunk in zip(*per_block[stage::pp], strict=True)]
 
@@ -161,8 +165,8 @@ def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) ->
     layers = [model.new_int_var(0, ctx.layers, f"layers[{b}]") for b in blocks]
     recomputed = [model.new_int_var(0, ctx.layers, f"recomputed[{b}]") for b in blocks]
     if ctx.kind_count == 1:
-        kind_layers: list[list[LinearExprT]] = [[own] for own in layers]
-        kind_recomputed: list[list[LinearExprT]] = [[own] for own in recomputed]
+        kind_layers: list[list[Expression]] = [[own] for own in layers]
+        kind_recomputed: list[list[Expression]] = [[own] for own in recomputed]
     else:
         starts = _starts(model, layers, ctx)
         kind_layers = _kinds_between(model, starts[:-1], starts[1:], ctx)
@@ -175,7 +179,7 @@ def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) ->
     return LayoutVariables(layers, recomputed, kind_layers, kind_recomputed, assumed)
 
 
-def _position(model: CpModel, expression: LinearExprT, ctx: LayoutContext) -> IntVar:
+def _position(model: CpModel, expression: Expression, ctx: LayoutContext) -> IntVar:
     position = model.new_int_var(0, ctx.layers, "")
     model.add(position == expression)
     return position
@@ -191,7 +195,7 @@ def _starts(model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> list[In
 
 def _kinds_between(
     model: CpModel, starts: list[IntVar], stops: list[IntVar], ctx: LayoutContext
-) -> list[list[LinearExprT]]:
+) -> list[list[Expression]]:
     """Layers of each kind between two positions, by look-up in the prefix counts."""
 
     def before(position: IntVar, kind: int) -> IntVar:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, LinearExprT
+    from ortools.sat.python.cp_model import CpModel
 
-    from constraints.layout import LayoutContext, LayoutVariables
+    from constraints.layout import Expression, LayoutContext, LayoutVariables
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class StageMemory:
 
 def _buffers(
     model: CpModel,
-    layers: list[LinearExprT],
-    again: list[LinearExprT],
+    layers: list[Expression],
+    again: list[Expression],
     stage: int,
     ctx: LayoutContext,
     memory: MemoryNumbers,
-) -> tuple[LinearExprT, LinearExprT]:
+) -> tuple[Expression, Expression]:
     """(working set, gather buffer) of a stage: each the largest among what the stage holds."""
     working = [*zip(layers, memory.working, strict=True)]
     if ctx.recomputation != "none":
@@ -120,8 +120,8 @@ def _buffers(
 
 
 def _largest_present(
-    model: CpModel, candidates: list[tuple[LinearExprT, int]], floor: int, ctx: LayoutContext
-) -> LinearExprT:
+    model: CpModel, candidates: list[tuple[Expression, int]], floor: int, ctx: LayoutContext
+) -> Expression:
     """A variable that is at least `floor` and the size of each candidate with a positive count.
 
     Limits are upper bounds, so the solver keeps it at exactly that maximum.

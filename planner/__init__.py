@@ -38,7 +38,6 @@ _HOMES = {
     "Request": "planner.request",
     "SearchResult": "planner.result",
     "evaluate": "planner.evaluate",
-    "search": "planner.search.search",
 }
 
 
@@ -60,6 +59,8 @@ _demand_own(constraints, hardware)
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
+    if name == "search":
+        return import_module("planner.search")
     if name not in _HOMES:
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from constraints import ConstraintError
-from hardware import cluster_facts, cluster_names, gpu_facts, gpu_names
+from hardware import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
 from planner.errors import UsageError
 from planner.job import Job
 from planner.neighbours import Neighbour, neighbours
 from planner.plan import Degrees, Plan, StageMemory
 from planner.result import JobSummary, SearchResult
+
+if TYPE_CHECKING:
+    from constraints.rule import Layout
+    from planner.cost_model import Columns, CostedShapes, CostModel
 
 Evaluator = Callable[[Degrees, str], Plan]
 Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
@@ -135,16 +139,54 @@ def explain(
     )
 
 
-def job_evaluator(job: Job) -> Evaluator:
-    """Costs configurations of a job, whatever limits its request set on the degrees."""
-    from planner.evaluate import evaluate_job
+def job_evaluator(job: Job, plan: Plan) -> Evaluator:
+    """Costs configurations of a job, whatever limits it sets on the degrees.
 
-    free = replace(job, limits={})
+    Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
+    beside an evaluated one the plan's layout where it can have it, else the even one.
+    """
+    from planner.cost_model import CostModel
+    from planner.evaluate import job_plan
+    from planner.search.shapes import broken_rules, given_columns
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
-        return evaluate_job(free, degrees, recompute)
+        mode = job.framework.recompute_mode(recompute)
+        free = replace(job, limits={}, recompute=(mode,))
+        broken = broken_rules(free, degrees)
+        if broken:
+            raise UsageError("; ".join(broken))
+        cost_model = CostModel(free)
+        columns = given_columns(degrees)
+        costed = cost_model.cost_shapes(columns)
+        layout = _layout(plan, degrees, cost_model, costed, columns)
+        return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
 
     return evaluator
+
+
+def _layout(
+    plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
+) -> Layout:
+    """Layout of a neighbour; see `job_evaluator`."""
+    from constraints.rule import Layout
+    from planner.search.arrays import even_layout
+    from planner.search.explorer import Effort, Explorer
+
+    job = cost_model.job
+    recomputes = bool(job.recompute[0].mask)
+    even = even_layout(job.model.layers, degrees.pp, degrees.vpp, recomputes)
+    if plan.status == "evaluated":
+        own = plan.degrees
+        if (own.pp, own.vpp) != (degrees.pp, degrees.vpp):
+            return even
+        stages = plan.layout.stage_layers(own.pp)
+        again = stages if recomputes else (0,) * own.pp
+        return Layout(own.pp, own.vpp, plan.layout.block_layers, again)
+    limit = job.hbm_limit_bytes
+    explorer = Explorer(cost_model, costed, columns, limit, Effort())
+    if explorer.only_even[0]:
+        return even
+    return explorer.solution(0, limit).layout or even
 
 
 def pick_plan(result: SearchResult, number: int) -> Plan:
@@ -191,7 +233,11 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
     """What the plan, the framework profile and the hardware catalogue take for granted."""
     return (
-        *(Assumption(about="plan", text=text) for text in plan.assumptions),
+        *(
+            Assumption(about="plan", text=text)
+            for text in plan.assumptions
+            if text not in job.framework.assumptions
+        ),
         *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
         *_hardware_assumptions(job),
     )
@@ -204,10 +250,13 @@ def _hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
     if cluster in cluster_names():
         facts += [(cluster, fact) for fact in cluster_facts(cluster)]
     return tuple(
-        Assumption(about=about, text=f"{fact.name} {fact.value:g} {fact.unit}: {fact.note}")
-        for about, fact in facts
-        if fact.assumption
+        Assumption(about=about, text=_fact_text(fact)) for about, fact in facts if fact.assumption
     )
+
+
+def _fact_text(fact: Fact) -> str:
+    unit = "" if fact.unit == "1" else f" {fact.unit}"
+    return f"{fact.name} {fact.value:g}{unit}: {fact.note}"
 
 
 def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[NeighbourReport, ...]:

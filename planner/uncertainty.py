@@ -1,7 +1,7 @@
 """How sure a prediction is: log-normal intervals from residuals on measured runs.
 
 ln(measured / predicted) is taken as normal around zero with the spread of the nearest measured
-family (framework, GPU architecture, inside one scale-up domain or beyond it);
+family (framework, GPU architecture, inside one scale-up domain or beyond it, dense or MoE);
 `planner/literature/residuals.toml` holds the spreads and says how they were fitted.
 """
 
@@ -37,6 +37,7 @@ class Residuals(BaseModel):
     framework: str = ""
     architecture: str = ""
     nodes: str = ""
+    model: str = ""
     spread_log_time: float = Field(0.0, ge=0)
     time_rows: int = Field(0, ge=0)
     spread_log_memory: float = Field(0.0, ge=0)
@@ -60,27 +61,26 @@ class Spread(NamedTuple):
 
 
 @cache
-def _table() -> dict[tuple[str, str, str], Residuals]:
+def _table() -> dict[tuple[str, str, str, str], Residuals]:
     text = files("planner").joinpath("literature/residuals.toml").read_text(encoding="utf-8")
     families = [Residuals.model_validate(entry) for entry in tomllib.loads(text)["family"]]
-    return {(own.framework, own.architecture, own.nodes): own for own in families}
+    return {(own.framework, own.architecture, own.nodes, own.model): own for own in families}
 
 
 def spread_of(job: Job, figure: Figure) -> Spread:
-    """Spread of the narrowest measured family that the job belongs to.
-
-    Searched in turn: framework on this architecture at this scale, framework on this
-    architecture, any framework on this architecture, this framework anywhere, everything.
-    """
+    """Spread of the narrowest measured family that the job belongs to, then of wider ones."""
     name, architecture = job.framework.name, job.cluster.gpu.architecture
     inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
     scale = "one domain" if inside else "several domains"
+    model = "moe" if job.model.moe else "dense"
     for key, words in (
-        ((name, architecture, scale), f"{name} on {architecture}, {scale}"),
-        ((name, architecture, ""), f"{name} on {architecture}, any size"),
-        (("", architecture, ""), f"other frameworks on {architecture}"),
-        ((name, "", ""), f"{name} on other GPUs"),
-        (("", "", ""), "all measured runs: nothing nearer was measured"),
+        ((name, architecture, scale, model), f"{model}, {name} on {architecture}, {scale}"),
+        ((name, architecture, "", model), f"{model}, {name} on {architecture}, any size"),
+        ((name, architecture, "", ""), f"{name} on {architecture}, other models"),
+        (("", architecture, "", model), f"{model}, other frameworks on {architecture}"),
+        (("", architecture, "", ""), f"other frameworks on {architecture}"),
+        ((name, "", "", ""), f"{name} on other GPUs"),
+        (("", "", "", ""), "all measured runs: nothing nearer was measured"),
     ):
         own = _table().get(key)
         if own is not None and own.rows(figure):

@@ -27,7 +27,7 @@ SMALLEST_FAMILY = 5
 # Unit-test sized models whose step is CPU time and logging: no guide to a real run.
 _TIMES_NOT_USED = frozenset({"megatron-ci-golden"})
 # Below this a peak is mostly what libraries allocate, not the model.
-_SMALLEST_PEAK_GIB = 4.0
+_SMALLEST_PEAK_GIB = 8.0
 _QUANTILE = 0.80
 _Z = NormalDist().inv_cdf(0.5 + _QUANTILE / 2)
 
@@ -39,6 +39,7 @@ class Family:
     framework: str = ""
     architecture: str = ""
     nodes: str = ""
+    model: str = ""
 
 
 @dataclass
@@ -63,8 +64,12 @@ def families_of(prediction: Prediction) -> Iterable[Family]:
     job = prediction.mapped.job
     name, architecture = job.framework.name, job.cluster.gpu.architecture
     inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
-    yield Family(name, architecture, "one domain" if inside else "several domains")
+    scale = "one domain" if inside else "several domains"
+    model = "moe" if job.model.moe else "dense"
+    yield Family(name, architecture, scale, model)
+    yield Family(name, architecture, "", model)
     yield Family(name, architecture)
+    yield Family("", architecture, "", model)
     yield Family("", architecture)
     yield Family(name)
     yield Family()
@@ -91,8 +96,8 @@ def render(table: dict[Family, Errors]) -> str:
     """The TOML file."""
     lines = [
         "# How far predictions lie from measurements: spread of ln(measured / predicted) by family",
-        "# (framework, GPU architecture, inside one scale-up domain or beyond). Empty keys pool over",
-        "# all values; the narrowest family that has rows is used.",
+        "# (framework, GPU architecture, inside one scale-up domain or beyond, dense or MoE). Keys",
+        "# that are left out pool over all values; the narrowest family that has rows is used.",
         f"# Written {datetime.now(UTC):%Y-%m-%d} by: python -m planner.calibrate.residual_fit DATA",
         "",
     ]
@@ -101,7 +106,7 @@ def render(table: dict[Family, Errors]) -> str:
         if max(len(errors.time), len(errors.memory)) < SMALLEST_FAMILY:
             continue
         lines += ["[[family]]"]
-        for name in ("framework", "architecture", "nodes"):
+        for name in ("framework", "architecture", "nodes", "model"):
             if value := getattr(family, name):
                 lines.append(f'{name} = "{value}"')
         for name in ("time", "memory"):

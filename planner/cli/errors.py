@@ -10,8 +10,6 @@ from types import TracebackType
 import click
 from pydantic import ValidationError
 
-from constraints.context import ConstraintError
-from hardware.errors import HardwareError
 from planner._version import __version__
 from planner.errors import NothingFitsError, UsageError
 
@@ -33,6 +31,9 @@ class CommandError(click.ClickException):
 
 def click_error(error: BaseException) -> click.ClickException | None:
     """How an error is shown; None if it is not one that a user can mend."""
+    from constraints.context import ConstraintError
+    from hardware.errors import HardwareError
+
     match error:
         case ValidationError():
             return CommandError(validation_sentences(error), WRONG_INPUT)
@@ -41,7 +42,7 @@ def click_error(error: BaseException) -> click.ClickException | None:
         case NothingFitsError():
             return CommandError(str(error), FAILURE)
         case KeyboardInterrupt():
-            return CommandError("interrupted; nothing was written", INTERRUPTED)
+            return CommandError(str(error) or "interrupted; nothing was written", INTERRUPTED)
         case _:
             return None
 

@@ -139,7 +139,9 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
     replica = options["tp"] * options["pp"] * options["cp"]
     gpus = job.cluster.num_gpus
     if gpus % replica:
-        nearest = " or ".join(str(n) for n in (gpus // replica * replica, _above(gpus, replica)) if n)
+        nearest = " or ".join(
+            str(n) for n in (gpus // replica * replica, _above(gpus, replica)) if n
+        )
         raise UsageError(
             f"tp·pp·cp = {options['tp']}·{options['pp']}·{options['cp']} = {replica} does not "
             f"divide {gpus:,} GPUs; give {nearest} GPUs or other degrees"

@@ -29,7 +29,7 @@ def command(plan_file: str, number: int, neighbours: bool, as_json: bool, quiet:
 
     from planner.explain import explain, pick_plan
 
-    pick_plan(result, number)
+    plan = pick_plan(result, number)
     job = result.request.resolve()
     if job.cluster.num_gpus != result.job.used_gpus:
         job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
@@ -38,7 +38,7 @@ def command(plan_file: str, number: int, neighbours: bool, as_json: bool, quiet:
         notice_if_first_run(quiet)
         from planner.explain import job_evaluator
 
-        evaluator = job_evaluator(job)
+        evaluator = job_evaluator(job, plan)
     explanation = explain(result, number, job, evaluator)
     if as_json:
         click.echo(explanation.model_dump_json(indent=1))

@@ -26,7 +26,9 @@ def command(name: str | None) -> None:
     """List GPUs and node shapes, or show NAME: every number with its source."""
     if name is None:
         gpus = [load_gpu(known) for known in gpu_names()]
-        print_report(hardware_report(gpus, [load_cluster_shape(known) for known in cluster_names()]))
+        print_report(
+            hardware_report(gpus, [load_cluster_shape(known) for known in cluster_names()])
+        )
         return
     print_report(_one(name))
 

@@ -17,9 +17,7 @@ def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]
     Numbers that the user names stay as they are; a range stands for the values in it that a
     search tries: divisors of the GPUs, of the layers or of the experts, and powers of two.
     """
-    return {
-        name: _values(options[name], name, job) for name in LIMITS if options[name] is not None
-    }
+    return {name: _values(options[name], name, job) for name in LIMITS if options[name] is not None}
 
 
 def _values(limit: DegreeLimit, name: str, job: Job) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import click
 
 from planner._version import __version__
 from planner.cli.errors import click_error, report_unexpected
+from planner.errors import NothingFitsError
 
 # Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
 COMMANDS = {
@@ -58,7 +59,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(
-        self, ctx: click.Context, formatter: click.HelpFormatter  # noqa: ARG002
+        self,
+        ctx: click.Context,
+        formatter: click.HelpFormatter,  # noqa: ARG002
     ) -> None:
         """The commands with their lines, importing none of them."""
         with formatter.section("Commands"):
@@ -68,7 +71,7 @@ class LazyGroup(click.Group):
         """Run the subcommand; errors that a user can mend become click's."""
         try:
             return super().invoke(ctx)
-        except (ValueError, LookupError, RuntimeError, KeyboardInterrupt) as error:
+        except (ValueError, NothingFitsError, KeyboardInterrupt) as error:
             shown = click_error(error)
             if shown is None:
                 raise

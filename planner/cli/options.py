@@ -32,9 +32,7 @@ class Tokens(click.ParamType):
 
     name = "tokens"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number; click's error otherwise."""
         if isinstance(value, int):
             return value
@@ -161,7 +159,9 @@ def output_options(function: Command) -> Command:
     return _apply(
         function,
         [
-            click.option("--json", "as_json", is_flag=True, help="Print the plan file, nothing else."),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print the plan file, nothing else."
+            ),
             click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
             click.option("-o", "--output", help="Write a plan file that later commands read."),
             click.option("--force", is_flag=True, help="Overwrite the output file."),

@@ -5,8 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 Progress = Callable[[str, int, int], None]
 
@@ -21,26 +26,47 @@ def notice_if_first_run(quiet: bool) -> None:
         )
 
 
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A callback that draws a bar on stderr; None without a terminal or with --quiet."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+class _Watch:
+    """Remembers how far a search is, and draws it if there is a bar."""
 
-    columns = (
+    def __init__(self) -> None:
+        self.state = "starting"
+        self.bars: Bars | None = None
+        self.task: TaskID | None = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.state = f"{what}, {done} of {total}"
+        if self.bars is not None and self.task is not None:
+            self.bars.update(self.task, description=what, completed=done, total=total)
+
+
+@contextmanager
+def watched(quiet: bool) -> Iterator[Progress]:
+    """A progress callback: a bar on a terminal's stderr; says on Ctrl-C how far it came."""
+    watch = _Watch()
+    try:
+        if quiet or not sys.stderr.isatty():
+            yield watch
+        else:
+            with _bars() as watch.bars:
+                watch.task = watch.bars.add_task(watch.state, total=None)
+                yield watch
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted ({watch.state}); nothing was written. --time-limit SECONDS stops "
+            "a search and keeps what it has found"
+        ) from None
+
+
+def _bars() -> Bars:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
     )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("searching", total=None)
-
-        def advance(what: str, done: int, total: int) -> None:
-            bars.update(task, description=what, completed=done, total=total)
-
-        yield advance

@@ -15,7 +15,7 @@ from planner.cli.options import (
     output_options,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
-from planner.cli.progress import notice_if_first_run, progress_bar
+from planner.cli.progress import notice_if_first_run, watched
 
 # What --sort takes -> the field of a plan.
 SORTS = {
@@ -39,9 +39,7 @@ SORTS = {
 @click.option(
     "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
 )
-@click.option(
-    "--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True
-)
+@click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the solver."
 )
@@ -73,7 +71,7 @@ def command(**options: Any) -> None:
 
     from planner.search.search import search
 
-    with progress_bar(options["quiet"]) as progress:
+    with watched(options["quiet"]) as progress:
         result = search(
             request,
             top=options["top"],

@@ -23,7 +23,7 @@ _PROFILES = (
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
     (r"composer|llm-foundry|fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
     (r"deepspeed|gpt-neox", "deepspeed"),
-    (r"pax|maxtext|jax", "megatron-core"),
+    (r"pax|maxtext|jax", "jax-xla"),
 )
 
 _GPUS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.explain import TIME_TERMS, Explanation, NeighbourReport, StageGroup, Term
+from planner.explain import SAME_PACE, TIME_TERMS, Explanation, NeighbourReport, StageGroup, Term
 from planner.plan import Plan
 from planner.report.plans import (
     batch_sentence,
@@ -161,7 +161,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
 def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
     """Each neighbour and what became of it."""
     return TableData(
-        title="Neighbours: one degree changed (what follows from it in brackets)",
+        title="Neighbours: one degree changed (what follows from it in brackets), best layout",
         columns=(
             Column("change", "left"),
             Column("step time"),
@@ -184,11 +184,11 @@ def _neighbour_row(report: NeighbourReport, plan: Plan) -> tuple[str, ...]:
 
 
 def neighbour_sentence(report: NeighbourReport, plan: Plan) -> str:
-    """`12 % slower, exposed TP traffic +0.9 s`, or `needs 84.1 GiB of 79.1`."""
-    pace = _pace_text(report)
+    """`12.1 % slower, TP traffic +0.9 s; 2.1 GiB less`, or `does not fit in 79.1 GiB, ...`."""
     if report.outcome == "does-not-fit":
-        needed, limit = report.peak_bytes or 0.0, report.limit_bytes or 0.0
-        return f"does not fit: needs {gib(needed)} GiB of {gib(limit)}; {pace}"
+        but = " though" if (report.pace or 0.0) > 0 else ""
+        return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"
+    pace = _pace_text(report)
     saved = plan.peak_bytes - (report.peak_bytes or 0.0)
     if report.outcome != "slower" and saved < 0:
         return f"{pace}; {gib(-saved)} GiB more"
@@ -199,11 +199,16 @@ def neighbour_sentence(report: NeighbourReport, plan: Plan) -> str:
 
 def _pace_text(report: NeighbourReport) -> str:
     """How much slower per token, and by which term."""
-    if report.outcome == "equal" or report.pace is None:
+    if report.outcome == "equal":
         return "equally fast"
-    word = "faster" if report.pace > 0 else "slower"
-    slowdown = abs(1 / (1 + report.pace) - 1)
-    label = TIME_TERMS.get(report.reason or "", "")
+    label = TIME_TERMS.get(report.reason or "", "").removeprefix("exposed ")
     reason_s = report.reason_s or 0.0
     sign = "+" if reason_s >= 0 else "-"
-    return f"{share(slowdown)} {word}, {label} {sign}{seconds(abs(reason_s))}"
+    return f"{_slowdown(report)}, {label} {sign}{seconds(abs(reason_s))}"
+
+
+def _slowdown(report: NeighbourReport) -> str:
+    pace = report.pace or 0.0
+    if abs(pace) < SAME_PACE:
+        return "equally fast"
+    return f"{share(abs(1 / (1 + pace) - 1))} {'faster' if pace > 0 else 'slower'}"

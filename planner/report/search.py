@@ -106,7 +106,7 @@ def _front_text(result: SearchResult) -> str:
     if result.proven and not open_plans:
         return f"{count}, proven optimal within the cost model"
     worst = max((plan.gap for plan in open_plans), default=0.0)
-    return f"{count}; not proven: the time limit ran out (gap up to {share(worst)})"
+    return f"{count}; not proven: the search ended with gaps of up to {share(worst)}"
 
 
 def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
@@ -147,18 +147,22 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
     plans, job = result.plans, result.job
     notes = [metric_note(job), error_note(plans)]
     if any(plan.status == "feasible" for plan in plans):
-        gaps = ", ".join(
-            f"plan {number} within {share(plan.gap)}"
-            for number, plan in enumerate(plans, start=1)
-            if plan.status == "feasible"
-        )
-        notes.append(f"Layouts not proven optimal: {gaps}.")
+        notes.append(_gap_note(plans))
     if any(layers_text(plan) or blocks_text(plan) for plan in plans):
         notes.append(
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
         )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
     return (*notes, *job.notes, *result.notes)
+
+
+def _gap_note(plans: Sequence[Plan]) -> str:
+    """Plans that are not proven, and by how much a plan of no more memory might be faster."""
+    gaps = {n: plan.gap for n, plan in enumerate(plans, start=1) if plan.status == "feasible"}
+    low, high = share(min(gaps.values())), share(max(gaps.values()))
+    by = low if low == high else f"{low} to {high}"
+    noun = "plan" if len(gaps) == 1 else "plans"
+    return f"Not proven optimal: {noun} {number_ranges(list(gaps))}; by {by} at most."
 
 
 def metric_note(job: JobSummary) -> str:

@@ -19,7 +19,9 @@ from planner.cost.tables import Array
 from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExprT
+    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
+
+    from constraints.layout import Expression
 
 Rounding = Callable[[float], int]
 
@@ -154,7 +156,7 @@ class _Objective:
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
         return value * self.unit_s / self.terms.vpp + fixed_s
 
-    def restrict(self, steps: LinearExprT, within_s: tuple[float, float]) -> None:
+    def restrict(self, steps: Expression, within_s: tuple[float, float]) -> None:
         """Keep the objective between two step times, rounded outwards."""
         scale = self.terms.vpp / self.unit_s
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
@@ -163,7 +165,7 @@ class _Objective:
         if high < inf:
             self.model.add(steps <= ceil(high))
 
-    def expression(self) -> LinearExprT:
+    def expression(self) -> Expression:
         """T·v in units, without the constant terms."""
         terms = self.terms
         times = [
@@ -184,14 +186,14 @@ class _Objective:
         return rounding(seconds / self.unit_s)
 
     def _weighted(
-        self, counts: Sequence[LinearExprT], seconds: Array, rounding: Rounding
-    ) -> LinearExprT:
+        self, counts: Sequence[Expression], seconds: Array, rounding: Rounding
+    ) -> Expression:
         return sum(
             count * self._units(float(own), rounding)
             for count, own in zip(counts, seconds, strict=True)
         )
 
-    def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> LinearExprT:
+    def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
         """Seconds of a stage in some columns: layers and what is pinned there."""
         terms = self.terms
         constant = float(terms.stage[stage, list(columns)].sum())
@@ -200,18 +202,18 @@ class _Objective:
             self.layers[stage], per_layer, rounding
         )
 
-    def _recompute(self, stage: int, rounding: Rounding) -> LinearExprT:
+    def _recompute(self, stage: int, rounding: Rounding) -> Expression:
         column = self.terms.layer[:, linear.TERM_RECOMPUTE]
         return self._weighted(self.again[stage], column, rounding)
 
-    def _optimizer(self) -> LinearExprT:
+    def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""
         slowest = self._variable()
         for stage in range(self.terms.pp):
             self.model.add(slowest >= self._sum(stage, (linear.TERM_OPTIMIZER,), floor))
         return slowest
 
-    def _traffic(self) -> LinearExprT:
+    def _traffic(self) -> Expression:
         """v times the exposed gradient reduction and weight gathering at the end of the step.
 
         A stage's traffic waits for nobody during the drain of the earlier stages' backward.
@@ -222,7 +224,7 @@ class _Objective:
         if not terms.scalars[bases].any() and not terms.layer[:, columns].any():
             return 0
         exposed = self._variable(terms.vpp)
-        drain: LinearExprT = 0
+        drain: Expression = 0
         for stage in range(terms.pp):
             backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil) + self._recompute(
                 stage, ceil
@@ -239,8 +241,8 @@ class _Objective:
         return exposed
 
     def _exposed(
-        self, stage: int, column: int, base: int, hidden_share: float, room: LinearExprT
-    ) -> LinearExprT:
+        self, stage: int, column: int, base: int, hidden_share: float, room: Expression
+    ) -> Expression:
         """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
         terms = self.terms
         constant = float(terms.scalars[base] + terms.stage[stage, column])
