@@ -8,6 +8,7 @@ family (framework, GPU architecture, inside one scale-up domain or beyond it, de
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from math import exp, log
@@ -68,24 +69,34 @@ def _table() -> dict[tuple[str, str, str, str], Residuals]:
 
 
 def spread_of(job: Job, figure: Figure) -> Spread:
-    """Spread of the narrowest measured family that the job belongs to, then of wider ones."""
-    name, architecture = job.framework.name, job.cluster.gpu.architecture
-    inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
-    scale = "one domain" if inside else "several domains"
-    model = "moe" if job.model.moe else "dense"
-    for key, words in (
-        ((name, architecture, scale, model), f"{model}, {name} on {architecture}, {scale}"),
-        ((name, architecture, "", model), f"{model}, {name} on {architecture}, any size"),
-        ((name, architecture, "", ""), f"{name} on {architecture}, other models"),
-        (("", architecture, "", model), f"{model}, other frameworks on {architecture}"),
-        (("", architecture, "", ""), f"other frameworks on {architecture}"),
-        ((name, "", "", ""), f"{name} on other GPUs"),
-        (("", "", "", ""), "all measured runs: nothing nearer was measured"),
-    ):
+    """Spread of the narrowest measured family that the job belongs to, then of wider ones.
+
+    What a step needs in memory is the framework's doing more than the GPU's, so for memory the
+    same framework on other GPUs is nearer than other frameworks on this one.
+    """
+    for key, words in _families(job, figure):
         own = _table().get(key)
         if own is not None and own.rows(figure):
             return Spread(own.spread(figure), f"{own.rows(figure)} runs, {words}")
     raise LookupError(f"literature/residuals.toml has no pooled family for {figure}")
+
+
+def _families(job: Job, figure: Figure) -> Iterator[tuple[tuple[str, str, str, str], str]]:
+    """Keys of the families of a job from the nearest on, each with its words."""
+    name, architecture = job.framework.name, job.cluster.gpu.architecture
+    inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
+    scale = "one domain" if inside else "several domains"
+    model = "moe" if job.model.moe else "dense"
+    yield (name, architecture, scale, model), f"{model}, {name} on {architecture}, {scale}"
+    yield (name, architecture, "", model), f"{model}, {name} on {architecture}, any size"
+    if figure == "memory":
+        yield (name, "", "", model), f"{model}, {name} on other GPUs"
+    yield (name, architecture, "", ""), f"{name} on {architecture}, other models"
+    yield ("", architecture, "", model), f"{model}, other frameworks on {architecture}"
+    yield ("", architecture, "", ""), f"other frameworks on {architecture}"
+    yield (name, "", "", model), f"{model}, {name} on other GPUs"
+    yield (name, "", "", ""), f"{name} on other GPUs"
+    yield ("", "", "", ""), "all measured runs: nothing nearer was measured"
 
 
 def step_time_interval(job: Job, step_time_s: float) -> Interval:

@@ -71,6 +71,7 @@ def families_of(prediction: Prediction) -> Iterable[Family]:
     yield Family(name, architecture)
     yield Family("", architecture, "", model)
     yield Family("", architecture)
+    yield Family(name, "", "", model)
     yield Family(name)
     yield Family()
 

@@ -21,12 +21,22 @@ DEBUG_VARIABLE = "PLANNER_DEBUG"
 _OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}
 
 
-class CommandError(click.ClickException):
-    """A message on stderr and an exit status."""
+class Failure(click.ClickException):
+    """The planner worked, and the answer is no."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = FAILURE
+
+
+class WrongInput(click.ClickException):
+    """Something that the user gave is at fault."""
+
+    exit_code = WRONG_INPUT
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C."""
+
+    exit_code = INTERRUPTED
 
 
 def click_error(error: BaseException) -> click.ClickException | None:
@@ -36,13 +46,13 @@ def click_error(error: BaseException) -> click.ClickException | None:
 
     match error:
         case ValidationError():
-            return CommandError(validation_sentences(error), WRONG_INPUT)
+            return WrongInput(validation_sentences(error))
         case UsageError() | HardwareError() | ConstraintError():
-            return CommandError(str(error), WRONG_INPUT)
+            return WrongInput(str(error))
         case NothingFitsError():
-            return CommandError(str(error), FAILURE)
+            return Failure(str(error))
         case KeyboardInterrupt():
-            return CommandError(str(error) or "interrupted; nothing was written", INTERRUPTED)
+            return Interrupted(str(error) or "interrupted; nothing was written")
         case _:
             return None
 

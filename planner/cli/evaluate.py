@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from planner.cli.errors import FAILURE
 from planner.cli.options import build_request, job_options, output_format, output_options
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run
@@ -20,24 +21,20 @@ _DEGREE = click.IntRange(min=1)
 _LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
 
 
-class Layers(click.ParamType):
-    """Numbers of layers in pipeline order: `19,20,20,21`, or `4,5x14,4`."""
-
-    name = "layers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """The numbers; click's error otherwise."""
-        if isinstance(value, tuple):
-            return value
-        numbers: list[int] = []
-        for item in str(value).split(","):
-            match = _LENGTHS.match(item.strip())
-            if match is None:
-                self.fail(f"{item!r}: write numbers of layers: 19,20,20,21 or 4,5x14,4", param, ctx)
-            numbers += [int(match[1])] * int(match[2] or 1)
-        return tuple(numbers)
+def _layers(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Callback: numbers of layers in pipeline order, as 19,20,20,21 or 4,5x14,4."""
+    if value is None:
+        return None
+    numbers: list[int] = []
+    for item in value.split(","):
+        match = _LENGTHS.match(item.strip())
+        if match is None:
+            hint = f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4"
+            raise click.BadParameter(hint, ctx, param)
+        numbers += [int(match[1])] * int(match[2] or 1)
+    return tuple(numbers)
 
 
 @click.command(
@@ -68,18 +65,19 @@ class Layers(click.ParamType):
 )
 @click.option(
     "--layers-per-stage",
-    type=Layers(),
+    metavar="LAYERS",
+    callback=_layers,
     help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or 4,5x14,4.",
 )
 @click.option("--recompute", default="none", show_default=True, help="Recompute mode.")
 @click.option(
     "--recompute-layers",
-    type=Layers(),
+    metavar="LAYERS",
+    callback=_layers,
     help="Layers of each stage that recompute. [default: all]",
 )
 @output_options
-@click.pass_context
-def command(ctx: click.Context, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Cost one given configuration, without searching.
 
     Exit status 1 if it does not fit.
@@ -110,7 +108,7 @@ def command(ctx: click.Context, **options: Any) -> None:
             from planner.report.explain import explanation_report
 
             print_report(explanation_report(explain(result, 1, request.resolve())))
-    ctx.exit(0 if plan.fits else 1)
+    click.get_current_context().exit(0 if plan.fits else FAILURE)
 
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:

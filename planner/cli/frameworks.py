@@ -12,7 +12,7 @@ from planner.cli.output import print_report
 def command(name: str | None) -> None:
     """List the training frameworks, or show NAME: degrees, recompute modes, assumptions."""
     from planner.frameworks import framework_names, load_framework
-    from planner.report.catalog import framework_report, frameworks_report
+    from planner.report.frameworks import framework_report, frameworks_report
 
     if name is None:
         print_report(frameworks_report([load_framework(known) for known in framework_names()]))

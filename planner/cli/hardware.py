@@ -16,7 +16,7 @@ from hardware import (
     load_sources,
 )
 from planner.cli.output import print_report
-from planner.report.catalog import facts_report, hardware_report
+from planner.report.hardware import facts_report, hardware_report
 from planner.report.tables import Report
 
 

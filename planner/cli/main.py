@@ -60,8 +60,8 @@ class LazyGroup(click.Group):
 
     def format_commands(
         self,
-        ctx: click.Context,
-        formatter: click.HelpFormatter,  # noqa: ARG002
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
     ) -> None:
         """The commands with their lines, importing none of them."""
         with formatter.section("Commands"):

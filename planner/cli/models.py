@@ -13,7 +13,7 @@ def command(name: str | None) -> None:
     """List the models, or show NAME (also an alias, or a path to config.json or .toml)."""
     from planner.models.catalog import load_model, model_names
     from planner.ops import parameter_count
-    from planner.report.catalog import model_report, models_report
+    from planner.report.models import model_report, models_report
 
     if name is None:
         models = [load_model(known) for known in model_names()]

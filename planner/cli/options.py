@@ -27,37 +27,24 @@ LIMITS = {
 }
 
 
-class Tokens(click.ParamType):
-    """A number of tokens: 4M, 4Mi, 4194304."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; click's error otherwise."""
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_tokens(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
+def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback: a number of tokens, as 4M, 4Mi or 4194304."""
+    if value is None:
+        return None
+    try:
+        return parse_tokens(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
-class Limit(click.ParamType):
-    """Allowed values of a degree: `8`, `1,2,4`, `..8`, `2..`."""
-
-    name = "values"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> DegreeLimit:
-        """The limit; click's error otherwise."""
-        if isinstance(value, DegreeLimit):
-            return value
-        degree = (param.name if param else None) or "degree"
-        try:
-            return parse_degree_limit(value, degree)
-        except ConstraintError as error:
-            self.fail(str(error), param, ctx)
+def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> DegreeLimit | None:
+    """Callback: allowed values of a degree, as 8, 1,2,4, ..8 or 2.. ."""
+    if value is None:
+        return None
+    try:
+        return parse_degree_limit(value, param.name or "")
+    except ConstraintError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def _apply(function: Command, decorators: list[Callable[[Command], Command]]) -> Command:
@@ -82,7 +69,8 @@ def job_options(function: Command) -> Command:
             click.option("--cluster", help="Instead of --gpus: a TOML file that describes it."),
             click.option(
                 "--gbs-tokens",
-                type=Tokens(),
+                metavar="TOKENS",
+                callback=_tokens,
                 help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20.",
             ),
             click.option("--gbs", type=positive, help="Instead: global batch in sequences, exact."),
@@ -95,7 +83,8 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--seq",
-                type=Tokens(),
+                metavar="TOKENS",
+                callback=_tokens,
                 help="Sequence length in tokens. [default: the model's pretraining length]",
             ),
             click.option(
@@ -150,7 +139,10 @@ def limit_options(function: Command) -> Command:
     """Limits on the degrees that a search may use."""
     return _apply(
         function,
-        [click.option(f"--{name}", type=Limit(), help=text) for name, text in LIMITS.items()],
+        [
+            click.option(f"--{name}", metavar="VALUES", callback=_limit, help=text)
+            for name, text in LIMITS.items()
+        ],
     )
 
 

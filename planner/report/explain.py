@@ -81,7 +81,7 @@ def memory_table(explanation: Explanation) -> TableData:
     """Terms of the heaviest stage's peak."""
     stage = explanation.plan.stages[explanation.plan.heaviest_stage]
     return TableData(
-        title=f"Memory of the heaviest stage ({stage.stage}), at the peak of its {stage.phase} phase",
+        title=f"Memory of the heaviest stage ({stage.stage}), at its peak ({stage.phase})",
         columns=(Column("term", "left", wrap=True), Column("GiB"), Column("share")),
         rows=(
             *((term.label, gib(term.amount, 2), share(term.share)) for term in explanation.memory),
@@ -168,37 +168,29 @@ def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableDa
             Column("peak GiB"),
             Column("compared with this plan", "left", wrap=True),
         ),
-        rows=tuple(_neighbour_row(report, plan) for report in reports),
+        rows=(
+            ("this plan", seconds(plan.step_time_s), gib(plan.peak_bytes), ""),
+            *(_neighbour_row(report) for report in reports),
+        ),
     )
 
 
-def _neighbour_row(report: NeighbourReport, plan: Plan) -> tuple[str, ...]:
+def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
     if report.step_time_s is None or report.peak_bytes is None:
         return (report.change, "", "", f"not legal: {report.text}")
     return (
         report.change,
         seconds(report.step_time_s),
         gib(report.peak_bytes),
-        neighbour_sentence(report, plan),
+        neighbour_sentence(report),
     )
 
 
-def neighbour_sentence(report: NeighbourReport, plan: Plan) -> str:
-    """`12.1 % slower, TP traffic +0.9 s; 2.1 GiB less`, or `does not fit in 79.1 GiB, ...`."""
+def neighbour_sentence(report: NeighbourReport) -> str:
+    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
     if report.outcome == "does-not-fit":
         but = " though" if (report.pace or 0.0) > 0 else ""
         return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"
-    pace = _pace_text(report)
-    saved = plan.peak_bytes - (report.peak_bytes or 0.0)
-    if report.outcome != "slower" and saved < 0:
-        return f"{pace}; {gib(-saved)} GiB more"
-    if report.outcome == "slower" and saved > 0:
-        return f"{pace}; {gib(saved)} GiB less"
-    return pace
-
-
-def _pace_text(report: NeighbourReport) -> str:
-    """How much slower per token, and by which term."""
     if report.outcome == "equal":
         return "equally fast"
     label = TIME_TERMS.get(report.reason or "", "").removeprefix("exposed ")

@@ -1,0 +1,98 @@
+"""What `planner frameworks` shows: the list, and one profile with its assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.frameworks import FrameworkProfile
+from planner.report.tables import Column, Facts, Notes, Report, TableData
+
+_PARTS = {
+    "parallelism": "Parallelism",
+    "saved": "Bytes per element kept for backward",
+    "state": "Weights, gradients and optimizer",
+    "overlap": "Share of traffic that may hide behind compute",
+    "outside": "Memory outside tensors",
+}
+
+
+def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Report:
+    """The list of framework profiles."""
+    columns = (
+        Column("framework", "left"),
+        Column("version", "left"),
+        Column("degrees", "left", wrap=True),
+        Column("ZeRO", "left"),
+        Column("precisions", "left", wrap=True),
+    )
+    rows = tuple(
+        (
+            profile.name,
+            profile.version,
+            " ".join(offered_degrees(profile)),
+            ", ".join(str(stage) for stage in sorted(profile.parallelism.zero_stages)),
+            " ".join(profile.precisions),
+        )
+        for profile in profiles
+    )
+    return Report((TableData(columns, rows), Notes(("    planner frameworks megatron-core",))))
+
+
+def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
+    """Degrees beside dp that the framework has."""
+    rules = profile.parallelism
+    offered = {
+        "tp": rules.tensor,
+        "pp": rules.pipeline,
+        "vpp": rules.interleaved,
+        "cp": rules.context,
+        "ep": rules.expert,
+        "etp": rules.expert_tensor,
+    }
+    return tuple(name for name, has in offered.items() if has)
+
+
+def framework_report(profile: FrameworkProfile) -> Report:
+    """One profile: what it expresses, keeps and overlaps, its recompute modes and sources."""
+    columns = (
+        Column("--recompute", "left"),
+        Column("tried", "left"),
+        Column("flags there", "left", wrap=True),
+    )
+    modes = tuple(
+        (mode.name, "yes" if mode.searched else "if asked", mode.flags or "-")
+        for mode in profile.recompute
+    )
+    return Report(
+        (
+            Facts(
+                (
+                    ("framework", f"{profile.name} {profile.version}"),
+                    ("what", profile.summary),
+                    ("degrees", " ".join(("dp", *offered_degrees(profile)))),
+                    ("precisions", ", ".join(profile.precisions)),
+                )
+            ),
+            TableData(columns, modes, "Recompute modes"),
+            *(_settings(profile, part, title) for part, title in _PARTS.items()),
+            Notes(profile.assumptions, "Assumed"),
+            Notes(profile.sources, "Sources"),
+        )
+    )
+
+
+def _settings(profile: FrameworkProfile, part: str, title: str) -> Facts:
+    settings = getattr(profile, part).model_dump(mode="json")
+    return Facts(tuple((name, _setting(value)) for name, value in settings.items()), title)
+
+
+def _setting(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(str(item) for item in value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)

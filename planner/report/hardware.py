@@ -1,0 +1,144 @@
+"""What `planner hardware` shows: GPUs and node shapes, and one of them with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hardware import ClusterShape, Fact, Gpu, Price, Source
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import gib
+
+ASSUMED = "ASSUMED"
+_ABSENT = "-"
+
+
+def hardware_report(gpus: Sequence[Gpu], shapes: Sequence[ClusterShape]) -> Report:
+    """GPUs and node shapes."""
+    return Report(
+        (
+            _gpu_table(gpus),
+            _shape_table(shapes),
+            Notes(
+                (
+                    "TFLOP/s are dense (no sparsity). HBM: what torch reports as total memory. "
+                    "Links are per GPU and direction.",
+                    "Every number with its source:",
+                    "    planner hardware H100",
+                    "    planner hardware dgx-h100",
+                )
+            ),
+        )
+    )
+
+
+def _gpu_table(gpus: Sequence[Gpu]) -> TableData:
+    columns = (
+        Column("GPU", "left"),
+        Column("16-bit\nTFLOP/s"),
+        Column("fp8\nTFLOP/s"),
+        Column("HBM\nGiB"),
+        Column("HBM\nTB/s"),
+        Column("link\nGB/s"),
+        Column("domain\nGPUs"),
+        Column("TDP\nW"),
+    )
+    return TableData(columns, tuple(_gpu_row(gpu) for gpu in gpus), "GPUs")
+
+
+def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+    peaks = gpu.peak_flop_per_s
+    return (
+        gpu.name,
+        _tera(peaks.get("bf16", peaks.get("fp16"))),
+        _tera(peaks.get("fp8")),
+        gib(gpu.hbm_usable_bytes),
+        f"{gpu.hbm_bytes_per_s / 1e12:.2f}",
+        f"{gpu.scale_up_bytes_per_s_per_gpu_per_direction / 1e9:,.0f}",
+        str(gpu.scale_up_domain_gpus),
+        f"{gpu.tdp_w:,.0f}",
+    )
+
+
+def _tera(rate: float | None) -> str:
+    return _ABSENT if rate is None else f"{rate / 1e12:,.0f}"
+
+
+def _shape_table(shapes: Sequence[ClusterShape]) -> TableData:
+    columns = (
+        Column("node shape", "left"),
+        Column("node", "left"),
+        Column("domain\nGPUs"),
+        Column("NICs", "left"),
+        Column("fabric", "left"),
+    )
+    return TableData(columns, tuple(_shape_row(shape) for shape in shapes), "Node shapes")
+
+
+def _shape_row(shape: ClusterShape) -> tuple[str, ...]:
+    nics = shape.nics_per_node.value
+    return (
+        shape.name,
+        f"{shape.gpus_per_node.value:g}×{shape.gpu}",
+        f"{shape.scale_up_domain.value:g}",
+        f"{nics:g}×{shape.nic_rate.value:g} {shape.nic_rate.unit}" if nics else _ABSENT,
+        shape.fabric,
+    )
+
+
+def facts_report(
+    title: Sequence[tuple[str, str]],
+    facts: Sequence[Fact],
+    sources: Mapping[str, Source],
+    prices: Sequence[Price] = (),
+) -> Report:
+    """One GPU or node shape: each number with unit and source; assumptions are marked."""
+    columns = (
+        Column("number", "left"),
+        Column("value"),
+        Column("unit", "left"),
+        Column("source", "left", wrap=True),
+    )
+    rows = tuple((fact.name, f"{fact.value:g}", _unit(fact), _origin(fact)) for fact in facts)
+    blocks: list[Block] = [Facts(tuple(title)), TableData(columns, rows)]
+    if prices:
+        blocks.append(_price_table(prices))
+    blocks.append(Facts(_bibliography(facts, prices, sources), "Sources"))
+    return Report(tuple(blocks))
+
+
+def _unit(fact: Fact) -> str:
+    return "" if fact.unit == "1" else fact.unit
+
+
+def _origin(fact: Fact) -> str:
+    origin = ASSUMED if fact.assumption else fact.source
+    return f"{origin}: {fact.note}" if fact.note else origin
+
+
+def _price_table(prices: Sequence[Price]) -> TableData:
+    columns = (
+        Column("provider", "left"),
+        Column("kind", "left"),
+        Column("USD per\nGPU hour"),
+        Column("date", "left"),
+        Column("source", "left", wrap=True),
+    )
+    rows = tuple(
+        (p.provider, p.kind, f"{p.usd_per_gpu_hour:.2f}", p.date or "unknown", p.source)
+        for p in prices
+    )
+    return TableData(columns, rows, "List prices")
+
+
+def _bibliography(
+    facts: Sequence[Fact], prices: Sequence[Price], sources: Mapping[str, Source]
+) -> tuple[tuple[str, str], ...]:
+    cited = dict.fromkeys(
+        [fact.source for fact in facts if not fact.assumption] + [price.source for price in prices]
+    )
+    return tuple((key, _citation(sources[key])) for key in cited if key in sources)
+
+
+def _citation(source: Source) -> str:
+    accessed = f"accessed {source.accessed}" if source.accessed else ""
+    return ", ".join(part for part in (source.title, source.url, accessed) if part)

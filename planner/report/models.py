@@ -1,0 +1,149 @@
+"""What `planner models` shows: the list, and one model with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from planner.models.catalog import ResolvedModel
+from planner.ops import ParameterCount, flop_per_token
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import plural, short_count
+from planner.specs import ModelSpec
+
+_BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias")
+
+
+def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:
+    """The list of models."""
+    columns = (
+        Column("model", "left"),
+        Column("parameters"),
+        Column("active"),
+        Column("layers"),
+        Column("hidden"),
+        Column("heads"),
+        Column("kv"),
+        Column("experts"),
+        Column("seq"),
+    )
+    rows = tuple(_model_row(model.spec, count) for model, count in entries)
+    return Report(
+        (
+            TableData(columns, rows),
+            Notes(
+                (
+                    f"{plural(len(rows), 'model')}; seq is the pretraining length in tokens. "
+                    "Also taken: aliases such as 70b, Hugging Face names, and paths to a "
+                    "config.json or a model .toml.",
+                    "    planner models llama-3-70b",
+                )
+            ),
+        )
+    )
+
+
+def _model_row(spec: ModelSpec, count: ParameterCount) -> tuple[str, ...]:
+    return (
+        spec.name,
+        short_count(count.total),
+        short_count(count.active) if count.active != count.total else "",
+        str(spec.layers),
+        f"{spec.hidden:,}",
+        str(spec.heads),
+        "MLA" if spec.mla else str(spec.kv_heads),
+        str(spec.moe.experts) if spec.moe else "",
+        f"{spec.pretraining_seq:,}",
+    )
+
+
+def model_report(model: ResolvedModel, count: ParameterCount) -> Report:
+    """One model: shape, exact parameters, sources."""
+    spec = model.spec
+    blocks: list[Block] = [
+        Facts((*_model_identity(model), *_model_counts(spec, count))),
+        Facts(tuple(model_shape(spec).items()), "Shape"),
+    ]
+    if model.notes:
+        blocks.append(Notes(model.notes, "Notes"))
+    return Report(tuple(blocks))
+
+
+def _model_identity(model: ResolvedModel) -> tuple[tuple[str, str], ...]:
+    alias = f" ({model.asked} is {model.name})" if model.alias_of else ""
+    rows = [("model", model.name + alias)]
+    if model.hf_name:
+        rows.append(("Hugging Face", model.hf_name))
+    if model.source:
+        rows.append(("source", model.source))
+    return tuple(rows)
+
+
+def _model_counts(spec: ModelSpec, count: ParameterCount) -> tuple[tuple[str, str], ...]:
+    rows = [("parameters", f"{count.total:,} ({short_count(count.total)})")]
+    if count.active != count.total:
+        rows.append(("active", f"{count.active:,} ({short_count(count.active)}) per token"))
+    if count.mtp:
+        rows.append(("MTP", f"{count.mtp:,} more in multi-token-prediction layers"))
+    full = flop_per_token(spec, spec.pretraining_seq)
+    causal = flop_per_token(spec, spec.pretraining_seq, causal=True)
+    rows.append(
+        (
+            "FLOP",
+            f"{full / 1e9:,.1f} GFLOP per trained token at sequence {spec.pretraining_seq:,} "
+            f"({causal / 1e9:,.1f} with causal attention halved)",
+        )
+    )
+    return tuple(rows)
+
+
+def model_shape(spec: ModelSpec) -> dict[str, str]:
+    """The fields of a model's shape in words."""
+    shape = {
+        "layers": _layers_words(spec),
+        "hidden": f"{spec.hidden:,}",
+        "attention": _attention_words(spec),
+        "FFN": _ffn_words(spec),
+        "vocabulary": f"{spec.vocab:,}{', tied' if spec.tied_embeddings else ', not tied'}",
+        "positions": f"{spec.position}, up to {spec.max_positions:,}",
+        "norm": f"{spec.norm}, {spec.block}",
+        "pretrained at": f"{spec.pretraining_seq:,} tokens (--seq changes it)",
+    }
+    biases = [name for name in _BIASES if getattr(spec, name)]
+    if biases:
+        shape["biases"] = ", ".join(biases)
+    return shape
+
+
+def _layers_words(spec: ModelSpec) -> str:
+    runs = [(kind, len(list(run))) for kind, run in groupby(spec.kind_sequence)]
+    if len(runs) == 1:
+        return str(spec.layers)
+    counts = {kind: spec.kind_sequence.count(kind) for kind in spec.kinds}
+    kinds = ", ".join(f"{count} {kind.attention}/{kind.ffn}" for kind, count in counts.items())
+    return f"{spec.layers}: {kinds}"
+
+
+def _attention_words(spec: ModelSpec) -> str:
+    if spec.mla:
+        mla = spec.mla
+        return (
+            f"MLA, {spec.heads} heads of {mla.qk_nope_head_dim}+{mla.qk_rope_head_dim} "
+            f"(values {mla.v_head_dim}), ranks {mla.q_lora_rank or 'none'} and {mla.kv_lora_rank}"
+        )
+    kinds = {1: "MQA", spec.heads: "MHA"}
+    kind = kinds.get(spec.kv_heads, "GQA")
+    window = f", window {spec.sliding_window:,}" if spec.sliding_window else ""
+    norm = "" if spec.qk_norm == "none" else f", qk-norm ({spec.qk_norm})"
+    return f"{kind}, {spec.heads} heads of {spec.head_dim}, {spec.kv_heads} kv heads{window}{norm}"
+
+
+def _ffn_words(spec: ModelSpec) -> str:
+    gated = "gated " if spec.gated else ""
+    parts = [f"{gated}{spec.activation}"]
+    if any(kind.ffn == "dense" for kind in spec.kinds):
+        parts.append(f"width {spec.ffn:,}")
+    if moe := spec.moe:
+        shared = f", shared {moe.shared_ffn:,}" if moe.shared_ffn else ""
+        parts.append(f"{moe.experts} experts of {moe.ffn:,}, top {moe.top_k}{shared}")
+    return ", ".join(parts)
