@@ -41,7 +41,9 @@ class CostedShapes:
 
     def piece_costs(self, row: int) -> Array:
         """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
-        return self.costs[int(self.shapes[row, f.SHAPE_KEY])]
+        key = int(self.shapes[row, f.SHAPE_KEY])
+        own: Array = self.costs[key]
+        return own
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class TimeTerms(_Frozen):
     @property
     def total_s(self) -> float:
         """Sum of the terms: the step time."""
-        return sum(self.model_dump().values())
+        return float(sum(self.model_dump().values()))
 
 
 class StageMemory(_Frozen):

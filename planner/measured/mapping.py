@@ -71,12 +71,11 @@ class MappedRow:
 def map_row(row: MeasuredRow) -> MappedRow:
     """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
     model = model_of(row)
-    profile, assumed = _profile(row)
     cluster = _cluster(row)
+    precision = _precision(row, cluster)
+    profile, assumed = _profile(row, precision)
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
-    precision = _precision(row, cluster)
-    profile = _with_precision(profile, precision)
     eager = _is_eager(row, profile)
     job = Job(
         model=model,
@@ -94,44 +93,37 @@ def map_row(row: MeasuredRow) -> MappedRow:
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed)
 
 
-def _profile(row: MeasuredRow) -> tuple[FrameworkProfile, tuple[str, ...]]:
+def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
     text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
-    profile = _with_sequence_parallel(name, row.text("seq_parallel"))
-    if "RMS kernel" in (row.text("kernel") or ""):
-        profile = _with_fused_norms(profile)
-    return profile, assumed
+    fused_norms = "RMS kernel" in (row.text("kernel") or "")
+    return _variant(name, row.text("seq_parallel"), precision, fused_norms=fused_norms), assumed
 
 
 @cache
-def _with_fused_norms(profile: FrameworkProfile) -> FrameworkProfile:
-    """The profile, its norms run by a fused kernel."""
-    kernels = profile.kernels.model_copy(
-        update={"norm_traffic": 1.0 / profile.kernels.memory_traffic}
-    )
-    saved = profile.saved.model_copy(update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0})
-    return profile.model_copy(update={"kernels": kernels, "saved": saved})
-
-
-@cache
-def _with_sequence_parallel(name: str, stated: str | None) -> FrameworkProfile:
-    """The profile, with sequence parallelism as the row states it (`y`, `n` or not at all)."""
+def _variant(
+    name: str, sequence_parallel: str | None, precision: str, *, fused_norms: bool
+) -> FrameworkProfile:
+    """A profile as a row states it: sequence parallelism (`y`, `n`, or not at all), a precision
+    it did train in, norms run by a fused kernel."""
     profile = load_framework(name)
-    if stated is None:
-        return profile
-    value = "with-tp" if stated == "y" else "never"
-    parallelism = profile.parallelism.model_copy(update={"sequence_parallel": value})
-    return profile.model_copy(update={"parallelism": parallelism})
-
-
-@cache
-def _with_precision(profile: FrameworkProfile, precision: str) -> FrameworkProfile:
-    """The profile, allowed to train in a precision that a row says it did."""
-    if precision in profile.precisions:
-        return profile
-    return profile.model_copy(update={"precisions": (*profile.precisions, precision)})
+    changes: dict[str, object] = {}
+    if sequence_parallel is not None:
+        value = "with-tp" if sequence_parallel == "y" else "never"
+        changes["parallelism"] = profile.parallelism.model_copy(
+            update={"sequence_parallel": value}
+        )
+    if precision not in profile.precisions:
+        changes["precisions"] = (*profile.precisions, precision)
+    if fused_norms:
+        norm_traffic = 1.0 / profile.kernels.memory_traffic
+        changes["kernels"] = profile.kernels.model_copy(update={"norm_traffic": norm_traffic})
+        changes["saved"] = profile.saved.model_copy(
+            update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}
+        )
+    return profile.model_copy(update=changes)
 
 
 @cache

@@ -74,8 +74,9 @@ def _group_key(job: Job) -> object:
     """What makes two rows share a cost model: all of the job but its batch."""
     return (
         job.model,
-        job.cluster,
-        job.framework,
+        # One object per variant: `planner.measured.mapping` caches them.
+        id(job.cluster),
+        id(job.framework),
         job.seq,
         job.precision,
         job.attention,

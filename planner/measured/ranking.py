@@ -1,0 +1,90 @@
+"""Does the planner pick the right run? Ranks of predicted against measured within groups.
+
+A group is one source, model, GPU type and count, sequence length, batch, precision and
+framework, with several configurations measured: what a search would choose among.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.measured.predict import Prediction
+
+_KEYS = ("source", "model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
+SMALLEST_GROUP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRanking:
+    """One group: `pick` is the measured throughput of the run we rank first over the best
+    measured one (0 if our pick ran out of memory), `rank_correlation` Spearman's rho."""
+
+    group: tuple[str, ...]
+    runs: int
+    pick: float
+    rank_correlation: float
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation; ties share their mean rank. 0 where a side is constant."""
+    ranks = [_mean_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
+    centred = [own - own.mean() for own in ranks]
+    norm = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    return float((centred[0] * centred[1]).sum() / norm) if norm > 0 else 0.0
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean = last - (counts - 1) / 2.0
+    return np.asarray(mean[inverse])
+
+
+def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
+    """Every group with enough measured runs."""
+    groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        if prediction.step_time_s is not None:
+            groups[tuple(prediction.row.text(key) or "" for key in _KEYS)].append(prediction)
+    return [
+        _rank(key, members)
+        for key, members in groups.items()
+        if sum(_measured(member) is not None for member in members) >= SMALLEST_GROUP
+    ]
+
+
+def _measured(prediction: Prediction) -> float | None:
+    return prediction.row.number("step_time_s")
+
+
+def _fits(prediction: Prediction) -> bool:
+    peak, limit = prediction.memory_bytes(), prediction.limit_bytes
+    return peak is not None and limit is not None and peak <= limit
+
+
+def _rank(key: tuple[str, ...], members: Sequence[Prediction]) -> GroupRanking:
+    """A run that we say does not fit is picked only if none does; runs of unknown fate are left
+    out of the choice."""
+    known = [
+        member
+        for member in members
+        if _measured(member) is not None or (member.row.text("oom") or "").startswith("1")
+    ]
+    candidates = [member for member in known if _fits(member)] or known
+    chosen = min(candidates, key=lambda member: member.step_time_s or float("inf"))
+    ran = [member for member in known if _measured(member) is not None]
+    best = min(_measured(member) or float("inf") for member in ran)
+    own = _measured(chosen)
+    return GroupRanking(
+        group=key,
+        runs=len(ran),
+        pick=best / own if own else 0.0,
+        rank_correlation=spearman(
+            [member.step_time_s or 0.0 for member in ran],
+            [_measured(member) or 0.0 for member in ran],
+        ),
+    )
