@@ -1,0 +1,140 @@
+"""A whole step: certificates, limits and monotone properties on real jobs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import fields as f
+from planner.cost.inputs import LinkInputs
+from planner.cost.tables import FrameworkInputs
+from planner.cost_model import CostModel
+from tests.cost.jobs import cost, make_job
+
+TIME_TERMS = range(f.STEP_COMPUTE, f.STEP_HOST + 1)
+SHAPES = [
+    {"tp": 1, "dp": 16, "zero": 1, "grad_acc": 4},
+    {"tp": 8, "dp": 2, "zero": 1, "grad_acc": 8},
+    {"tp": 2, "pp": 4, "dp": 2, "grad_acc": 8},
+    {"tp": 2, "pp": 2, "vpp": 4, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 8},
+]
+
+
+@pytest.fixture(scope="module")
+def model() -> CostModel:
+    return CostModel(make_job())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_terms_add_up_to_the_step(model: CostModel, shape: dict[str, int]) -> None:
+    _, step = cost(model, **shape)
+    assert sum(step[term] for term in TIME_TERMS) == pytest.approx(step[f.STEP_TIME], rel=1e-12)
+    assert all(step[term] > -1e-9 for term in TIME_TERMS)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bounds_hold_for_the_even_layout(model: CostModel, shape: dict[str, int]) -> None:
+    _, step = cost(model, **shape)
+    assert step[f.STEP_TIME_BOUND] <= step[f.STEP_TIME] * (1 + 1e-12)
+    assert step[f.STEP_PEAK_BOUND] <= step[f.STEP_PEAK_BYTES] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_stage_memory_adds_up(model: CostModel, shape: dict[str, int]) -> None:
+    costed, step = cost(model, **shape)
+    _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+    for stage in stages:
+        outside = (
+            stage[f.STAGE_FRAGMENTATION] + stage[f.STAGE_CONTEXT] + stage[f.STAGE_COMMUNICATION]
+        )
+        assert stage[f.STAGE_PEAK] == pytest.approx(stage[f.STAGE_ALLOCATED] + outside)
+    assert stages[:, f.STAGE_PEAK].max() == step[f.STEP_PEAK_BYTES]
+
+
+def test_one_gpu_communicates_nothing() -> None:
+    model = CostModel(make_job("gpt2", "1xH100"))
+    _, step = cost(model, grad_acc=4)
+    for term in (f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP):
+        assert step[term] == 0.0
+    assert step[f.STEP_BUBBLE] == 0.0
+
+
+def with_links(model: CostModel, **changes: float) -> CostModel:
+    """The same job on other links."""
+    other = CostModel(model.job)
+    other.__dict__["link_inputs"] = model.link_inputs._replace(**changes)
+    return other
+
+
+def infinitely_fast(links: LinkInputs) -> dict[str, float]:
+    rates = {name: math.inf for name in links._fields if name.endswith("bytes_per_s")}
+    delays = {
+        name: 0.0
+        for name in links._fields
+        if name.endswith("_s") and not name.endswith("bytes_per_s")
+    }
+    return rates | delays
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_infinite_links_leave_pure_compute(model: CostModel, shape: dict[str, int]) -> None:
+    ideal = with_links(model, **infinitely_fast(model.link_inputs))
+    _, step = cost(ideal, **shape)
+    for term in (f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP):
+        assert step[term] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rate", ["scale_up_bytes_per_s", "scale_out_bytes_per_s"])
+def test_more_bandwidth_is_never_slower(model: CostModel, shape: dict[str, int], rate: str) -> None:
+    _, step = cost(model, **shape)
+    faster = with_links(model, **{rate: 2.0 * getattr(model.link_inputs, rate)})
+    assert cost(faster, **shape)[1][f.STEP_TIME] <= step[f.STEP_TIME] * (1 + 1e-12)
+
+
+def test_a_higher_zero_stage_never_holds_more_state() -> None:
+    model = CostModel(make_job(framework="deepspeed"))
+    states = []
+    for zero in (0, 1, 2, 3):
+        costed, _ = cost(model, dp=16, zero=zero, grad_acc=4)
+        _, stages = model.cost_layout(costed, 0, model.even_layout(costed, 0))
+        columns = [f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER]
+        states.append(float(stages[0, columns].sum()))
+    assert states == sorted(states, reverse=True)
+
+
+def test_full_recompute_trades_time_for_memory(model: CostModel) -> None:
+    modes = [mode.name for mode in model.job.recompute]
+    shape = {"tp": 4, "dp": 4, "zero": 1, "mbs": 2, "grad_acc": 4}
+    _, none = cost(model, recompute=modes.index("none"), **shape)
+    _, full = cost(model, recompute=modes.index("full"), **shape)
+    assert full[f.STEP_TIME] > none[f.STEP_TIME]
+    assert full[f.STEP_PEAK_BYTES] < none[f.STEP_PEAK_BYTES]
+
+
+def test_a_slower_host_makes_a_small_model_launch_bound() -> None:
+    model = CostModel(make_job("gpt2", "1xH100"))
+    _, quick = cost(model, grad_acc=1)
+    slow = CostModel(model.job)
+    inputs: FrameworkInputs = model.framework_inputs
+    slow.__dict__["framework_inputs"] = inputs._replace(issue_s=1e-3)
+    assert cost(slow, grad_acc=1)[1][f.STEP_TIME] > 2 * quick[f.STEP_TIME]
+
+
+def test_a_second_model_does_not_recompile(model: CostModel) -> None:
+    from planner.cost import kernel
+
+    cost(model, dp=16, grad_acc=4)
+    signatures = len(kernel.cost_shapes.signatures)
+    for name, gpus in (("mixtral-8x7b", "8xB200"), ("deepseek-v3", "256xH800")):
+        cost(CostModel(make_job(name, gpus)), dp=8, grad_acc=1)
+    assert len(kernel.cost_shapes.signatures) == signatures
+
+
+def test_a_batch_target_does_not_change_the_cost(model: CostModel) -> None:
+    other = CostModel(replace(model.job, batch=replace(model.job.batch, sequences=128.0)))
+    assert cost(model, dp=16, grad_acc=4)[1][f.STEP_TIME] == pytest.approx(
+        cost(other, dp=16, grad_acc=4)[1][f.STEP_TIME]
+    )

@@ -1,0 +1,20 @@
+"""Measured rows as dictionaries, in the documented column format."""
+
+from __future__ import annotations
+
+from planner.measured.rows import MeasuredRow
+
+# Korthikanti et al. 2022, Table 5: GPT 175B on 64 A100, full recompute, 18.13 s.
+KORTHIKANTI_175B = {
+    "source": "korthikanti2022", "model": "GPT-175B", "layers": "96", "hidden": "12288",
+    "ffn": "49152", "heads": "96", "kv_heads": "96", "vocab": "51200", "act": "gelu",
+    "seq": "2048", "gpu": "A100-80GB", "num_gpus": "64", "gpus_per_node": "8", "tp": "8",
+    "pp": "8", "vpp": "3", "cp": "1", "ep": "1", "zero": "none", "seq_parallel": "n", "mbs": "1",
+    "gbs": "64", "precision": "fp16", "recompute": "full", "flash": "n",
+    "framework": "Megatron-LM", "step_time_s": "18.13", "oom": "0",
+}  # fmt: skip
+
+
+def row(**changes: str) -> MeasuredRow:
+    """The Korthikanti row with some cells changed; an empty string empties a cell."""
+    return MeasuredRow("made_up.csv", 2, KORTHIKANTI_175B | changes)

@@ -1,0 +1,75 @@
+"""From cells of a measured row to a job and a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.measured.mapping import map_row
+from planner.measured.model import UnpredictableRowError
+from planner.modules import Module
+from tests.measured.rows_for_tests import row
+
+
+def test_degrees_and_batch_come_from_the_row() -> None:
+    mapped = map_row(row())
+    degrees = mapped.degrees
+    assert (degrees.tp, degrees.pp, degrees.vpp, degrees.dp) == (8, 8, 3, 1)
+    assert (degrees.mbs, degrees.grad_acc, degrees.zero) == (1, 64, 0)
+    assert mapped.mode.mask == Module.FULL
+    assert mapped.job.attention == "eager"
+    assert mapped.job.framework.name == "megatron-lm-2022"
+    assert mapped.job.framework.parallelism.sequence_parallel == "never"
+
+
+@pytest.mark.parametrize(
+    ("cells", "stage"),
+    [
+        ({"zero": "zero1(dist-opt)"}, 1),
+        ({"zero": "fsdp-zero3"}, 3),
+        ({"zero": "megatron-fsdp:optim_grads_params"}, 3),
+        ({"zero": "FSDP(ZeRO-2 style: no reshard after forward)"}, 2),
+        ({"zero": "none"}, 0),
+    ],
+)
+def test_zero_stages_in_the_words_of_the_sources(cells: dict[str, str], stage: int) -> None:
+    assert map_row(row(**cells)).degrees.zero == stage
+
+
+def test_recompute_modules_are_read_from_words() -> None:
+    mode = map_row(row(framework="NeMo/Megatron-Core", recompute="selective:layernorm+moe_act"))
+    assert mode.mode.mask == Module.LAYERNORM | Module.ACTIVATION
+
+
+def test_uneven_layers_are_unfolded() -> None:
+    mapped = map_row(row(layers="16", pp="4", vpp="1", tp="1", layers_per_stage="6/5x2/0"))
+    assert mapped.block_layers == (6, 5, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "Nemotron-3-Nano (Mamba2 hybrid)"}, "Mamba"),
+        ({"model": "Llama-8B LoRA"}, "LoRA"),
+        ({"mbs": "", "gbs": ""}, "mbs"),
+        ({"num_gpus": ""}, "num_gpus"),
+        ({"gpu": "Cerebras-CS3"}, "not in the catalogue"),
+        ({"hidden": ""}, "hidden"),
+        ({"heads": "12288"}, "heads"),
+        ({"tp": "", "pp": "", "dp": ""}, "tp and pp"),
+        ({"moe": "many experts"}, "experts"),
+    ],
+)
+def test_rows_beyond_the_model_are_refused_with_the_reason(
+    cells: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UnpredictableRowError, match=reason):
+        map_row(row(**cells))
+
+
+def test_experts_are_read_from_words_and_from_pairs() -> None:
+    words = map_row(row(moe="128 experts top8, expert ffn 1536, head_dim 128", act="swiglu"))
+    pairs = map_row(row(moe="experts=8;topk=2;moe_ffn=1024;shared=0", act="swiglu"))
+    assert words.job.model.moe is not None
+    assert pairs.job.model.moe is not None
+    assert (words.job.model.moe.experts, words.job.model.moe.ffn) == (128, 1536)
+    assert (pairs.job.model.moe.top_k, pairs.job.model.moe.ffn) == (2, 1024)
