@@ -290,10 +290,18 @@ def test_every_gpu_of_the_catalogue_has_curves(name: str) -> None:
 
 
 def test_measured_maximum_anchors_gpus_of_one_architecture() -> None:
-    """SXM and PCIe differ as their measured maxima do: 271.2 and 252.9 TFLOP/s of 312."""
-    sxm = gpu_inputs(load_gpu("A100-SXM4-80GB"), "bf16", "flash2")
-    ratio = sxm.gemm16_max_efficiency / A100.gemm16_max_efficiency
-    assert ratio == pytest.approx(271.2 / 252.9, rel=1e-6)
+    """H100 and GH200 differ as their measured maxima do: 794.5 and 828.6 TFLOP/s of 989."""
+    h100, gh200 = (gpu_inputs(load_gpu(name), "bf16", "flash2") for name in ("H100", "GH200-96GB"))
+    ratio = gh200.gemm16_max_efficiency / h100.gemm16_max_efficiency
+    assert ratio == pytest.approx(828.6 / 794.5, rel=1e-6)
+
+
+def test_whole_steps_sustain_less_than_isolated_products_on_a100_sxm() -> None:
+    """Its sustained share is fitted on published steps; the PCIe card's on isolated products."""
+    sxm = load_compute_curves(load_gpu("A100-SXM4-80GB"))
+    pcie = load_compute_curves(load_gpu("A100-PCIe-80GB"))
+    assert sxm.curves.name == "ampere-sxm"
+    assert sxm.sustained_share("bf16") < pcie.sustained_share("bf16") * 271.2 / 252.9
 
 
 def test_unknown_attention_kernel_names_those_that_exist() -> None:
