@@ -18,6 +18,7 @@ COMMANDS = {
     "search": "Find the best ways to launch a training run.",
     "evaluate": "Cost one given configuration, without searching.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
+    "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
     "frameworks": "List the training frameworks, or show one.",
