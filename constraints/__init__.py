@@ -1,98 +1,31 @@
 """What makes a plan legal: one rule = a name, a sentence, a source and a mask over shapes.
 
-`RULES` is the only registry. Order matters to people alone: when rules contradict each other,
-`minimal_conflict` keeps the earlier of two equally guilty ones, so what the user asked for and
-the model's own numbers come first and what holds for the whole cluster comes last.
-
-To add a rule over shapes: decorate its mask with `shape_rule` in the module that suits it and
-list it here. `tests/constraints` demands a smallest legal and a smallest illegal shape of it.
+`RULES` (in `constraints.registry`) is the only registry. Names are imported when first used:
+`planner --help` asks for none of them, and the rules need numpy.
 """
 
 from __future__ import annotations
 
-from constraints.batch import batch_size
-from constraints.context import (
-    BatchGoal,
-    Capabilities,
-    ClusterNumbers,
-    ConstraintError,
-    DegreeLimit,
-    ModelNumbers,
-    RuleContext,
-)
-from constraints.divisibility import (
-    expert_ffn_by_etp,
-    experts_by_ep,
-    experts_fill_stage,
-    ffn_by_tp,
-    heads_by_tp,
-    kv_heads_by_tp,
-    low_precision_multiple,
-    sequence_by_cp,
-    sequence_by_tp_cp,
-    vocabulary_by_tp,
-)
-from constraints.explain import minimal_conflict
-from constraints.framework import (
-    context_supported,
-    expert_supported,
-    expert_tensor_supported,
-    experts_needed,
-    interleaving_supported,
-    moe_tensor_needs_sequence,
-    pipeline_supported,
-    tensor_supported,
-    zero_has_replicas,
-    zero_stage_offered,
-    zero_with_pipeline,
-)
-from constraints.pipeline import (
-    chunks_have_layers,
-    interleaving_microbatches,
-    interleaving_needs_pipeline,
-    layers_split,
-    microbatches_fill_pipeline,
-)
-from constraints.rule import Layout, LayoutRule, ShapeRule
-from constraints.topology import tp_in_domain, whole_nodes, world_size
-from constraints.user import USER_RULES, parse_degree_limit
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from constraints.context import (
+        BatchGoal,
+        Capabilities,
+        ClusterNumbers,
+        ConstraintError,
+        DegreeLimit,
+        ModelNumbers,
+        RuleContext,
+    )
+    from constraints.explain import minimal_conflict
+    from constraints.registry import RULES
+    from constraints.rule import Layout, LayoutRule, ShapeRule
+    from constraints.user import parse_degree_limit
 
 # Read by planner/__init__.py: other distributions ship a package of this name too.
 __distribution__ = "trainplan"
-
-RULES: tuple[ShapeRule, ...] = (
-    *USER_RULES,
-    heads_by_tp,
-    kv_heads_by_tp,
-    ffn_by_tp,
-    vocabulary_by_tp,
-    experts_needed,
-    experts_by_ep,
-    expert_ffn_by_etp,
-    sequence_by_cp,
-    sequence_by_tp_cp,
-    low_precision_multiple,
-    batch_size,
-    tensor_supported,
-    pipeline_supported,
-    interleaving_supported,
-    context_supported,
-    expert_supported,
-    expert_tensor_supported,
-    moe_tensor_needs_sequence,
-    zero_stage_offered,
-    zero_with_pipeline,
-    zero_has_replicas,
-    chunks_have_layers,
-    layers_split,
-    interleaving_needs_pipeline,
-    interleaving_microbatches,
-    microbatches_fill_pipeline,
-    tp_in_domain,
-    experts_fill_stage,
-    world_size,
-    whole_nodes,
-)
 
 __all__ = [
     "RULES",
@@ -109,3 +42,28 @@ __all__ = [
     "minimal_conflict",
     "parse_degree_limit",
 ]
+
+_HOMES = {
+    "RULES": "registry",
+    "BatchGoal": "context",
+    "Capabilities": "context",
+    "ClusterNumbers": "context",
+    "ConstraintError": "context",
+    "DegreeLimit": "context",
+    "Layout": "rule",
+    "LayoutRule": "rule",
+    "ModelNumbers": "context",
+    "RuleContext": "context",
+    "ShapeRule": "rule",
+    "minimal_conflict": "explain",
+    "parse_degree_limit": "user",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'constraints' has no attribute {name!r}")
+    value = getattr(import_module(f"constraints.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

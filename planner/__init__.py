@@ -6,7 +6,10 @@ plans; `evaluate` costs one given configuration. Names are imported when first u
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import constraints
@@ -37,8 +40,35 @@ _HOMES = {
     "Plan": "planner.plan",
     "Request": "planner.request",
     "SearchResult": "planner.result",
-    "evaluate": "planner.evaluate",
 }
+
+
+class _Package(ModuleType):
+    """This package, whose functions win over the submodules of the same name.
+
+    Importing `planner.search` or `planner.evaluate` anywhere makes Python set the submodule as
+    an attribute here; `planner.search(...)` must mean the function whatever was imported first.
+    """
+
+    @property
+    def search(self) -> Callable[..., Any]:
+        """`planner.search.search.search`, imported when first asked for."""
+        function: Callable[..., Any] = import_module("planner.search.search").search
+        return function
+
+    @search.setter
+    def search(self, submodule: ModuleType) -> None:
+        """The import system's assignment, which must not hide the function."""
+
+    @property
+    def evaluate(self) -> Callable[..., Any]:
+        """`planner.evaluate.evaluate`, imported when first asked for."""
+        function: Callable[..., Any] = import_module("planner.evaluate").evaluate
+        return function
+
+    @evaluate.setter
+    def evaluate(self, submodule: ModuleType) -> None:
+        """The import system's assignment, which must not hide the function."""
 
 
 def _demand_own(*packages: Any) -> None:
@@ -55,12 +85,11 @@ def _demand_own(*packages: Any) -> None:
 
 
 _demand_own(constraints, hardware)
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
-    if name == "search":
-        return import_module("planner.search")
     if name not in _HOMES:
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

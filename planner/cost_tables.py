@@ -6,6 +6,7 @@ The op table decides what is counted; this module only flattens it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,8 +36,24 @@ def op_context(job: Job) -> OpContext:
 
 
 def job_pieces(job: Job) -> tuple[Piece, ...]:
-    """Pieces of the job's model under its framework."""
-    return pieces(op_context(job))
+    """Pieces of the job's model under its framework, for the compiled core.
+
+    Bytes that a micro-batch keeps once are spread over the tokens of one sequence: exact for
+    micro-batches of one sequence, above the truth (masks, seeds) for larger ones.
+    """
+    return tuple(_spread_fixed(piece, job.seq) for piece in pieces(op_context(job)))
+
+
+def _spread_fixed(piece: Piece, seq: int) -> Piece:
+    return replace(piece, ops=tuple(_spread_op(op, seq) for op in piece.ops))
+
+
+def _spread_op(op: Op, seq: int) -> Op:
+    saved = tuple(
+        replace(row, bytes_per_token=row.bytes_per_token + row.fixed_bytes / seq, fixed_bytes=0.0)
+        for row in op.saved
+    )
+    return replace(op, saved=saved)
 
 
 def flatten(all_pieces: Sequence[Piece]) -> OpTable:
@@ -166,7 +183,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_bytes=state.weight_bytes,
         gradient_bytes=state.gradient_bytes,
         master_bytes=state.master_bytes,
-        optimizer_bytes=job.optimizer.state_bytes,
+        optimizer_bytes=_moment_bytes(job),
         zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
         extra_gradient_bytes=state.extra_gradient_bytes,
         gathered_layers=state.gathered_layers,
@@ -195,7 +212,17 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         communicator_bytes=outside.communicator_bytes,
         workspace_bytes=outside.workspace_bytes,
         fragmentation=outside.fragmentation,
+        weight_gradient_bytes=state.weight_gradient_bytes,
+        gathered_tensors=state.gathered_tensors,
+        logits_sharded=float(profile.saved.logits_sharded),
     )
+
+
+def _moment_bytes(job: Job) -> float:
+    """Bytes of optimizer state per parameter; torch's AdamW keeps moments in the weights' type."""
+    element = job.framework.state.optimizer_state_element_bytes
+    scale = element / 4.0 if job.optimizer.name == "adamw" else 1.0
+    return job.optimizer.state_bytes * scale
 
 
 def _logits_transient(profile: FrameworkProfile) -> float:

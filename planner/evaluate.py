@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from constraints.layout import LAYOUT_RULES
+from constraints.layout import EXPRESSIBLE_RULES
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -108,7 +108,7 @@ def _given_layout(
     layout = Layout(degrees.pp, degrees.vpp, blocks, again)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
-    broken = [rule.sentence for rule in LAYOUT_RULES if not rule.check(layout, ctx)]
+    broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if broken:
         raise UsageError(
             f"layers {list(blocks)}, recomputed {list(again)} of {job.model.layers} layers: "

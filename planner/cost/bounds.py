@@ -4,7 +4,8 @@ Sharper than `planner.cost.step.step_bounds`: layers are indivisible, and each s
 constants and micro-batches in flight. A stage whose forward and backward may take T seconds has
 room for a certain number of layers; the smallest T at which the rooms add up to all layers bounds
 the slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
-is attained; with several kinds each term is that of its cheapest kind.
+is attained. With several kinds it is the largest of these: one bound for all layers, each term that
+of its cheapest kind, and one for the layers of each kind alone, the others costing nothing.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ WHOLE = 1e-9
 
 
 @jit
-def cheapest_layer(terms: Array, kinds: int, recompute: int) -> Array:
-    """LAYER_* minima over the kinds of layers; `recompute` is a RECOMPUTE_* code."""
+def cheapest_layer(terms: Array, first: int, end: int, recompute: int) -> Array:
+    """LAYER_* minima over the kinds first..end-1 of layers; `recompute` is a RECOMPUTE_* code."""
     layer = np.full(LAYER_COLUMNS, np.inf)
-    for kind in range(kinds):
+    for kind in range(first, end):
         own = terms[kind]
         again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
         kept = own[TERM_SAVED] - own[TERM_DROPPED]
@@ -178,7 +179,12 @@ def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
     low_s: float,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage; infinite if the layers do not fit the memory."""
+    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
+
+    `vpp`: fewest layers of a stage.
+    """
+    if low_s == np.inf:
+        return low_s
     high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += stages[:, STAGE_SECONDS].max()
     if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp):
@@ -215,18 +221,24 @@ def layout_bounds_s(
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes, context included)."""
     terms, in_flight, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
-    layer = cheapest_layer(terms, job.kinds, recompute)
     stages = empty_stages(terms, in_flight, scalars, costs, job)
     pp, vpp, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
     total_s = model_seconds(terms, totals, recompute, job)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
+    layer = cheapest_layer(terms, 0, job.kinds, recompute)
     for index in range(limits_bytes.shape[0]):
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
             stages, layer, recompute, limit, float(job.layers), vpp, total_s / pp
         )
-        # out starts as infinite and stays so where the layers do not fit.
+        if job.kinds > 1:
+            for kind in range(job.kinds):
+                alone = cheapest_layer(terms, kind, kind + 1, recompute)
+                slowest_s = slowest_stage_bound_s(
+                    stages, alone, recompute, limit, totals[kind], 0.0, slowest_s
+                )
+        out[index] = np.inf
         if slowest_s < np.inf:
             span_s = grad_acc * slowest_s + (total_s - slowest_s) / vpp
             out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]

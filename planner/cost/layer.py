@@ -259,6 +259,21 @@ def gradients_in_flight_bytes(op: Array, key: Key, job: JobInputs) -> float:
 
 
 @jit
+def backward_buffers_bytes(
+    parameters: float, key: Key, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """A layer's weight gradients before they are accumulated, and what is gathered over tp.
+
+    On eight B200 (SimuMax, Megatron-Core without fused accumulation) both are seen to the tenth
+    of a GiB: one layer's 16-bit gradients, three tensors of full width.
+    """
+    gathered = 0.0
+    if key.tp > 1.0:
+        gathered = framework.gathered_tensors * 2.0 * job.hidden * local_tokens(key, job)
+    return framework.weight_gradient_bytes * parameters + gathered
+
+
+@jit
 def group_of(size: float, stride: float, job: JobInputs, links: LinkInputs) -> Group:
     """Placement of a group of `size` ranks that lie `stride` apart."""
     return place_group(
@@ -475,7 +490,8 @@ def piece_cost(
         out[column] += max(0.0, kernels * framework.issue_s - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     out[f.PIECE_SAVED_RECOMPUTED] = saved_bytes(piece, key, key.modules, table, job)
+    dense, expert = parameters_on_rank(piece, key, table, job)
     out[f.PIECE_WORKING] = terms.working_bytes
-    out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = parameters_on_rank(
-        piece, key, table, job
-    )
+    if piece < job.kinds:
+        out[f.PIECE_WORKING] += backward_buffers_bytes(dense + expert, key, job, framework)
+    out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert

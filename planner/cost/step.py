@@ -99,10 +99,22 @@ def fsdp_seconds(
 
 
 @jit
+def logits_elements(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Logits of a micro-batch that the loss of one rank works on."""
+    padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    split = key.tp if framework.logits_sharded > 0.0 else 1.0
+    return padded / split * local_tokens(key, job)
+
+
+@jit
 def logits_bytes(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Transient fp32 logits and their gradient at the loss, beyond what is kept."""
-    vocab = job.vocab / key.tp * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    return framework.logits_transient_bytes * vocab * local_tokens(key, job)
+    """Bytes at the loss beyond what is kept: fp32 logits and their gradient in flight, or a little
+    later the 16-bit gradient of the logits beside the head's weight gradient."""
+    elements = logits_elements(key, job, framework)
+    padding = padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    head = framework.weight_gradient_bytes * job.vocab * padding * job.hidden / key.tp
+    later = 2.0 * elements + head if head > 0.0 else 0.0
+    return max(framework.logits_transient_bytes * elements, later)
 
 
 @jit

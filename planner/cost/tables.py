@@ -85,3 +85,9 @@ class FrameworkInputs(NamedTuple):
     communicator_bytes: float
     workspace_bytes: float
     fragmentation: float
+    # Per parameter: a weight gradient that backward makes beside the accumulation buffer.
+    weight_gradient_bytes: float = 0.0
+    # Tensors of full width that tensor parallelism gathers, in a layer's backward.
+    gathered_tensors: float = 0.0
+    # 1 where the loss works on logits split over tp, 0 where it gathers them.
+    logits_sharded: float = 1.0

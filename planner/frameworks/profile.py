@@ -10,9 +10,9 @@ from __future__ import annotations
 import tomllib
 from functools import cache, reduce
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from planner.errors import UsageError, unknown_name
 from planner.modules import Module
@@ -53,30 +53,80 @@ class Parallelism(_Frozen):
 
 
 class SavedTensors(_Frozen):
-    """Bytes per element of what autograd keeps, where frameworks differ."""
+    """Bytes per element of what autograd keeps, where frameworks differ.
+
+    `*_families` name model families (`ModelSpec.family`) whose implementation there differs;
+    `*` stands for all. Sizes called `*_per_*` say what they multiply.
+    """
 
     residual_bytes: Bytes = 2
     norm_input_bytes: Bytes = 2
     # The normalised tensor, kept beside the input by unfused RMSNorms.
     norm_extra_bytes: Bytes = 0
+    # LayerNorm where it differs: a library kernel that keeps its input and no normalised tensor.
+    layernorm_input_bytes: Bytes | None = None
+    # rstd (and mean) of each norm, which hand formulas leave out.
+    norm_statistics: bool = True
     linear_input_bytes: Bytes = 2
     # Each linear keeps a cast of its own (autocast) instead of sharing one input.
     linear_inputs_shared: bool = True
+    # Bytes per weight of the casts that autocast makes and the graph keeps.
+    weight_cast_bytes: Bytes = 0
+    # One product makes q, k and v (gate and up); after rotary the value stays a view of all of it.
+    fused_qkv_families: tuple[str, ...] = ()
+    fused_gate_up_families: tuple[str, ...] = ()
+    # Rotary by concatenation leaves queries contiguous by head, and flash attention's output with
+    # them: the output projection keeps a copy.
+    rotary_concat_families: tuple[str, ...] = ()
+    # Bytes per position and unit of head width of the cosines and sines: tables shared by all
+    # layers, or made and kept by each.
+    rotary_table_bytes: Bytes = 0
+    rotary_layer_bytes: Bytes = 0
     # Column-parallel linears keep the input gathered over tp instead of gathering it again.
     keeps_gathered_inputs: bool = False
     # Tensors of FFN width kept between the projections: gated (SwiGLU) and plain (GELU).
     gated_activation_tensors: float = 2
     plain_activation_tensors: float = 1
+    # tanh-GELU written in torch operations (`gelu_new`), bytes per element; None: as fused.
+    unfused_gelu_bytes: Bytes | None = None
+    # The input of the down projection; hand formulas that count only its output drop it.
+    down_input: bool = True
     activation_bytes: Bytes = 2
-    # Rotary embedding keeps nothing when fused.
+    # Softmax output of unfused attention. The product with the values keeps its operand too
+    # where the type differs, and with dropout, which also keeps a one-byte mask.
     score_bytes: Bytes = 2
-    dropout_score_bytes: Bytes = 3
+    # Families whose softmax runs in the type of its input.
+    softmax_in_input_type_families: tuple[str, ...] = ()
+    # Unfused attention copies each key/value head for the query heads that share it.
+    expands_kv_heads: bool = False
+    # Its batched products copy strided operands of more than one sequence.
+    batched_products_copy: bool = False
+    # Boolean masks of unfused attention: bytes per score position kept by each layer, by all
+    # layers together, and per sequence by a checkpointed layer's arguments.
+    layer_mask_bytes: Bytes = 0
+    shared_mask_bytes: Bytes = 0
+    # Causal mask that each layer of a framework with unfused attention registers as a buffer:
+    # bytes per position squared of the longest sequence.
+    mask_buffer_bytes: Bytes = 0
+    checkpoint_mask_bytes: Bytes = 0
     dropout: bool = False
     # MoE: the combine step keeps expert outputs to differentiate the gate weights.
     moe_keeps_expert_output: bool = True
-    # LM head and loss, bytes per token and vocabulary entry.
+    # Router: scores per expert, indices and weights per routed copy, sums per token.
+    routing_bytes_per_expert: Bytes = 9
+    routing_bytes_per_copy: Bytes = 8
+    routing_bytes_per_token: Bytes = 0
+    # Token ids, labels and masks of embedding and loss, bytes per token.
+    id_bytes: Bytes = 8
+    # Position ids, bytes per position.
+    position_bytes: Bytes = 0
+    # LM head and loss, bytes per token and vocabulary entry: kept for backward, at the peak of
+    # backward, and beyond what is kept at the peak of forward.
     logits_saved_bytes: Bytes = 4
     logits_peak_bytes: Bytes = 8
+    logits_forward_bytes: Bytes = 4
+    # The loss works on logits split over tp; otherwise every rank gathers all of them.
+    logits_sharded: bool = True
 
 
 class TrainingState(_Frozen):
@@ -88,8 +138,16 @@ class TrainingState(_Frozen):
     master_bytes: Bytes = 4
     # ZeRO-3 keeps a sharded low-precision copy beside the master (DeepSpeed), FSDP2 does not.
     zero3_keeps_weight_shard: bool = False
+    # Type of the optimizer's moments where it follows the weights (torch's AdamW on bf16 weights).
+    optimizer_state_element_bytes: Bytes = 4
     # A second, unreduced gradient in the compute precision (nanotron, DeepSpeed bf16).
     extra_gradient_bytes: Bytes = 0
+    # Weight gradients in the compute precision, made by a layer's backward beside the buffer that
+    # accumulates them (no fused accumulation).
+    weight_gradient_bytes: Bytes = 0
+    # Tensor parallelism, in backward: the gathered input, the gathered gradient of the output
+    # and the gradient of the input before it is reduce-scattered.
+    gathered_tensors: float = 0
     # ZeRO-3: how many layers' gathered weights and unsharded gradients live at the peak.
     gathered_layers: float = 2
     reduce_buffer_layers: float = 1
@@ -98,6 +156,22 @@ class TrainingState(_Frozen):
     # Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy.
     optimizer_temporary_bytes: Bytes = 0
     bucket_bytes: Bytes = 0
+
+
+class DataParallelBuckets(_Frozen):
+    """Gradient memory of DistributedDataParallel, in copies of the gradients.
+
+    Buckets are one copy for good; the gradients are another unless they are views of the
+    buckets, and then live through the step or, zeroed in place, for good.
+    """
+
+    view: bool = False
+    set_to_none: bool = True
+
+    def copies(self, *, in_step: bool) -> float:
+        """Copies that live in a step's backward and optimizer, or between steps."""
+        kept = 0.0 if self.view or (self.set_to_none and not in_step) else 1.0
+        return 1.0 + kept
 
 
 class Overlap(_Frozen):
@@ -152,6 +226,22 @@ class Outside(_Frozen):
     evidence: str = ""
 
 
+def _pairs(table: object) -> object:
+    """A table as sorted pairs: profiles are hashable."""
+    return tuple(sorted(table.items())) if isinstance(table, dict) else table
+
+
+Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs)]
+
+
+class DtypeMode(_Frozen):
+    """What a dtype mode changes in the tables `saved` and `state`."""
+
+    name: Literal["amp", "fp32"]
+    saved: Changes = ()
+    state: Changes = ()
+
+
 class RecomputeMode(_Frozen):
     """One value of `--recompute`: which modules are run again in backward."""
 
@@ -186,7 +276,20 @@ class FrameworkProfile(_Frozen):
     kernels: Kernels = Kernels()
     outside: Outside = Outside()
     recompute: tuple[RecomputeMode, ...]
+    # Dtype modes besides `bf16`, which the tables above describe.
+    modes: tuple[DtypeMode, ...] = ()
     assumptions: tuple[str, ...] = ()
+
+    def in_mode(self, name: str) -> FrameworkProfile:
+        """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32
+        weights) or `fp32`; UsageError lists the framework's modes otherwise."""
+        if name == "bf16":
+            return self
+        for mode in self.modes:
+            if mode.name == name:
+                return _with_mode(self, mode)
+        known = ["bf16", *(mode.name for mode in self.modes)]
+        raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
 
     def recompute_mode(self, name: str) -> RecomputeMode:
         """The mode called `name`; UsageError lists the framework's modes otherwise."""
@@ -199,6 +302,14 @@ class FrameworkProfile(_Frozen):
             [mode.name for mode in self.recompute],
             f"{self.name} has: " + ", ".join(mode.name for mode in self.recompute),
         )
+
+
+@cache
+def _with_mode(profile: FrameworkProfile, mode: DtypeMode) -> FrameworkProfile:
+    """The profile with a mode's values in place, validated again."""
+    saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
+    state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
+    return profile.model_copy(update={"saved": saved, "state": state})
 
 
 def framework_names() -> tuple[str, ...]:
@@ -219,8 +330,21 @@ def load_framework(name: str) -> FrameworkProfile:
     names = framework_names()
     if wanted not in names:
         raise unknown_name("framework", name, names, "list them with: planner frameworks")
-    text = files("planner.frameworks").joinpath(f"{wanted}.toml").read_text(encoding="utf-8")
     try:
-        return FrameworkProfile.model_validate(tomllib.loads(text))
+        return FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+
+
+def _table(name: str) -> dict[str, Any]:
+    """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces."""
+    text = files("planner.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    own: dict[str, Any] = tomllib.loads(text)
+    parent = own.pop("extends", None)
+    if parent is None:
+        return own
+    merged = _table(parent)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merged[key] | value if both else value
+    return merged

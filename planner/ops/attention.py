@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.modules import Module
+from planner.ops.attention_core import core_row
 from planner.ops.context import (
     WHOLE_LAYER,
     OpContext,
@@ -17,7 +19,6 @@ from planner.ops.rows import (
     CollectiveKind,
     Group,
     Hidden,
-    Module,
     Op,
     OpKind,
     ParamShard,
@@ -36,7 +37,7 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     return (
         *_input_norm(context),
         *projections,
-        _core(context, kind),
+        core_row(context, kind),
         _output(context),
         *_output_norm(context),
         residual(context, "attention/residual", Module.NOTHING),
@@ -161,7 +162,14 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
             (2 * width_kv * (hidden + bias), ParamShard.KV),
         ),
         saved=(
-            *linear_inputs(context, "attention/qkv", hidden, Shard.SEQUENCE, 3, Module.LAYERNORM),
+            *linear_inputs(
+                context,
+                "attention/qkv",
+                hidden,
+                Shard.SEQUENCE,
+                1 if context.applies(context.saved.fused_qkv_families) else 3,
+                Module.LAYERNORM,
+            ),
             Saved("attention/q_output", 2 * width_q, Shard.TP, Module.NOTHING, only_with=_POLICY),
             Saved("attention/v_output", 2 * width_kv, Shard.KV, Module.NOTHING, only_with=_POLICY),
         ),
@@ -171,21 +179,38 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def _qk_norm(context: OpContext) -> tuple[Op, ...]:
-    """Norms of queries and keys: per head (Qwen3, Gemma 3) or over the full width (OLMo 2)."""
+    """Norms of queries and keys: per head (Qwen3, Gemma 3) or over the full width (OLMo 2).
+
+    They normalise the output of a product, so what they keep beside their input has its type.
+    """
     model = context.model
     if model.qk_norm == "none":
         return ()
     per_head = model.qk_norm == "head"
     rows = []
-    for name, width, shard in (
-        ("q_norm", float(model.query_width), Shard.TP),
-        ("k_norm", float(model.kv_width), Shard.KV),
+    for name, width, heads, shard in (
+        ("q_norm", float(model.query_width), model.heads, Shard.TP),
+        ("k_norm", float(model.kv_width), model.kv_heads, Shard.KV),
     ):
         row = norm(context, f"attention/{name}", width, shard, Module.NOTHING)
         count = context.norm_parameters * (model.head_dim if per_head else width)
         param_shard = ParamShard.NONE if per_head else ParamShard.TP
-        rows.append(_with_parameters(row, count, param_shard))
+        saved = _qk_norm_saved(context, row, width, heads if per_head else 1)
+        rows.append(_with_saved(_with_parameters(row, count, param_shard), saved))
     return tuple(rows)
+
+
+def _qk_norm_saved(context: OpContext, row: Op, width: float, count: int) -> tuple[Saved, ...]:
+    """The norm's rows with statistics of every head and the normalised tensor's own type."""
+    extra = min(context.norm_extra_bytes, context.saved.activation_bytes) * width
+    sizes = {
+        f"{row.name}/statistics": context.norm_statistics_bytes * count,
+        f"{row.name}/normalised": extra,
+    }
+    return tuple(
+        replace(kept, bytes_per_token=sizes.get(kept.name, kept.bytes_per_token))
+        for kept in row.saved
+    )
 
 
 def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
@@ -193,10 +218,19 @@ def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
 
 
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
-    """Rotary embedding: one read and one write of queries and keys each way; nothing kept."""
+    """Rotary embedding: one read and one write of queries and keys each way.
+
+    It keeps nothing of them, but cosines and sines where each layer makes its own, one set for
+    queries and one for keys.
+    """
     if context.model.position != "rope":
         return ()
-    return (elementwise(context, "attention/rope", width, Shard.TP, 2, 2),)
+    row = elementwise(context, "attention/rope", width, Shard.TP, 2, 2)
+    tables = 4.0 * context.saved.rotary_layer_bytes * context.model.head_dim
+    if not tables:
+        return (row,)
+    kept = Saved("attention/rotary", 0.0, Shard.NONE, WHOLE_LAYER, fixed_bytes=tables * context.seq)
+    return (_with_saved(row, (kept,)),)
 
 
 def _mla_rows(context: OpContext) -> tuple[Op, ...]:
@@ -290,89 +324,9 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
     )
 
 
-def _core(context: OpContext, kind: LayerKind) -> Op:
-    """Core attention: kept queries, keys, values; scores if eager, log-sum-exp if flash."""
-    model = context.model
-    mla = model.mla
-    qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else model.head_dim
-    v_dim = mla.v_head_dim if mla else model.head_dim
-    kv_heads = model.heads if mla else model.kv_heads
-    window = model.sliding_window if kind.attention == "sliding" else None
-    parameters = ((float(model.heads), ParamShard.TP),) if model.attention_sinks else ()
-    return Op(
-        name="attention/core",
-        kind=OpKind.ATTENTION,
-        heads=float(model.heads),
-        kv_heads=float(kv_heads),
-        qk_head_dim=float(qk_dim),
-        v_head_dim=float(v_dim),
-        window=float(window or 0),
-        forward_kernels=1 if context.attention == "flash" else 4,
-        backward_kernels=2 if context.attention == "flash" else 6,
-        parameters=parameters,
-        saved=_core_saved(context, float(qk_dim), float(v_dim), float(kv_heads)),
-        collectives=_context_parallel(context, float(qk_dim), float(v_dim), float(kv_heads)),
-        rerun_with=Module.FULL | Module.CORE_ATTENTION,
-    )
-
-
-def _core_saved(
-    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
-) -> tuple[Saved, ...]:
-    model = context.model
-    element = context.saved.activation_bytes
-    kv_shard = Shard.TP if model.mla else Shard.KV
-    freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
-    rows = [
-        Saved("attention/q", element * model.heads * qk_dim, Shard.TP, freed),
-        Saved("attention/k", element * kv_heads * qk_dim, kv_shard, freed),
-        Saved("attention/v", element * kv_heads * v_dim, kv_shard, freed),
-    ]
-    if context.attention == "flash":
-        # Log-sum-exp, fp32 per head (FlashAttention, arXiv 2205.14135, algorithm 1); the output
-        # is the input of the output projection and is listed there.
-        lse = Saved(
-            "attention/lse",
-            4.0 * model.heads,
-            Shard.TP,
-            Module.FULL | Module.CORE_ATTENTION,
-        )
-        rows.append(lse)
-        return tuple(rows)
-    # Scores after softmax; with dropout also its mask and its output (Korthikanti 2022: 5as/h).
-    per_score = context.saved.score_bytes + (
-        context.saved.dropout_score_bytes if context.dropout else 0.0
-    )
-    scores = per_score * model.heads * context.seq
-    freed_scores = WHOLE_LAYER | Module.CORE_ATTENTION
-    rows.append(Saved("attention/scores", scores, Shard.TP, freed_scores))
-    return tuple(rows)
-
-
-def _context_parallel(
-    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
-) -> tuple[Collective, ...]:
-    """Keys and values passed around the cp ring; backward passes them and their gradients.
-
-    Ring attention (Liu et al. 2023, arXiv 2310.01889); bytes are those of the whole sequence's
-    keys and values per token of it.
-    """
-    size = 2.0 * kv_heads * (qk_dim + v_dim)
-    shard = Shard.TP if context.model.mla else Shard.KV
-    return (
-        Collective(
-            "attention/cp_ring",
-            CollectiveKind.RING_EXCHANGE,
-            Group.CP,
-            size,
-            1,
-            2,
-            shard,
-            Hidden.BEHIND_ATTENTION,
-            Hidden.BEHIND_ATTENTION,
-            Module.FULL | Module.CORE_ATTENTION,
-        ),
-    )
+def _copies_output(context: OpContext) -> bool:
+    """Whether flash attention's output is kept by itself and, reordered, by the projection."""
+    return context.attention == "flash" and context.applies(context.saved.rotary_concat_families)
 
 
 def _output(context: OpContext) -> Op:
@@ -380,7 +334,8 @@ def _output(context: OpContext) -> Op:
     model = context.model
     width = float(model.attention_out_width)
     bias = float(model.hidden) if model.attention_out_bias else 0.0
-    size = context.saved.activation_bytes * width
+    copies = 2.0 if _copies_output(context) else 1.0
+    size = copies * context.saved.activation_bytes * width
     kept = Saved("attention/output", size, Shard.TP, Module.FULL)
     return Op(
         name="attention/out_proj",

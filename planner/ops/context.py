@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.frameworks.profile import FrameworkProfile, SavedTensors
-from planner.ops.rows import Module, Op, OpKind, ParamShard, Saved, Shard
+from planner.modules import Module
+from planner.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 from planner.specs import ModelSpec
+
+DtypeModeName = Literal["bf16", "amp", "fp32"]
 
 # Any recomputation of the whole layer.
 WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
@@ -18,7 +21,9 @@ class OpContext:
     """Inputs of the row builders.
 
     `seq` is the sequence length in tokens; `attention` the kernel family (`flash` keeps a
-    log-sum-exp per head, `eager` the scores); `fp8` whether linear inputs are kept in one byte.
+    log-sum-exp per head, `eager` the scores); `mode` the dtype mode (16-bit weights, autocast
+    over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
+    which batched products need no contiguous copy.
     """
 
     model: ModelSpec
@@ -27,11 +32,17 @@ class OpContext:
     attention: Literal["flash", "eager"] = "flash"
     dropout: bool = False
     expert_imbalance: float = 1.0
+    mode: DtypeModeName = "bf16"
+    one_sequence: bool = False
 
     @property
     def saved(self) -> SavedTensors:
-        """The framework's rules for tensors kept for backward."""
-        return self.profile.saved
+        """The framework's rules for tensors kept for backward, in this dtype mode."""
+        return self.profile.in_mode(self.mode).saved
+
+    def applies(self, families: tuple[str, ...]) -> bool:
+        """Whether the model's family is among `families` (`*`: all)."""
+        return "*" in families or self.model.family in families
 
     @property
     def norm_parameters(self) -> float:
@@ -41,7 +52,24 @@ class OpContext:
     @property
     def norm_statistics_bytes(self) -> float:
         """fp32 statistics a norm keeps per token: rstd, and the mean of a LayerNorm."""
+        if not self.saved.norm_statistics:
+            return 0.0
         return 4.0 if self.model.norm == "rmsnorm" else 8.0
+
+    @property
+    def norm_input_bytes(self) -> float:
+        """Bytes per element of the input that a norm of this model keeps."""
+        plain = self.saved.layernorm_input_bytes
+        if self.model.norm == "layernorm" and plain is not None:
+            return plain
+        return self.saved.norm_input_bytes
+
+    @property
+    def norm_extra_bytes(self) -> float:
+        """Bytes per element of the normalised tensor that a norm keeps beside its input."""
+        if self.model.norm == "layernorm" and self.saved.layernorm_input_bytes is not None:
+            return 0.0
+        return self.saved.norm_extra_bytes
 
 
 def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Module) -> Op:
@@ -49,15 +77,14 @@ def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Modul
 
     Its output is the input of the next linear and is listed there.
     """
-    saved = context.saved
-    input_bytes = saved.norm_input_bytes * width
-    extra_bytes = saved.norm_extra_bytes * width
+    input_bytes = context.norm_input_bytes * width
+    extra_bytes = context.norm_extra_bytes * width
     kept = Saved(f"{name}/input", input_bytes, shard, WHOLE_LAYER | owner)
     statistics = Saved(
         f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
     )
     extra = Saved(f"{name}/normalised", extra_bytes, shard, WHOLE_LAYER | owner)
-    element = saved.residual_bytes * context.profile.kernels.norm_traffic
+    element = context.saved.residual_bytes * context.profile.kernels.norm_traffic
     return Op(
         name=name,
         kind=OpKind.MEMORY,

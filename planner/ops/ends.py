@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.modules import Module
 from planner.ops.attention import attention_rows
 from planner.ops.context import OpContext, linear_inputs, norm
 from planner.ops.ffn import ffn_rows
-from planner.ops.rows import Module, Op, OpKind, ParamShard, Saved, Shard
+from planner.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 
 
 def embedding_rows(context: OpContext) -> tuple[Op, ...]:
@@ -18,7 +19,10 @@ def embedding_rows(context: OpContext) -> tuple[Op, ...]:
     parameters = [(model.vocab * hidden, ParamShard.TP)]
     if model.position == "learned":
         parameters.append((model.max_positions * hidden, ParamShard.NONE))
-    saved = [Saved("embedding/ids", 8.0, Shard.NONE, Module.NOTHING)]
+    saved = [
+        Saved("embedding/ids", context.saved.id_bytes, Shard.NONE, Module.NOTHING),
+        *_shared_tables(context),
+    ]
     if context.dropout:
         saved.append(Saved("embedding/dropout_mask", hidden, Shard.SEQUENCE, Module.NOTHING))
     return (
@@ -34,6 +38,30 @@ def embedding_rows(context: OpContext) -> tuple[Op, ...]:
             rerun_with=Module.NOTHING,
         ),
     )
+
+
+def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
+    """What all layers share: position ids, rotary tables, masks of unfused attention."""
+    model, rules = context.model, context.saved
+    nothing = Module.NOTHING
+    rows = []
+    if model.position == "learned":
+        positions = rules.position_bytes * context.seq
+        rows.append(Saved("embedding/positions", 0.0, Shard.NONE, nothing, fixed_bytes=positions))
+    if model.position == "rope":
+        tables = 2.0 * rules.rotary_table_bytes * model.head_dim * context.seq
+        rows.append(Saved("layers/rotary", 0.0, Shard.NONE, nothing, fixed_bytes=tables))
+        # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
+        angles = 4.0 * model.head_dim * context.seq if rules.rotary_layer_bytes else 0.0
+        rows.append(
+            Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
+        )
+    if context.attention == "eager":
+        mask = rules.shared_mask_bytes * context.seq**2
+        rows.append(Saved("layers/mask", 0.0, Shard.NONE, nothing, fixed_bytes=mask))
+        size = rules.checkpoint_mask_bytes * context.seq
+        rows.append(Saved("layers/mask", size, Shard.NONE, nothing, only_with=Module.FULL))
+    return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
 
 
 def head_rows(context: OpContext) -> tuple[Op, ...]:
@@ -79,7 +107,8 @@ def _loss(context: OpContext) -> Op:
     kernels = context.profile.kernels
     # The kernel scales elementwise rows by `memory_traffic`; the loss has a factor of its own.
     passes = kernels.loss_traffic / kernels.memory_traffic
-    kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, Shard.TP, Module.NOTHING)
+    shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
+    kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, shard, Module.NOTHING)
     return Op(
         name="head/loss",
         kind=OpKind.MEMORY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.modules import Module
 from planner.ops.attention import tp_entry, tp_exit
 from planner.ops.context import (
     WHOLE_LAYER,
@@ -17,7 +18,6 @@ from planner.ops.rows import (
     CollectiveKind,
     Group,
     Hidden,
-    Module,
     Op,
     OpKind,
     ParamShard,
@@ -74,8 +74,9 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     kept_output = Saved(
         f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
     )
+    products = 1 if context.applies(context.saved.fused_gate_up_families) else int(gates)
     inputs = linear_inputs(
-        context, f"{name}/up", hidden, Shard.SEQUENCE, int(gates), Module.LAYERNORM | owner
+        context, f"{name}/up", hidden, Shard.SEQUENCE, products, Module.LAYERNORM | owner
     )
     up = Op(
         name=f"{name}/up",
@@ -97,7 +98,7 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
         in_shard=Shard.TP,
         parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
         saved=(
-            *linear_inputs(context, f"{name}/down", width, Shard.TP, 1, Module.ACTIVATION | owner),
+            *_down_input(context, f"{name}/down", width, Shard.TP, owner, 1.0),
             Saved(
                 f"{name}/down_output",
                 2 * hidden,
@@ -113,14 +114,25 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     return (*ups, activation, down)
 
 
+def _down_input(
+    context: OpContext, name: str, width: float, shard: Shard, owner: Module, factor: float
+) -> tuple[Saved, ...]:
+    """The activation's output, kept by the down projection."""
+    if not context.saved.down_input:
+        return ()
+    return linear_inputs(context, name, width, shard, 1, Module.ACTIVATION | owner, factor)
+
+
 def _split(up: Op, name: str) -> tuple[Op, Op]:
     """Gate and up as two products that share their input; a per-op policy runs up again."""
     ((count, shard),) = up.parameters
-    half = {"out_width": up.out_width / 2, "parameters": ((count / 2, shard),)}
-    gate = replace(up, name=f"{name}/gate", **half)
+    gate = replace(
+        up, name=f"{name}/gate", out_width=up.out_width / 2, parameters=((count / 2, shard),)
+    )
     other = replace(
         up,
-        **half,
+        out_width=gate.out_width,
+        parameters=gate.parameters,
         saved=(),
         collectives=(),
         rerun_with=up.rerun_with | Module.SELECTIVE_OP,
@@ -134,10 +146,9 @@ def _activation(
     """Activation between the projections: reads gate and up, writes one; backward the reverse."""
     gated = context.model.gated
     saved = context.saved
-    tensors = saved.gated_activation_tensors if gated else saved.plain_activation_tensors
     kept = Saved(
         f"{name}/activation_input",
-        tensors * saved.activation_bytes * width * factor,
+        _activation_bytes(context) * width * factor,
         shard,
         WHOLE_LAYER | owner,
     )
@@ -153,6 +164,16 @@ def _activation(
         saved=(kept,),
         rerun_with=WHOLE_LAYER | Module.ACTIVATION | owner,
     )
+
+
+def _activation_bytes(context: OpContext) -> float:
+    """Bytes per unit of FFN width that the activation keeps besides its output."""
+    saved = context.saved
+    if context.model.gated:
+        return saved.gated_activation_tensors * saved.activation_bytes
+    if context.model.activation == "gelu_new" and saved.unfused_gelu_bytes is not None:
+        return saved.unfused_gelu_bytes
+    return saved.plain_activation_tensors * saved.activation_bytes
 
 
 def _moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
@@ -179,8 +200,14 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
         parameters=((experts * hidden + bias, ParamShard.NONE),),
         saved=(
             *linear_inputs(context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM),
-            # fp32 scores, probabilities and the routing map (one byte each).
-            Saved("moe/routing", 9.0 * experts, Shard.SEQUENCE, WHOLE_LAYER | Module.MOE),
+            # By default fp32 scores, probabilities and the routing map (one byte each).
+            Saved(
+                "moe/routing",
+                context.saved.routing_bytes_per_expert * experts
+                + context.saved.routing_bytes_per_token,
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
         ),
         low_precision=False,
         forward_kernels=6,
@@ -207,7 +234,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             saved=(
                 Saved(
                     "moe/permutation",
-                    8.0 * moe.top_k,
+                    context.saved.routing_bytes_per_copy * moe.top_k,
                     Shard.SEQUENCE,
                     WHOLE_LAYER | Module.MOE,
                 ),
@@ -293,15 +320,7 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_shard=Shard.EXPERT_TP,
         groups=experts,
         parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
-        saved=linear_inputs(
-            context,
-            "moe/experts_down",
-            width,
-            Shard.ROUTED_TP,
-            1,
-            Module.ACTIVATION | Module.MOE,
-            copies,
-        ),
+        saved=_down_input(context, "moe/experts_down", width, Shard.ROUTED_TP, Module.MOE, copies),
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
     return (up, activation, down)

@@ -81,6 +81,8 @@ class Saved:
 
     `freed_by` names the modules whose recomputation makes it unnecessary; a row with
     `only_with` set exists only under those modes (the checkpoint they keep instead).
+    `fixed_bytes`: further bytes per micro-batch, however many sequences it holds (masks, rotary
+    tables, random seeds), which nothing shards.
     """
 
     name: str
@@ -88,6 +90,13 @@ class Saved:
     shard: Shard
     freed_by: Module = Module.FULL
     only_with: Module = Module.NOTHING
+    fixed_bytes: float = 0.0
+
+    def kept_under(self, modules: Module) -> bool:
+        """Whether the tensor lives from forward to backward under a recompute mode."""
+        return not self.freed_by & modules and (
+            not self.only_with or bool(self.only_with & modules)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from planner.report.plans import (
 )
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, number_ranges, seconds, share
+from planner.report.units import gib, number_ranges, run_lengths, seconds, share
 
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
@@ -53,6 +53,8 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
     ]
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
+    if plan.degrees.vpp > 1 and not plan.layout.is_even:
+        facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
     return (*facts, *_result_facts(plan))
 
 

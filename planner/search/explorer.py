@@ -32,8 +32,9 @@ RUNG = 0.93
 RUNGS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
-# Layouts solved in one search, at most.
-MOST_SOLVES = 120
+# Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so many.
+MOST_EFFORT_S = 1.0
+MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]
 
@@ -47,11 +48,12 @@ _CODES: dict[Recomputation, int] = {
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search. `time_limit_s` None: MOST_SOLVES alone, which repeats exactly."""
+    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly."""
 
     options: SolverOptions = field(default_factory=SolverOptions)
     time_limit_s: float | None = None
     most_solves: int = MOST_SOLVES
+    most_effort_s: float = MOST_EFFORT_S
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Explorer:
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         self.solves = 0
+        self.effort_s = 0.0
         self.deadline = (
             None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
         )
@@ -204,7 +207,8 @@ class Explorer:
 
     def _exhausted(self) -> bool:
         late = self.deadline is not None and time.perf_counter() > self.deadline
-        return late or self.solves >= self.effort.most_solves
+        spent = self.effort_s >= self.effort.most_effort_s
+        return late or spent or self.solves >= self.effort.most_solves
 
     def _best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -233,12 +237,13 @@ class Explorer:
         within_s = (low, target / (1.0 + TIE) * gbs)
         solution = self.solution(row, float(self.limits[index]), within_s)
         self.solves += 1
+        self.effort_s += solution.effort_s
         self.solved_rows.add(row)
         bound = solution.bound_s / gbs
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
         if solution.layout is None:
             return None
-        point = self._cost(row, solution.layout)
+        point = self.cost(row, solution.layout)
         self.solved.append(point)
         return point if point.peak <= self.limits[index] else None
 
@@ -253,7 +258,7 @@ class Explorer:
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
         return solve_layout(terms, ctx, self.effort.options, within_s)
 
-    def _cost(self, row: int, layout: Layout) -> Point:
+    def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
         kind = self.recomputations[int(self.columns["recompute"][row])]
         ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, kind)

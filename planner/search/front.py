@@ -55,14 +55,3 @@ def best_pace(pace: Floats, peak: Floats, limit: float) -> float:
     """Pace of the fastest point with a peak of at most `limit`; infinite if there is none."""
     below = pace[peak <= limit]
     return float(below.min()) if below.size else float("inf")
-
-
-def levels(peak: Floats, limit: float) -> Floats:
-    """Memory levels at which a newcomer may improve a front, ascending.
-
-    Between the peaks of two neighbours on the front the best known pace is the lighter one's,
-    so it is enough to ask how fast a newcomer is just below each heavier one, and at the limit.
-    """
-    below = np.unique(peak[peak <= limit])
-    stops: Floats = np.concatenate((np.nextafter(below, 0.0), [limit]))
-    return stops

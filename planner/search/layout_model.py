@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Rounding = Callable[[float], int]
 
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
-DETERMINISTIC_TIME_S = 1.0
+DETERMINISTIC_TIME_S = 0.2
 # A layout this near to its bound counts as optimal: the cost model is far less exact.
 GAP_LIMIT = 1e-3
 # A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
-ROUNDING = 2e-4
+ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,15 @@ class LayoutSolution:
     """`bound_s`: no layout of the shape within the memory limit has a shorter step.
 
     `gap`: (objective - bound) / objective, in the solver's own rounded numbers. `unknown`:
-    neither a layout nor a proof was found within the effort allowed.
+    neither a layout nor a proof was found within the effort allowed. `effort_s`: work done, in
+    CP-SAT's deterministic seconds.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
     layout: Layout | None
     bound_s: float
     gap: float
+    effort_s: float = 0.0
 
 
 def solve_layout(
@@ -82,17 +84,19 @@ def solve_layout(
     _break_symmetry(model, variables, ctx)
     solver = make_solver(options)
     status = solver.solve(model)
+    effort_s = solver.response_proto.deterministic_time
     if status == cp_model.INFEASIBLE:
-        return LayoutSolution("infeasible", None, within_s[1], 0.0)
+        return LayoutSolution("infeasible", None, within_s[1], 0.0, effort_s)
     bound_s = objective.seconds(solver.best_objective_bound)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return LayoutSolution("unknown", None, bound_s, 1.0)
+        return LayoutSolution("unknown", None, bound_s, 1.0, effort_s)
     value = max(solver.objective_value, 1.0)
     return LayoutSolution(
         "optimal" if status == cp_model.OPTIMAL else "feasible",
         read_layout(solver, variables, ctx),
         bound_s,
         max(0.0, (value - solver.best_objective_bound) / value),
+        effort_s,
     )
 
 
@@ -114,7 +118,6 @@ def make_solver(options: SolverOptions) -> CpSolver:
     solver.parameters.interleave_search = options.workers > 1
     solver.parameters.max_deterministic_time = options.deterministic_time_s
     solver.parameters.relative_gap_limit = GAP_LIMIT
-    # These models are small: without presolve probing they solve in milliseconds.
     solver.parameters.cp_model_probing_level = 0
     return solver
 

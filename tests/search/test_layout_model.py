@@ -77,10 +77,10 @@ def agree(terms: ShapeTerms, ctx: LayoutContext) -> None:
     assert solution.status == "optimal"
     assert solution.layout is not None
     found = step_time_s(terms, solution.layout, ctx)
-    # 1e-4 of gap, and times rounded to 1/20000 of a layer.
-    assert found == pytest.approx(expected, rel=4e-4)
+    # 1e-3 of gap, and times rounded to 1/2000 of a layer.
+    assert found == pytest.approx(expected, rel=2e-3)
     assert solution.bound_s <= expected * (1 + 1e-9)
-    assert solution.bound_s >= expected * (1 - 6e-4)
+    assert solution.bound_s >= expected * (1 - 3e-3)
 
 
 cases = st.tuples(
@@ -130,19 +130,19 @@ def test_equal_options_give_equal_layouts(workers: int) -> None:
     terms = synthetic_terms(7, 8, 1)
     free = LayoutContext(8, 1, (0,) * 61, recomputation="free")
     ctx = replace(free, memory=memory_numbers(terms, 40 * GIB))
-    first, second = (solve_layout(terms, ctx, SolverOptions(3, workers)) for _ in range(2))
+    first, second = (solve_layout(terms, ctx, SolverOptions(3, workers, 5.0)) for _ in range(2))
     assert first.layout == second.layout
     assert first.status == "optimal"
 
 
 def test_workers_agree_on_the_step_time() -> None:
     terms = synthetic_terms(11, 4, 2)
-    ctx = LayoutContext(4, 2, (0,) * 30, "any", "shared", memory_numbers(terms, 30 * GIB))
-    one, two = (solve_layout(terms, ctx, SolverOptions(0, workers)) for workers in (1, 2))
+    ctx = LayoutContext(4, 2, (0,) * 18, "any", "shared", memory_numbers(terms, 20 * GIB))
+    one, two = (solve_layout(terms, ctx, SolverOptions(0, workers, 5.0)) for workers in (1, 2))
     assert one.layout is not None
     assert two.layout is not None
     times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]
-    assert times[0] == pytest.approx(times[1], rel=4e-4)
+    assert times[0] == pytest.approx(times[1], rel=2e-3)
 
 
 def test_memory_rounds_to_the_safe_side() -> None:

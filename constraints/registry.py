@@ -1,0 +1,82 @@
+"""The only registry of rules over shapes.
+
+Order matters to people alone: when rules contradict each other, `minimal_conflict` keeps the
+earlier of two equally guilty ones, so what the user asked for and the model's own numbers come
+first and what holds for the whole cluster comes last.
+
+To add a rule over shapes: decorate its mask with `shape_rule` in the module that suits it and
+list it here. `tests/constraints` demands a smallest legal and a smallest illegal shape of it.
+"""
+
+from __future__ import annotations
+
+from constraints.batch import batch_size
+from constraints.divisibility import (
+    expert_ffn_by_etp,
+    experts_by_ep,
+    experts_fill_stage,
+    ffn_by_tp,
+    heads_by_tp,
+    kv_heads_by_tp,
+    low_precision_multiple,
+    sequence_by_cp,
+    sequence_by_tp_cp,
+    vocabulary_by_tp,
+)
+from constraints.framework import (
+    context_supported,
+    expert_supported,
+    expert_tensor_supported,
+    experts_needed,
+    interleaving_supported,
+    moe_tensor_needs_sequence,
+    pipeline_supported,
+    tensor_supported,
+    zero_has_replicas,
+    zero_stage_offered,
+    zero_with_pipeline,
+)
+from constraints.pipeline import (
+    chunks_have_layers,
+    interleaving_microbatches,
+    interleaving_needs_pipeline,
+    layers_split,
+    microbatches_fill_pipeline,
+)
+from constraints.rule import ShapeRule
+from constraints.topology import tp_in_domain, whole_nodes, world_size
+from constraints.user import USER_RULES
+
+RULES: tuple[ShapeRule, ...] = (
+    *USER_RULES,
+    heads_by_tp,
+    kv_heads_by_tp,
+    ffn_by_tp,
+    vocabulary_by_tp,
+    experts_needed,
+    experts_by_ep,
+    expert_ffn_by_etp,
+    sequence_by_cp,
+    sequence_by_tp_cp,
+    low_precision_multiple,
+    batch_size,
+    tensor_supported,
+    pipeline_supported,
+    interleaving_supported,
+    context_supported,
+    expert_supported,
+    expert_tensor_supported,
+    moe_tensor_needs_sequence,
+    zero_stage_offered,
+    zero_with_pipeline,
+    zero_has_replicas,
+    chunks_have_layers,
+    layers_split,
+    interleaving_needs_pipeline,
+    interleaving_microbatches,
+    microbatches_fill_pipeline,
+    tp_in_domain,
+    experts_fill_stage,
+    world_size,
+    whole_nodes,
+)

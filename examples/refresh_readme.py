@@ -1,0 +1,97 @@
+"""Write the README's generated blocks anew: true output, and the table of errors by family.
+
+    python examples/refresh_readme.py
+
+A block stands between `<!-- generated: NAME -->` and `<!-- end -->`. Numbers of wall time
+differ from run to run; `comparable` leaves them out, for the test that the README is true.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from math import exp
+from pathlib import Path
+from statistics import NormalDist
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+MAIN_JOB = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
+
+_BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# "1.83 s, 45,414 candidates/s costed": how long this machine took.
+_WALL_TIME = re.compile(r"[\d.]+ m?s, [\d.,]+( M)? candidates/s")
+
+
+def planner_output(*arguments: str) -> str:
+    """What the command prints into a pipe."""
+    environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "planner", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    return done.stdout
+
+
+def main_job() -> str:
+    """The main job's output as a code block."""
+    command = " ".join(("planner", *MAIN_JOB))
+    return f"```console\n$ {command}\n{planner_output(*MAIN_JOB)}```\n"
+
+
+def errors_by_family() -> str:
+    """Table of the 80 % intervals that ship, widest pool last."""
+    text = (ROOT / "planner/literature/residuals.toml").read_text(encoding="utf-8")
+    families = tomllib.loads(text)["family"]
+    families.sort(key=lambda own: ("framework" not in own, "architecture" not in own))
+    lines = [
+        "| framework | GPU architecture | scale | model | step time | runs | peak memory | runs |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [_family_row(own) for own in families]
+    return "\n".join(lines) + "\n"
+
+
+def _family_row(own: dict[str, object]) -> str:
+    names = [str(own.get(key) or "any") for key in ("framework", "architecture", "nodes", "model")]
+    figures = [
+        cell for what in ("time", "memory") for cell in (_interval(own, what), _rows(own, what))
+    ]
+    return "| " + " | ".join((*names, *figures)) + " |"
+
+
+def _rows(own: dict[str, object], what: str) -> str:
+    return str(own.get(f"{what}_rows", 0))
+
+
+def _interval(own: dict[str, object], what: str) -> str:
+    """The upper side of the log-normal 80 % interval."""
+    if not own.get(f"{what}_rows"):
+        return "-"
+    spread = float(str(own[f"spread_log_{what}"]))
+    return f"±{(exp(NormalDist().inv_cdf(0.9) * spread) - 1) * 100:.0f} %"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"main-job": main_job, "errors": errors_by_family}
+
+
+def refreshed(readme: str) -> str:
+    """The README with every block generated anew."""
+    return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], readme)
+
+
+def comparable(text: str) -> str:
+    """Text without wall times and line breaks, which follow from them."""
+    return _WALL_TIME.sub("TIME", " ".join(text.split()))
+
+
+if __name__ == "__main__":
+    README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Core attention: its row, what it keeps for backward, its context-parallel traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.modules import Module
+from planner.ops.context import WHOLE_LAYER, OpContext
+from planner.ops.rows import (
+    Collective,
+    CollectiveKind,
+    Group,
+    Hidden,
+    Op,
+    OpKind,
+    ParamShard,
+    Saved,
+    Shard,
+)
+from planner.specs import LayerKind
+
+
+def core_row(context: OpContext, kind: LayerKind) -> Op:
+    """Core attention: kept queries, keys, values; scores if eager, log-sum-exp if flash."""
+    model = context.model
+    mla = model.mla
+    qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else model.head_dim
+    v_dim = mla.v_head_dim if mla else model.head_dim
+    kv_heads = model.heads if mla else model.kv_heads
+    window = model.sliding_window if kind.attention == "sliding" else None
+    parameters = ((float(model.heads), ParamShard.TP),) if model.attention_sinks else ()
+    return Op(
+        name="attention/core",
+        kind=OpKind.ATTENTION,
+        heads=float(model.heads),
+        kv_heads=float(kv_heads),
+        qk_head_dim=float(qk_dim),
+        v_head_dim=float(v_dim),
+        window=float(window or 0),
+        forward_kernels=1 if context.attention == "flash" else 4,
+        backward_kernels=2 if context.attention == "flash" else 6,
+        parameters=parameters,
+        saved=_core_saved(context, float(qk_dim), float(v_dim), float(kv_heads)),
+        collectives=_context_parallel(context, float(qk_dim), float(v_dim), float(kv_heads)),
+        rerun_with=Module.FULL | Module.CORE_ATTENTION,
+    )
+
+
+def _core_saved(
+    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
+) -> tuple[Saved, ...]:
+    """Queries, keys and values, and what the kernel family adds to them."""
+    model = context.model
+    freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
+    query = Saved(
+        "attention/q", context.saved.activation_bytes * model.heads * qk_dim, Shard.TP, freed
+    )
+    if context.attention == "flash":
+        # Log-sum-exp, fp32 per head (FlashAttention, arXiv 2205.14135, algorithm 1), and 24
+        # bytes of random state; the output is the input of the output projection.
+        lse = Saved(
+            "attention/lse",
+            4.0 * model.heads,
+            Shard.TP,
+            Module.FULL | Module.CORE_ATTENTION,
+            fixed_bytes=24.0,
+        )
+        return (query, *_key_value(context, qk_dim, v_dim, kv_heads, freed), lse)
+    projected = _key_value(context, qk_dim, v_dim, kv_heads, freed)
+    if context.saved.expands_kv_heads and kv_heads < model.heads:
+        expanded = _expanded_key_value(context, qk_dim, v_dim, projected)
+        return (query, *expanded, *_scores(context))
+    return (query, *projected, *_scores(context))
+
+
+def _key_value(
+    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float, freed: Module
+) -> tuple[Saved, Saved]:
+    """Keys and values as projected.
+
+    Rotary makes new queries and keys; values stay a view, and keep alive the whole output of a
+    fused projection, unless a batched product has to copy them.
+    """
+    model, saved = context.model, context.saved
+    shard = Shard.TP if model.mla else Shard.KV
+    width = kv_heads * v_dim
+    views = context.applies(saved.fused_qkv_families) and model.position == "rope" and not model.mla
+    copied = (
+        context.attention == "eager" and saved.batched_products_copy and not context.one_sequence
+    )
+    if views and not copied:
+        width += float(model.query_width + model.kv_width)
+        shard = Shard.TP
+    element = saved.activation_bytes
+    return (
+        Saved("attention/k", element * kv_heads * qk_dim, shard, freed),
+        Saved("attention/v", element * width, shard, freed),
+    )
+
+
+def _expanded_key_value(
+    context: OpContext, qk_dim: float, v_dim: float, projected: tuple[Saved, Saved]
+) -> tuple[Saved, ...]:
+    """Keys and values copied for every query head inside the core attention.
+
+    Where the core is recomputed, its inputs are kept instead.
+    """
+    element, heads = context.saved.activation_bytes, context.model.heads
+    freed = WHOLE_LAYER | Module.CORE_ATTENTION
+    return (
+        Saved("attention/k_expanded", element * heads * qk_dim, Shard.TP, freed),
+        Saved("attention/v_expanded", element * heads * v_dim, Shard.TP, freed),
+        *(replace(row, only_with=Module.CORE_ATTENTION) for row in projected),
+    )
+
+
+def _scores(context: OpContext) -> tuple[Saved, ...]:
+    """Scores after softmax, the operand of the product with the values, masks.
+
+    In 16 bits with dropout: 2 + 2 + 1 bytes a score (Korthikanti 2022: 5as/h).
+    """
+    saved = context.saved
+    element = saved.activation_bytes
+    softmax = saved.score_bytes
+    if context.applies(saved.softmax_in_input_type_families) and context.mode == "bf16":
+        softmax = element
+    operand = element if softmax and (softmax != element or context.dropout) else 0.0
+    mask = 1.0 if context.dropout else 0.0
+    return (
+        Saved(
+            "attention/scores",
+            (softmax + operand + mask) * context.model.heads * context.seq,
+            Shard.TP,
+            WHOLE_LAYER | Module.CORE_ATTENTION,
+            fixed_bytes=saved.layer_mask_bytes * context.seq**2,
+        ),
+    )
+
+
+def _context_parallel(
+    context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
+) -> tuple[Collective, ...]:
+    """Keys and values passed around the cp ring; backward passes them and their gradients.
+
+    Ring attention (Liu et al. 2023, arXiv 2310.01889); bytes are those of the whole sequence's
+    keys and values per token of it.
+    """
+    size = 2.0 * kv_heads * (qk_dim + v_dim)
+    shard = Shard.TP if context.model.mla else Shard.KV
+    return (
+        Collective(
+            "attention/cp_ring",
+            CollectiveKind.RING_EXCHANGE,
+            Group.CP,
+            size,
+            1,
+            2,
+            shard,
+            Hidden.BEHIND_ATTENTION,
+            Hidden.BEHIND_ATTENTION,
+            Module.FULL | Module.CORE_ATTENTION,
+        ),
+    )

@@ -1,0 +1,69 @@
+"""`planner models`, `hardware` and `frameworks`: lists, entries, unknown names."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware import cluster_names, gpu_names
+from planner.frameworks import framework_names
+from planner.models.catalog import load_model, model_names
+from tests.cli.conftest import Run, lines_are_short
+
+EVERYTHING = [
+    *(("models", name) for name in model_names()),
+    *(("hardware", name) for name in (*gpu_names(), *cluster_names())),
+    *(("frameworks", name) for name in framework_names()),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("models", model_names()),
+        ("hardware", (*gpu_names(), *cluster_names())),
+        ("frameworks", framework_names()),
+    ],
+)
+def test_lists_name_everything_once(run: Run, command: str, names: tuple[str, ...]) -> None:
+    result = run(command)
+    assert result.exit_code == 0
+    assert lines_are_short(result.stdout)
+    listed = [line.split()[0] for line in result.stdout.splitlines() if line.split()]
+    for name in names:
+        assert listed.count(name) == 1, name
+
+
+def test_every_entry_is_shown_in_80_columns(run: Run) -> None:
+    for command, name in EVERYTHING:
+        result = run(command, name)
+        assert result.exit_code == 0, (command, name, result.output)
+        assert name in result.stdout
+        assert lines_are_short(result.stdout), (command, name)
+
+
+def test_model_shows_exact_parameters_and_alias(run: Run) -> None:
+    text = run("models", "70b").stdout
+    assert "70b is llama-3-70b" in text
+    assert f"{load_model('70b').exact_parameters:,}" in text
+
+
+def test_gpu_marks_assumptions_and_names_sources(run: Run) -> None:
+    text = run("hardware", "h100").stdout
+    assert "ASSUMED: clock" in text
+    assert "nvidia-h100-datasheet" in text
+    assert "Sources" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "meant"),
+    [
+        ("models", "lama-3-70b", "llama-3-70b"),
+        ("hardware", "H10O", "h100"),
+        ("frameworks", "torchtitn", "torchtitan"),
+    ],
+)
+def test_unknown_names_meet_close_ones(run: Run, command: str, given: str, meant: str) -> None:
+    result = run(command, given)
+    assert result.exit_code == 2
+    assert given in result.stderr
+    assert meant in result.stderr

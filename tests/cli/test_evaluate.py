@@ -1,0 +1,114 @@
+"""`planner evaluate`: one configuration, derived degrees, exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.cli.evaluate import given_configuration
+from tests.cli.conftest import MAIN, Run, lines_are_short
+
+RECIPE = ("--tp", "4", "--pp", "4", "--vpp", "5", "--cp", "2")
+
+
+def test_the_recipe_of_the_main_job(run: Run) -> None:
+    result = run("evaluate", *MAIN, *RECIPE)
+    assert result.exit_code == 0, result.output
+    assert "tp4 pp4 vpp5 cp2 dp2 z1" in result.stdout
+    assert "Memory by pipeline stage" in result.stdout
+    assert lines_are_short(result.stdout)
+
+
+def test_what_does_not_fit_is_shown_and_exits_1(run: Run) -> None:
+    result = run("evaluate", *MAIN)
+    assert result.exit_code == 1
+    assert "DOES NOT FIT" in result.stdout
+
+
+def test_uneven_layers_are_taken(run: Run) -> None:
+    result = run(
+        "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20,21x2"
+    )
+    assert result.exit_code == 2
+    assert "80 layers" in result.stderr
+    fixed = run(
+        "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20x2,21"
+    )
+    assert fixed.exit_code in (0, 1), fixed.output
+    assert "19, 20×2, 21" in fixed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("--tp", "3"), ("tp·pp·cp = 3·1·1 = 3 does not divide 64 GPUs", "63 or 66")),
+        (("--tp", "8", "--dp", "4"), ("64",)),
+        (("--tp", "4", "--pp", "4", "--vpp", "30"), ("vpp",)),
+        (("--layers-per-stage", "many"), ("'many'", "4,5x14,4")),
+        (("--recompute", "some"), ("'some'", "full")),
+    ],
+)
+def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    result = run("evaluate", *MAIN, *arguments)
+    assert result.exit_code == 2, result.output
+    for text in texts:
+        assert text in result.stderr
+
+
+def test_grad_acc_sets_the_batch(run: Run) -> None:
+    arguments = ("--model", "70b", "--gpus", "64xH100", *RECIPE, "--grad-acc", "16", "--json")
+    plan = json.loads(run("evaluate", *arguments).stdout)["plans"][0]
+    assert plan["gbs"] == 32
+
+
+def test_a_batch_is_needed(run: Run) -> None:
+    result = run("evaluate", "--model", "70b", "--gpus", "64xH100")
+    assert result.exit_code == 2
+    assert "--grad-acc 32" in result.stderr
+
+
+def test_its_file_can_be_explained(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    assert run("evaluate", *MAIN, *RECIPE, "-o", str(path)).exit_code == 0
+    result = run("explain", str(path), "1")
+    assert result.exit_code == 0, result.output
+    assert "Neighbours" in result.stdout
+
+
+def test_json_and_csv(run: Run) -> None:
+    assert json.loads(run("evaluate", *MAIN, *RECIPE, "--json").stdout)["plans"]
+    assert run("evaluate", *MAIN, *RECIPE, "--csv").stdout.count("\n") == 2
+
+
+def test_usual_zero_stage_needs_replicas() -> None:
+    options = {
+        "model": "70b",
+        "gpus": "8xH100",
+        "cluster": None,
+        "gbs_tokens": None,
+        "gbs": 8,
+        "gbs_tolerance": 0.05,
+        "seq": None,
+        "framework": "megatron-core",
+        "precision": "bf16",
+        "optimizer": "adamw",
+        "attention": "flash",
+        "dropout": False,
+        "expert_imbalance": 1.0,
+        "hbm_reserve": "0",
+        "allow_tp_across_nodes": False,
+        "tp": 8,
+        "pp": 1,
+        "vpp": 1,
+        "cp": 1,
+        "ep": 1,
+        "etp": 1,
+        "dp": None,
+        "zero": None,
+        "mbs": 1,
+        "grad_acc": None,
+    }
+    assert given_configuration(options)[1].zero == 0
+    assert given_configuration(options | {"tp": 4})[1].zero == 1

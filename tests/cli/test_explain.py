@@ -1,0 +1,167 @@
+"""`planner explain`: certificates over a real plan, neighbours, and broken plan files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from planner.errors import UsageError
+from planner.explain import (
+    MEMORY_TERMS,
+    TIME_TERMS,
+    main_difference,
+    memory_terms,
+    neighbour_reports,
+    stage_groups,
+    time_terms,
+)
+from planner.neighbours import neighbours
+from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.plan_file import read_plan_file
+from planner.report.explain import neighbour_sentence
+from tests.cli.conftest import Run, lines_are_short
+from tests.cli.made_up import GIB, plan, result, stage
+
+MainJob = tuple[Result, Path]
+JOB = result().request.resolve()
+
+
+def test_report_of_a_real_plan(run: Run, main_job: MainJob) -> None:
+    shown = run("explain", str(main_job[1]), "1")
+    assert shown.exit_code == 0, shown.output
+    for title in ("Memory of the heaviest stage", "Memory by pipeline", "Time of one", "Assumed"):
+        assert title in shown.stdout
+    assert "Neighbours" in shown.stdout
+    assert lines_are_short(shown.stdout)
+
+
+def test_terms_of_every_real_plan_add_up(main_job: MainJob) -> None:
+    for own in read_plan_file(main_job[1]).plans:
+        assert sum(term.amount for term in time_terms(own)) == pytest.approx(own.step_time_s)
+        assert sum(term.share for term in time_terms(own)) == pytest.approx(1)
+        for memory in own.stages:
+            total = sum(term.amount for term in memory_terms(memory))
+            assert total == pytest.approx(memory.peak, rel=1e-6)
+        assert own.stages[own.heaviest_stage].peak == pytest.approx(own.peak_bytes)
+        assert max(memory.peak for memory in own.stages) == pytest.approx(own.peak_bytes)
+
+
+def test_json_has_the_same_terms(run: Run, main_job: MainJob) -> None:
+    document = json.loads(run("explain", str(main_job[1]), "1", "--json").stdout)
+    assert document["number"] == 1
+    assert sum(term["share"] for term in document["time"]) == pytest.approx(1)
+    assert document["neighbours"]
+
+
+def test_no_real_neighbour_dominates_a_plan(run: Run, main_job: MainJob) -> None:
+    """Beyond the gap that a plan admits, and the ties that the short front leaves out."""
+    found = read_plan_file(main_job[1])
+    for number, own in enumerate(found.plans, start=1):
+        document = json.loads(run("explain", str(main_job[1]), str(number), "--json").stdout)
+        for near in document["neighbours"]:
+            if near["outcome"] in ("faster", "slower", "equal"):
+                lighter = near["peak_bytes"] < 0.93 * own.peak_bytes
+                faster = near["pace"] > own.gap + 0.011
+                assert not (lighter and faster), (number, near)
+
+
+def test_terms_have_labels() -> None:
+    assert set(TIME_TERMS) == set(TimeTerms.model_fields)
+    not_terms = {
+        *("stage", "layers", "in_flight", "allocated", "peak"),
+        *("phase", "forward_s", "backward_s"),
+    }
+    assert set(MEMORY_TERMS) == set(StageMemory.model_fields) - not_terms
+
+
+def test_equal_stages_share_a_row() -> None:
+    stages = (stage(0, layers=19), stage(1), stage(2), stage(3, layers=21))
+    groups = stage_groups(plan(stages=stages))
+    assert [group.stages for group in groups] == [(0,), (1, 2), (3,)]
+
+
+def test_neighbours_use_the_same_gpus_and_nearly_the_batch() -> None:
+    own = plan()
+    found = {near.change: near for near in neighbours(own, JOB)}
+    assert {"tp 8 (dp 1)", "tp 2 (dp 4)", "pp 8 (dp 1)", "cp 1 (dp 4)", "mbs 2"} <= set(found)
+    assert {"vpp 10", "vpp 4", "zero 0"} <= set(found)
+    for near in found.values():
+        assert near.degrees.gpus == own.degrees.gpus
+        assert near.degrees.gbs == pytest.approx(own.gbs, rel=0.02)
+        assert near.degrees != own.degrees or near.recompute != own.recompute
+
+
+def test_expert_neighbours_only_of_moe_models() -> None:
+    assert not [near for near in neighbours(plan(), JOB) if near.change.startswith("ep")]
+    moe = result().request.model_copy(update={"model": "mixtral-8x7b"}).resolve()
+    degrees = Degrees(tp=2, pp=2, ep=4, dp=16, zero=1, grad_acc=32)
+    layout = LayerLayout(block_layers=(16, 16), recomputed=(0, 0))
+    own = plan(degrees=degrees, layout=layout)
+    assert {"ep 8", "ep 2"} <= {near.change for near in neighbours(own, moe)}
+
+
+def _costed(**changes: object) -> Plan:
+    own = plan(**changes)
+    return own.model_copy(update={"step_time_s": own.time.total_s})
+
+
+def test_outcomes_and_reasons() -> None:
+    own = plan()
+
+    def evaluator(degrees: Degrees, recompute: str) -> Plan:
+        if degrees.vpp > 5:
+            raise UsageError("vpp = 10 splits no layer")
+        if degrees.mbs == 2:
+            return plan(degrees=degrees, peak_bytes=85 * GIB, fits=False)
+        if degrees.tp == 8:
+            slower = own.time.model_copy(update={"tp_s": own.time.tp_s + 5.9})
+            return plan(degrees=degrees, time=slower, step_time_s=64.9, tokens_per_s=71_000 / 1.1)
+        return plan(degrees=degrees, recompute=recompute)
+
+    reports = {report.change: report for report in neighbour_reports(own, JOB, evaluator)}
+    assert reports["vpp 10"].outcome == "not-legal"
+    assert reports["vpp 10"].text == "vpp = 10 splits no layer"
+    assert reports["mbs 2"].outcome == "does-not-fit"
+    assert neighbour_sentence(reports["mbs 2"]) == "does not fit in 79.1 GiB, equally fast"
+    slow = reports["tp 8 (dp 1)"]
+    assert (slow.outcome, slow.reason) == ("slower", "tp_s")
+    assert neighbour_sentence(slow) == "10.0 % slower, TP traffic +5.90 s"
+    assert neighbour_sentence(reports["zero 0"]) == "equally fast"
+
+
+def test_difference_is_taken_at_the_plans_batch() -> None:
+    own = plan()
+    half = TimeTerms(**{name: value / 2 for name, value in own.time.model_dump().items()})
+    other = plan(time=half, gbs_tokens=own.gbs_tokens // 2)
+    assert main_difference(own, other)[1] == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ("nonsense", ("is not JSON", "planner search")),
+        ("[1]", ("not a plan file",)),
+        ('{"version": 99}', ("version 99", "reads version 1")),
+        ('{"version": 1}', ("field", "planner search")),
+        ("\xff", ("is not JSON",)),
+    ],
+)
+def test_broken_plan_files(run: Run, tmp_path: Path, content: str, texts: tuple[str, ...]) -> None:
+    path = tmp_path / "plans.json"
+    path.write_text(content, encoding="utf-8")
+    shown = run("explain", str(path), "1")
+    assert shown.exit_code == 2
+    for text in texts:
+        assert text in shown.stderr
+
+
+def test_missing_file_and_missing_plan(run: Run, tmp_path: Path, main_job: MainJob) -> None:
+    missing = run("explain", str(tmp_path / "none.json"), "1")
+    assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
+    for number in ("0", "99"):
+        shown = run("explain", str(main_job[1]), number)
+        assert shown.exit_code == 2
+        assert f"there is no plan {number}; the file holds plans 1 to" in shown.stderr

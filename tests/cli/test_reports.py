@@ -1,0 +1,104 @@
+"""Reports over hand-made results: notes, widths, number formats."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from planner.plan import Degrees, LayerLayout, Plan
+from planner.report.draw import console, draw
+from planner.report.plans import degrees_text, error_share, recompute_text
+from planner.report.search import front_notes, search_report
+from planner.report.tables import Column, TableData
+from planner.report.units import gib, number_ranges, run_lengths, seconds, short_count
+from planner.result import SearchResult
+from tests.cli.conftest import lines_are_short
+from tests.cli.made_up import plan, result
+
+WIDEST = plan(
+    degrees=Degrees(tp=8, pp=16, vpp=1, cp=16, ep=64, etp=8, dp=128, zero=1, grad_acc=1024),
+    layout=LayerLayout(block_layers=(4, *(5,) * 14, 6), recomputed=(4, *(5,) * 14, 6)),
+    recompute="mla_up_proj+layernorm+moe_act",
+    step_time_s=123.4,
+    tokens_per_s_per_gpu=123_456.0,
+    gbs=131_072,
+    status="feasible",
+    gap=0.012,
+    fit_probability=0.71,
+)
+
+
+def drawn(found: SearchResult) -> str:
+    stream = io.StringIO()
+    draw(search_report(found), console(stream))
+    return stream.getvalue()
+
+
+def test_the_widest_plan_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = drawn(result(plan(), WIDEST))
+    assert lines_are_short(text)
+    assert "…" not in text
+    for number in ("123,456", "123 s", "ep64", "layernorm", "layers 4, 5×14, 6", "131,072"):
+        assert number in text
+
+
+def test_doubts_gaps_and_ties_are_said() -> None:
+    notes = "\n".join(front_notes(result(plan(), WIDEST)))
+    assert "probability of fitting: plan 2: 71 %" in notes
+    assert "Not proven optimal: plan 2; by 1.2 % at most" in notes
+    assert "Within plan 1's error bar: plan 2" in notes
+
+
+def test_a_sure_and_proven_front_has_no_doubts() -> None:
+    notes = "\n".join(front_notes(result(plan(), plan(tokens_per_s=50_000.0))))
+    for word in ("probability of fitting", "Not proven", "error bar"):
+        assert word not in notes
+
+
+def test_mfu_names_its_peak_and_error_bars_their_family() -> None:
+    notes = "\n".join(front_notes(result()))
+    assert "989 TFLOP/s dense" in notes
+    assert "62 measured runs on H100" in notes
+
+
+def test_a_row_must_have_a_cell_for_each_column() -> None:
+    with pytest.raises(ValueError, match="1 cells for 2 columns"):
+        TableData((Column("a"), Column("b")), (("x",),))
+
+
+def test_partial_recompute_is_counted() -> None:
+    layout = LayerLayout(block_layers=(20,) * 4, recomputed=(5,) * 4)
+    own: Plan = plan(recompute="full", layout=layout)
+    assert recompute_text(own) == "full 20/80"
+
+
+def test_degrees_of_one_are_left_out() -> None:
+    assert degrees_text(Degrees(tp=8, dp=8, zero=1)) == "tp8 pp1 dp8 z1"
+
+
+def test_error_is_the_larger_side() -> None:
+    own = plan()
+    assert error_share(own.step_time_s, own.step_time) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (gib(79.11 * 2**30), "79.1"),
+        (gib(-1.0), "0.0"),
+        (seconds(123.4), "123 s"),
+        (seconds(59.04), "59.0 s"),
+        (seconds(9.844), "9.84 s"),
+        (seconds(0.4124), "0.412 s"),
+        (seconds(0.0031), "3.1 ms"),
+        (short_count(70_553_706_496), "70.55 B"),
+        (short_count(1_026_000_000_000), "1.03 T"),
+        (short_count(42), "42"),
+        (run_lengths((4, 5, 5, 6)), "4, 5×2, 6"),
+        (number_ranges((1, 2, 3, 5)), "1-3, 5"),
+    ],
+)
+def test_numbers(shown: str, text: str) -> None:
+    assert shown == text

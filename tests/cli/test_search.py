@@ -1,0 +1,110 @@
+"""`planner search` on real catalogues: text, JSON, CSV, options."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from click.testing import Result
+
+from planner.cli.search import SORTS, split_names
+from planner.plan_file import read_plan_file
+from planner.result import SearchResult
+from planner.search.search import SORT_KEYS
+from tests.cli.conftest import SMALL, Run, lines_are_short
+
+MainJob = tuple[Result, Path]
+
+
+def test_main_job_reads_well_in_a_pipe(main_job: MainJob) -> None:
+    result, path = main_job
+    text = result.stdout.replace(str(path), "plans.json")
+    assert result.exit_code == 0, result.stderr
+    assert "…" not in text
+    assert "\x1b" not in text
+    assert lines_are_short(text)
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_main_job_says_what_it_took(main_job: MainJob) -> None:
+    text = main_job[0].stdout
+    for words in (
+        "70b is llama-3-70b",
+        "70.55 B parameters",
+        "8 nodes of 8×H100-SXM5-80GB, NVLink 450 GB/s",
+        "sequences of 8,192",
+        "candidates:",
+        "candidates/s",
+        "legal",
+        "against 989 TFLOP/s dense",
+        "80 % interval, from",
+        "planner explain",
+    ):
+        assert words in text
+
+
+def test_main_job_wrote_what_it_shows(main_job: MainJob) -> None:
+    shown, path = main_job
+    result = read_plan_file(path)
+    assert result.request.gbs_tokens == 4_000_000
+    for number, plan in enumerate(result.plans, start=1):
+        assert f"\n{number} " in shown.stdout
+        assert f"{plan.step_time_s:.1f} s ±" in shown.stdout
+    first = result.plans[0]
+    assert first.degrees.gpus == 64
+    assert abs(first.time.total_s - first.step_time_s) < 1e-6 * first.step_time_s
+
+
+def test_json_is_one_clean_document(run: Run) -> None:
+    result = run("search", *SMALL, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert SearchResult.model_validate(document).plans
+    assert document["request"]["gbs"] == 64
+
+
+def test_json_and_file_are_the_same(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    result = run("search", *SMALL, "--json", "-o", str(path))
+    assert result.stdout == path.read_text(encoding="utf-8")
+
+
+def test_csv_has_one_row_a_plan_in_si_units(run: Run) -> None:
+    document = json.loads(run("search", *SMALL, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(run("search", *SMALL, "--csv").stdout)))
+    assert [row["plan"] for row in rows] == [str(n + 1) for n in range(len(document["plans"]))]
+    for row, plan in zip(rows, document["plans"], strict=True):
+        assert float(row["step_time_s"]) == plan["step_time_s"]
+        assert float(row["peak_bytes"]) == plan["peak_bytes"]
+        assert int(row["tp"]) == plan["degrees"]["tp"]
+
+
+def test_limits_hold(run: Run) -> None:
+    result = run("search", *SMALL, "--tp", "2..4", "--pp", "1", "--zero", "1", "--json")
+    plans = json.loads(result.stdout)["plans"]
+    assert {plan["degrees"]["tp"] for plan in plans} <= {2, 4}
+    assert {plan["degrees"]["pp"] for plan in plans} == {1}
+    assert {plan["degrees"]["zero"] for plan in plans} == {1}
+
+
+def test_top_and_sort(run: Run) -> None:
+    result = run("search", *SMALL, "--top", "2", "--sort", "peak", "--json")
+    peaks = [plan["peak_bytes"] for plan in json.loads(result.stdout)["plans"]]
+    assert len(peaks) <= 2
+    assert peaks == sorted(peaks)
+
+
+def test_sorts_are_fields_that_the_search_knows() -> None:
+    assert set(SORTS.values()) <= set(SORT_KEYS)
+
+
+def test_recompute_is_limited_to_what_is_named(run: Run) -> None:
+    result = run("search", *SMALL, "--recompute", "full", "--json")
+    assert {plan["recompute"] for plan in json.loads(result.stdout)["plans"]} == {"full"}
+    assert split_names("none, full,") == ("none", "full")
+
+
+def test_quiet_says_nothing_on_stderr(run: Run) -> None:
+    assert run("search", *SMALL, "--quiet").stderr == ""

@@ -1,0 +1,93 @@
+"""Pareto geometry: truth tables and closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from planner.search.front import best_pace, dominates, front, thin
+
+
+@pytest.mark.parametrize(
+    ("point", "other", "expected"),
+    [
+        ((1.0, 1.0), (2.0, 2.0), True),
+        ((1.0, 1.0), (1.0, 2.0), True),
+        ((1.0, 1.0), (2.0, 1.0), True),
+        ((1.0, 1.0), (1.0, 1.0), False),
+        ((1.0, 2.0), (2.0, 1.0), False),
+        ((2.0, 2.0), (1.0, 1.0), False),
+    ],
+)
+def test_dominates_truth_table(
+    point: tuple[float, float], other: tuple[float, float], expected: bool
+) -> None:
+    assert dominates(*point, *other) is expected
+
+
+def test_front_of_a_staircase_is_the_staircase() -> None:
+    pace = np.array([3.0, 1.0, 2.0])
+    peak = np.array([1.0, 3.0, 2.0])
+    assert front(pace, peak).tolist() == [1, 2, 0]
+
+
+def test_front_of_equal_points_is_the_first() -> None:
+    assert front(np.ones(4), np.ones(4)).tolist() == [0]
+
+
+points = st.integers(1, 40).flatmap(
+    lambda n: st.tuples(
+        arrays(np.float64, n, elements=st.integers(1, 8).map(float)),
+        arrays(np.float64, n, elements=st.integers(1, 8).map(float)),
+    )
+)
+
+
+@given(points)
+def test_front_is_what_nothing_dominates(case: tuple[np.ndarray, np.ndarray]) -> None:
+    pace, peak = case
+    kept = front(pace, peak).tolist()
+    for index in kept:
+        assert not any(
+            dominates(pace[other], peak[other], pace[index], peak[index])
+            for other in range(len(pace))
+        )
+    for index in set(range(len(pace))) - set(kept):
+        assert any(
+            dominates(pace[own], peak[own], pace[index], peak[index])
+            or (pace[own], peak[own]) == (pace[index], peak[index])
+            for own in kept
+        )
+
+
+@given(points)
+def test_thinned_front_saves_memory_at_every_step(case: tuple[np.ndarray, np.ndarray]) -> None:
+    pace, peak = case
+    order = front(pace, peak)
+    kept = thin(pace, peak, order, 0.01, 0.05)
+    assert kept[0] == order[0]
+    assert set(kept.tolist()) <= set(order.tolist())
+    assert (peak[kept[1:]] <= 0.95 * peak[kept[:-1]]).all()
+
+
+def test_thin_keeps_the_fastest_and_what_saves_memory() -> None:
+    pace = np.array([1.00, 1.005, 1.02, 1.10])
+    peak = np.array([100.0, 97.0, 90.0, 60.0])
+    order = np.arange(4)
+    assert thin(pace, peak, order, 0.01, 0.05).tolist() == [0, 2, 3]
+
+
+def test_thin_prefers_the_lighter_of_two_ties() -> None:
+    pace = np.array([1.0, 1.100, 1.105])
+    peak = np.array([100.0, 80.0, 60.0])
+    assert thin(pace, peak, np.arange(3), 0.01, 0.05).tolist() == [0, 2]
+
+
+def test_best_pace_within_a_limit() -> None:
+    pace, peak = np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])
+    assert best_pace(pace, peak, 25.0) == 2.0
+    assert best_pace(pace, peak, 30.0) == 1.0
+    assert best_pace(pace, peak, 5.0) == np.inf

@@ -1,0 +1,148 @@
+"""Each layout rule's two forms, held against each other over small exhaustive spaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ortools.sat.python import cp_model
+
+from constraints.layout import (
+    LAYOUT_RULES,
+    AnyLayoutRule,
+    LayoutContext,
+    block_recomputed,
+    even_split,
+    make_variables,
+    shared_count,
+)
+from constraints.memory import MemoryNumbers
+from constraints.rule import Layout
+from planner.cost.layout import even_block_layers
+from planner.search.conflict import layout_conflict
+from tests.search.brute import every_layout
+
+MEMORY = MemoryNumbers(
+    unit_bytes=1,
+    limit=30,
+    stage=(3, 1),
+    layer=((9, 6), (6, 4)),
+    freed=((5, 2), (3, 1)),
+    ends=(2, 4),
+    working=(3, 1),
+    working_recomputed=(5, 2),
+    gather=(1, 2),
+    optimizer_stage=(2, 2),
+    optimizer_layer=(8, 9),
+)
+
+ONE_KIND = replace(
+    MEMORY,
+    layer=((9,), (6,)),
+    freed=((5,), (3,)),
+    working=(3,),
+    working_recomputed=(5,),
+    gather=(1,),
+    optimizer_layer=(8,),
+)
+
+CONTEXTS = [
+    LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
+    for layouts in ("any", "even-or-ends", "even", "greedy")
+    for recomputation in ("none", "all", "shared", "free")
+] + [
+    LayoutContext(2, 2, (0, 1, 1, 0, 1), "any", "shared", MEMORY),
+    LayoutContext(2, 2, (0, 1, 0, 0), "any", "free", MEMORY),
+    LayoutContext(2, 1, (1, 0, 0, 1), "any", "all", MEMORY),
+    LayoutContext(1, 1, (0, 1, 1), "any", "shared", MEMORY),
+    LayoutContext(3, 1, (0, 0, 0, 0, 0), "even-or-ends", "none"),
+    LayoutContext(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
+    LayoutContext(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
+]
+
+
+def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
+    """Whether the solver finds the layout when only this rule and the definitions hold."""
+    model = cp_model.CpModel()
+    variables = make_variables(model, ctx)
+    rule.add(model, variables, ctx)
+    again = block_recomputed(layout, ctx)
+    for block, own in enumerate(layout.block_layers):
+        model.add(variables.layers[block] == own)
+        if again is not None:
+            model.add(variables.recomputed[block] == again[block])
+    if again is None:
+        for stage, count in enumerate(layout.recomputed):
+            model.add(sum(variables.recomputed[stage :: ctx.pp]) == count)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    return bool(solver.solve(model) == cp_model.OPTIMAL)
+
+
+@pytest.mark.parametrize("rule", LAYOUT_RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("number", range(len(CONTEXTS)))
+def test_add_and_check_agree(rule: AnyLayoutRule, number: int) -> None:
+    ctx = CONTEXTS[number]
+    largest = 2 if ctx.blocks > 2 else ctx.layers
+    wanted_sum = rule.name not in ("every-layer-once", "blocks-not-empty")
+    for layout in every_layout(ctx, largest):
+        if sum(layout.block_layers) > ctx.layers:
+            continue  # positions beyond the last layer do not exist
+        if wanted_sum and sum(layout.block_layers) != ctx.layers:
+            continue
+        if rule.name != "recompute-expressible" and block_recomputed(layout, ctx) is None:
+            continue
+        assert accepted(rule, layout, ctx) == rule.check(layout, ctx), layout
+
+
+def test_every_rule_rejects_something() -> None:
+    """A rule whose check accepts everything in all contexts would hide a mistake above."""
+    for rule in LAYOUT_RULES:
+        assert any(
+            not rule.check(layout, ctx)
+            for ctx in CONTEXTS
+            for layout in every_layout(ctx, 2)
+            if sum(layout.block_layers) <= ctx.layers
+        ), rule.name
+
+
+@pytest.mark.parametrize("layers", range(1, 40))
+def test_even_split_is_the_kernels(layers: int) -> None:
+    for blocks in range(1, layers + 1):
+        expected = tuple(even_block_layers(layers, blocks, block) for block in range(blocks))
+        assert even_split(layers, blocks) == expected
+
+
+def test_126_layers_on_16_stages() -> None:
+    assert even_split(126, 16) == (7, *(8,) * 14, 7)
+
+
+def test_shared_count_is_megatrons_number() -> None:
+    """Blocks of 3 and 1 layers with 2 recomputed each take 2 and 1."""
+    assert shared_count(Layout(2, 1, (3, 1), (2, 1))) == 2
+    assert shared_count(Layout(2, 1, (3, 3), (2, 1))) is None
+
+
+def test_conflict_is_minimal() -> None:
+    """Two layers that no stage can hold: the layers must be placed, and one stage is too small."""
+    tight = MemoryNumbers(
+        unit_bytes=1,
+        limit=10,
+        stage=(0, 0),
+        layer=((20,), (6,)),
+        freed=((0,), (0,)),
+        ends=(0, 0),
+        working=(0,),
+        working_recomputed=(0,),
+        gather=(0,),
+        optimizer_stage=(0, 0),
+        optimizer_layer=(0,),
+    )
+    ctx = LayoutContext(2, 1, (0, 0), memory=tight)
+    core = layout_conflict(ctx)
+    # Stage 0 cannot hold the layer that it must have; the other rules are not to blame.
+    assert set(core) == {"blocks-not-empty", "stage-memory[0]"}
+
+
+def test_no_conflict_where_a_layout_exists() -> None:
+    assert layout_conflict(LayoutContext(2, 1, (0, 0, 0))) == ()

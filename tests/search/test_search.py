@@ -1,0 +1,216 @@
+"""The search end to end on the real catalogue, and the certificate of its front."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import planner
+from constraints.layout import LAYOUT_RULES
+from planner.cost import fields as f
+from planner.errors import UsageError
+from planner.request import Request
+from planner.result import SearchResult
+from planner.search.arrays import kernel_layout, plain_context
+from planner.search.costed import cost_job
+from planner.search.explorer import TIE, Effort
+from planner.search.front import dominates
+from planner.search.layout_model import SolverOptions
+from planner.search.search import SAVING, search
+from planner.search.terms import layout_context, shape_terms
+from tests.search.brute import every_layout, step_time_s
+
+MAIN = Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000)
+SMALL = Request(
+    model="llama-3.2-1b",
+    gpus="4xL40S",
+    gbs=16,
+    seq=4096,
+    limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2, 4)},
+)
+
+
+@pytest.fixture(scope="module")
+def main_result() -> SearchResult:
+    return search(MAIN)
+
+
+def test_main_request_is_proven(main_result: SearchResult) -> None:
+    assert main_result.proven
+    assert 4 <= len(main_result.plans) <= 8
+    assert {plan.status for plan in main_result.plans} == {"optimal"}
+    assert main_result.counts.solved + main_result.counts.skipped == main_result.counts.legal
+
+
+def test_main_plans_use_every_gpu_and_fit(main_result: SearchResult) -> None:
+    for plan in main_result.plans:
+        assert plan.degrees.gpus == 64
+        assert plan.fits
+        assert plan.fit_probability >= 0.5
+        assert sum(plan.layout.block_layers) == 80
+        assert abs(plan.gbs_tokens - 4_000_000) <= 0.05 * 4_000_000
+
+
+def test_main_front_is_sorted_and_undominated(main_result: SearchResult) -> None:
+    pace = [plan.step_time_s / plan.gbs for plan in main_result.plans]
+    peak = [plan.peak_bytes for plan in main_result.plans]
+    assert pace == sorted(pace)
+    for one in range(len(pace)):
+        for other in range(len(pace)):
+            assert not dominates(pace[one], peak[one], pace[other], peak[other])
+
+
+def test_time_and_memory_terms_add_up(main_result: SearchResult) -> None:
+    for plan in main_result.plans:
+        assert plan.time.total_s == pytest.approx(plan.step_time_s, rel=1e-9)
+        heaviest = plan.stages[plan.heaviest_stage]
+        assert heaviest.peak == plan.peak_bytes == max(own.peak for own in plan.stages)
+
+
+def test_no_even_layout_beats_the_front(main_result: SearchResult) -> None:
+    """Exhaustive over even layouts: none is faster by more than a tie at no more memory."""
+    costed_job = cost_job(MAIN.resolve())
+    steps = costed_job.costed.steps
+    pace = steps[:, f.STEP_TIME] / costed_job.candidates.columns["gbs"]
+    peak = steps[:, f.STEP_PEAK_BYTES]
+    for plan in main_result.plans:
+        inside = peak <= plan.peak_bytes
+        best = pace[inside].min(initial=np.inf)
+        assert best * (1 + TIE) >= plan.step_time_s / plan.gbs
+
+
+def test_search_repeats_itself(main_result: SearchResult) -> None:
+    assert search(MAIN).plans == main_result.plans
+
+
+def test_two_workers_find_the_same_times(main_result: SearchResult) -> None:
+    other = search(MAIN, workers=2, top=1)
+    best = main_result.plans[0]
+    assert other.plans[0].tokens_per_s == pytest.approx(best.tokens_per_s, rel=TIE)
+
+
+def test_top_and_sort(main_result: SearchResult) -> None:
+    light = search(MAIN, top=3, sort="peak_bytes").plans
+    peaks = [plan.peak_bytes for plan in light]
+    assert len(light) == 3
+    assert peaks == sorted(peaks)
+    assert peaks[0] <= min(plan.peak_bytes for plan in main_result.plans)
+
+
+def test_unknown_sort_key_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="tokens_per_s"):
+        search(MAIN, sort="tokens")
+
+
+def test_library_call_whatever_was_imported_first() -> None:
+    result = planner.search(SMALL, top=1)
+    assert isinstance(result, planner.SearchResult)
+
+
+def test_small_job_equals_exhaustion_over_all_layouts() -> None:
+    """Every layout of every shape, costed by the kernel: nothing beats the rungs by a tie."""
+    costed_job = cost_job(SMALL.resolve())
+    columns, job = costed_job.candidates.columns, costed_job.job
+    explorer = costed_job.explorer(Effort())
+    rungs = explorer.explore()
+    kept = [rung for rung in rungs if rung.point is not None]
+    assert kept
+    assert all(rung.gap <= TIE for rung in rungs)
+    checked = 0
+    for row in range(len(columns["tp"])):
+        if columns["pp"][row] > 2 or columns["vpp"][row] > 1:
+            continue
+        mode = job.recompute[int(columns["recompute"][row])]
+        kind = explorer.recomputations[int(columns["recompute"][row])]
+        ctx = plain_context(job, int(columns["pp"][row]), 1, kind)
+        for layout in every_layout(ctx):
+            if not all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
+                continue
+            counts = kernel_layout(costed_job.cost_model, layout, ctx)
+            step, _ = costed_job.cost_model.cost_layout(costed_job.costed, row, counts)
+            pace, peak = step[f.STEP_TIME] / columns["gbs"][row], step[f.STEP_PEAK_BYTES]
+            checked += 1
+            for rung in kept:
+                assert rung.point is not None
+                if peak <= rung.limit_bytes:
+                    assert pace * (1 + TIE) ** 2 >= rung.point.pace, (mode.name, layout)
+    assert checked > 200
+
+
+@pytest.mark.parametrize("mode", ["none", "layernorm", "full"])
+def test_linear_terms_are_the_kernels_costs(mode: str) -> None:
+    """Objective and memory of the solver against the kernel, for uneven layouts."""
+    job = SMALL.model_copy(
+        update={"recompute": (mode,), "limits": SMALL.limits | {"pp": (2,), "dp": (2,)}}
+    )
+    costed_job = cost_job(job.resolve())
+    columns, resolved = costed_job.candidates.columns, costed_job.job
+    model, costed = costed_job.cost_model, costed_job.costed
+    limit = resolved.hbm_limit_bytes
+    for row in np.flatnonzero(columns["vpp"] == 1)[:2].tolist():
+        terms = shape_terms(model, costed, row)
+        mode_spec = resolved.recompute[0]
+        kinds = resolved.model.kind_indices
+        ctx = layout_context(terms, kinds, resolved.framework, mode_spec, limit)
+        assert ctx.memory is not None
+        legal = [
+            layout
+            for layout in every_layout(ctx)
+            if all(rule.check(layout, ctx) for rule in LAYOUT_RULES if rule.name != "stage-memory")
+        ]
+        for layout in legal[::7]:
+            step, stages = model.cost_layout(costed, row, kernel_layout(model, layout, ctx))
+            # Collectives enter by a secant, which never lies above them.
+            linear_s = step_time_s(terms, layout, ctx)
+            assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
+            assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)
+            units = [
+                ctx.memory.peak(stage, own, again)
+                for stage, (own, again) in enumerate(
+                    zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
+                )
+            ]
+            allocated = stages[:, f.STAGE_ALLOCATED]
+            rounded_up = np.array(units) * ctx.memory.unit_bytes
+            assert (rounded_up >= allocated * (1 - 1e-12)).all()
+            assert rounded_up == pytest.approx(allocated, rel=1e-3)
+
+
+def test_bounds_hold_for_every_even_layout() -> None:
+    costed_job = cost_job(MAIN.resolve())
+    explorer = costed_job.explorer(Effort())
+    pace, peak = explorer.pace[explorer.rows], explorer.peak[explorer.rows]
+    for index, limit in enumerate(explorer.limits):
+        fits = peak <= limit
+        assert (explorer.bounds[fits, index] <= pace[fits] * (1 + 1e-9)).all()
+
+
+def test_bounds_hold_for_solved_layouts() -> None:
+    """CP-SAT's layout is never faster than the compiled bound; two kinds of layers."""
+    request = Request(model="gemma-3-1b", gpus="8xH100", gbs=64, limits={"tp": (1,), "pp": (2, 4)})
+    costed_job = cost_job(request.resolve())
+    explorer = costed_job.explorer(Effort(SolverOptions(deterministic_time_s=0.05)))
+    bounds = explorer.bounds.copy()
+    for position in range(0, len(explorer.rows), max(1, len(explorer.rows) // 12)):
+        row = int(explorer.rows[position])
+        if explorer.only_even[row]:
+            continue
+        solution = explorer.solution(row, float(explorer.limits[0]))
+        if solution.layout is not None:
+            point = explorer.cost(row, solution.layout)
+            assert bounds[position, 0] <= point.pace * (1 + 1e-9)
+
+
+def test_65_gpus_use_64(main_result: SearchResult) -> None:
+    result = search(MAIN.model_copy(update={"gpus": "65xH100"}), top=1)
+    assert result.job.num_gpus == 65
+    assert result.job.used_gpus == 64
+    assert any("64 of the 65 GPUs" in note for note in result.notes)
+    assert result.plans[0] == main_result.plans[0]
+
+
+def test_thinned_front_saves_memory_at_each_step(main_result: SearchResult) -> None:
+    peaks = [plan.peak_bytes for plan in main_result.plans]
+    assert all(low <= (1 - SAVING) * high for high, low in pairwise(peaks))
