@@ -12,13 +12,13 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from planner.device import gpu_inputs
 
 from planner import cost_tables
 from planner.cost import fields as f
 from planner.cost import kernel
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.device import gpu_inputs
 from planner.job import Job
 from planner.links import link_inputs
 from planner.ops import Piece

@@ -2,19 +2,21 @@
 
     python -m planner.calibrate.residual_fit RUNS.csv|FOLDER > planner/literature/residuals.toml
 
-A family is a framework profile on a GPU architecture, inside one scale-up domain or beyond.
-`spread` is the 80 % quantile of the absolute residual over 1.2816: a normal of that spread holds
-80 % of them. It includes the family's bias, which is left in the prediction.
+A family is a framework profile on a GPU architecture, inside one scale-up domain or beyond, of
+dense or MoE models. `spread` is the 80 % quantile of the absolute residual over 1.2816: a normal of
+that spread holds 80 % of them. It includes the family's bias, which is left in the prediction.
+A source weighs as the square root of its rows: rows of one source share much of their error.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from statistics import NormalDist
 
@@ -29,6 +31,7 @@ _TIMES_NOT_USED = frozenset({"megatron-ci-golden"})
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
 _QUANTILE = 0.80
+_ROUNDING = 1e-9
 _Z = NormalDist().inv_cdf(0.5 + _QUANTILE / 2)
 
 
@@ -42,19 +45,37 @@ class Family:
     model: str = ""
 
 
+# A log residual and the source of its row.
+Residual = tuple[float, str]
+
+
 @dataclass
 class Errors:
-    """Log residuals of one family, and the sources they are from."""
+    """Log residuals of one family."""
 
-    time: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    sources: set[str] = field(default_factory=set)
+    time: list[Residual] = field(default_factory=list)
+    memory: list[Residual] = field(default_factory=list)
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources that the residuals are from."""
+        return sorted({source for _, source in (*self.time, *self.memory)})
 
 
-def spread(residuals: Sequence[float]) -> float:
-    """Standard deviation of the normal that holds 80 % of the absolute residuals."""
-    ordered = sorted(abs(value) for value in residuals)
-    return ordered[math.ceil(_QUANTILE * len(ordered)) - 1] / _Z
+def spread(residuals: Sequence[Residual]) -> float:
+    """Standard deviation of the normal that holds 80 % of the absolute residuals.
+
+    A source weighs as the square root of its rows.
+    """
+    rows = Counter(source for _, source in residuals)
+    ordered = sorted((abs(value), rows[source] ** -0.5) for value, source in residuals)
+    wanted = _QUANTILE * sum(weight for _, weight in ordered) * (1.0 - _ROUNDING)
+    for (value, _), reached in zip(
+        ordered, accumulate(weight for _, weight in ordered), strict=True
+    ):
+        if reached >= wanted:
+            return value / _Z
+    return ordered[-1][0] / _Z
 
 
 def families_of(prediction: Prediction) -> Iterable[Family]:
@@ -84,13 +105,16 @@ def collect(predictions: Iterable[Prediction]) -> dict[Family, Errors]:
         for family in families_of(prediction):
             errors = table[family]
             if time is not None and prediction.row.source not in _TIMES_NOT_USED:
-                errors.time.append(-math.log1p(time))
-                errors.sources.add(prediction.row.source)
-            peak_gib = prediction.row.number("peak_mem_gib") or 0.0
-            if memory is not None and peak_gib >= _SMALLEST_PEAK_GIB:
-                errors.memory.append(-math.log1p(memory))
-                errors.sources.add(prediction.row.source)
+                errors.time.append((-math.log1p(time), prediction.row.source))
+            if memory is not None and _tests_memory(prediction):
+                errors.memory.append((-math.log1p(memory), prediction.row.source))
     return table
+
+
+def _tests_memory(prediction: Prediction) -> bool:
+    """Whether a peak says something of the memory model: large, and of a stated recompute mode."""
+    peak_gib = prediction.row.number("peak_mem_gib") or 0.0
+    return peak_gib >= _SMALLEST_PEAK_GIB and prediction.row.text("recompute") is not None
 
 
 def render(table: dict[Family, Errors]) -> str:
@@ -115,7 +139,7 @@ def render(table: dict[Family, Errors]) -> str:
             if len(values) >= SMALLEST_FAMILY:
                 lines.append(f"spread_log_{name} = {spread(values):.3f}")
                 lines.append(f"{name}_rows = {len(values)}")
-        lines += [f"sources = {sorted(errors.sources)!r}".replace("'", '"'), ""]
+        lines += [f"sources = {errors.sources!r}".replace("'", '"'), ""]
     return "\n".join(lines)
 
 

@@ -16,6 +16,7 @@ from planner.plan import Degrees
 
 # First match wins: a pattern in the row's framework text, and the profile it runs under.
 _PROFILES = (
+    (r"nanotron \(2024", "nanotron-2024"),
     (r"nanotron", "nanotron"),
     (r"megatron-like", "torch-3d"),
     (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
@@ -112,9 +113,7 @@ def _variant(
     changes: dict[str, object] = {}
     if sequence_parallel is not None:
         value = "with-tp" if sequence_parallel == "y" else "never"
-        changes["parallelism"] = profile.parallelism.model_copy(
-            update={"sequence_parallel": value}
-        )
+        changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
     if precision not in profile.precisions:
         changes["precisions"] = (*profile.precisions, precision)
     if fused_norms:

@@ -10,8 +10,11 @@ from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
-# Attention kernels start here; less is a misprint.
+# Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
+_USUAL_HEAD_DIM = 128
+# Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
+_COARSE_EXPERTS = 16
 
 
 class UnpredictableRowError(ValueError):
@@ -26,7 +29,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     if not layers or not hidden or not heads or not seq:
         raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
     if hidden // heads < _SMALLEST_HEAD_DIM:
-        raise UnpredictableRowError(f"{heads} heads of a hidden size of {hidden}")
+        heads = max(1, hidden // _USUAL_HEAD_DIM)
     activation = (row.text("act") or "gelu").lower()
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
     ffn = row.integer("ffn") or _usual_ffn(hidden, gated)
@@ -39,7 +42,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=row.integer("kv_heads") or heads,
+        kv_heads=min(heads, row.integer("kv_heads") or heads),
         head_dim=_head_dim(text) or hidden // heads,
         ffn=ffn,
         vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
@@ -124,6 +127,8 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     width = _number(r"(?<!shared )expert ffn\s*(\d+)", text) or _number(
         r"moe_ffn\s*=\s*(\d+)", text
     )
+    if width is None and experts > _COARSE_EXPERTS:
+        raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
     shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
         shared = width or ffn

@@ -77,12 +77,15 @@ def summarise(errors: Sequence[float]) -> ErrorSummary | None:
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
-    """How often the fit was called wrong, each way."""
+    """How often the fit was called wrong, each way; rows that do not state what they recompute
+    say nothing about the fit."""
     ran = ran_wrong = oom = oom_wrong = 0
     for prediction in predictions:
         peak, limit = prediction.memory_bytes(), prediction.limit_bytes
         stated = prediction.row.text("oom")
         if peak is None or limit is None or stated not in ("0", "1", "0.0", "1.0"):
+            continue
+        if prediction.row.text("recompute") is None:
             continue
         fits = peak <= limit
         if stated.startswith("1"):

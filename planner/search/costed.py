@@ -13,6 +13,8 @@ from planner.search.shapes import Candidates, legal_candidates
 from planner.uncertainty import fit_probability
 
 # Plans less likely to fit than this are not recommended, even if they fit nominally.
+RECOMMENDED_FIT_PROBABILITY = 0.8
+# Where no plan is as safe as that, those that at least probably fit are shown, and marked.
 LEAST_FIT_PROBABILITY = 0.5
 
 
@@ -30,13 +32,18 @@ class CostedJob:
         """The job, on the GPUs that are used."""
         return self.candidates.job
 
-    def explorer(self, effort: Effort, progress: Progress | None = None) -> Explorer:
-        """Search of this job's layouts within the memory that a recommended plan may use."""
+    def explorer(
+        self,
+        effort: Effort,
+        progress: Progress | None = None,
+        probability: float = LEAST_FIT_PROBABILITY,
+    ) -> Explorer:
+        """Search of this job's layouts among plans that fit with at least `probability`."""
         return Explorer(
             self.cost_model,
             self.costed,
             self.candidates.columns,
-            recommended_limit_bytes(self.job),
+            likely_limit_bytes(self.job, probability),
             effort,
             progress,
         )
@@ -51,20 +58,20 @@ def cost_job(job: Job) -> CostedJob:
     return CostedJob(candidates, cost_model, costed, time.perf_counter() - started)
 
 
-def recommended_limit_bytes(job: Job) -> float:
-    """Largest predicted peak within the limit that fits with LEAST_FIT_PROBABILITY or more."""
+def likely_limit_bytes(job: Job, probability: float) -> float:
+    """Largest predicted peak within the limit that fits with `probability` or more."""
     limit = job.hbm_limit_bytes
     if limit <= 0.0:
         raise UsageError(
             f"the reserve leaves no memory: {job.cluster.gpu.hbm_usable_bytes / 2**30:.1f} GiB "
             "are usable on each GPU; give a smaller --hbm-reserve"
         )
-    if fit_probability(job, limit, limit) >= LEAST_FIT_PROBABILITY:
+    if fit_probability(job, limit, limit) >= probability:
         return limit
     low, high = 0.0, limit
     while high - low > 1e-6 * limit:
         middle = 0.5 * (low + high)
-        if fit_probability(job, middle, limit) >= LEAST_FIT_PROBABILITY:
+        if fit_probability(job, middle, limit) >= probability:
             low = middle
         else:
             high = middle

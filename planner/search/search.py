@@ -16,7 +16,12 @@ from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.request import Request
 from planner.result import Counts, JobSummary, SearchResult
-from planner.search.costed import CostedJob, cost_job
+from planner.search.costed import (
+    LEAST_FIT_PROBABILITY,
+    RECOMMENDED_FIT_PROBABILITY,
+    CostedJob,
+    cost_job,
+)
 from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung
 from planner.search.front import front, thin
 from planner.search.infeasible import nothing_fits
@@ -57,8 +62,7 @@ def search(
     started = time.perf_counter()
     costed_job = cost_job(request.resolve())
     effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
-    explorer = costed_job.explorer(effort, progress)
-    rungs = explorer.explore()
+    explorer, rungs = _explore(costed_job, effort, progress)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points:
         raise nothing_fits(request, costed_job, explorer)
@@ -76,6 +80,18 @@ def search(
         notes=_notes(costed_job, max(0, thinned), len(plans) - top),
         rule_counts=dict(costed_job.candidates.report.removed),
     )
+
+
+def _explore(
+    costed_job: CostedJob, effort: Effort, progress: Progress | None
+) -> tuple[Explorer, list[Rung]]:
+    """Search among plans that are safe to recommend; without any, among those that may fit."""
+    for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
+        explorer = costed_job.explorer(effort, progress, probability)
+        rungs = explorer.explore()
+        if any(rung.point is not None for rung in rungs):
+            break
+    return explorer, rungs
 
 
 def _sort_value(plan: Plan, sort: str) -> float:

@@ -54,7 +54,6 @@ def test_uneven_layers_are_unfolded() -> None:
         ({"num_gpus": ""}, "num_gpus"),
         ({"gpu": "Cerebras-CS3"}, "not in the catalogue"),
         ({"hidden": ""}, "hidden"),
-        ({"heads": "12288"}, "heads"),
         ({"tp": "", "pp": "", "dp": ""}, "tp and pp"),
         ({"moe": "many experts"}, "experts"),
     ],
@@ -64,6 +63,11 @@ def test_rows_beyond_the_model_are_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UnpredictableRowError, match=reason):
         map_row(row(**cells))
+
+
+def test_a_misprinted_number_of_heads_takes_the_usual_width() -> None:
+    model = map_row(row(heads="12288", kv_heads="12288")).job.model
+    assert (model.heads, model.kv_heads, model.head_dim) == (96, 96, 128)
 
 
 def test_experts_are_read_from_words_and_from_pairs() -> None:
