@@ -14,7 +14,6 @@ from planner._version import __version__
 from planner.errors import NothingFitsError, UsageError
 
 FAILURE, WRONG_INPUT, INTERRUPTED = 1, 2, 130
-REPORT_TO = "https://github.com/trainplan/trainplan/issues"
 DEBUG_VARIABLE = "PLANNER_DEBUG"
 
 # Options that are spelled differently from the request's fields.
@@ -77,7 +76,7 @@ def report_unexpected(
         return
     lines = (
         f"Error: the planner failed unexpectedly ({kind.__name__}: {error}).",
-        f"This is a bug in trainplan {__version__}. Please report it at {REPORT_TO}",
-        "with the command and what it prints when run as: planner --debug ...",
+        f"This is a bug in trainplan {__version__}. Please report it to its maintainers, with",
+        "the command and what it prints when run as: planner --debug ...",
     )
     sys.stderr.write("\n".join(lines) + "\n")

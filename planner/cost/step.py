@@ -363,13 +363,11 @@ def evaluate_step(
             + sum_pieces(slowest, f.PIECE_BACKWARD_TP + group, counts, costs, pieces)
             + sum_pieces(slowest, f.PIECE_RECOMPUTE_TP + group, recomputed, costs, pieces)
         )
-    out[f.STEP_FSDP] = m * slowest_s - (
-        out[f.STEP_COMPUTE]
-        + out[f.STEP_RECOMPUTE]
-        + out[f.STEP_TP]
-        + out[f.STEP_CP]
-        + out[f.STEP_EP]
-    )
+    if grid.zero >= 2:
+        # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
+        own_s = out[f.STEP_COMPUTE] + out[f.STEP_RECOMPUTE]
+        own_s += out[f.STEP_TP] + out[f.STEP_CP] + out[f.STEP_EP]
+        out[f.STEP_FSDP] = max(0.0, m * slowest_s - own_s)
     out[f.STEP_PP] = pp_s
     out[f.STEP_BUBBLE] = span - m * slowest_s
     out[f.STEP_DP] = dp_s

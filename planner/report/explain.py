@@ -16,7 +16,14 @@ from planner.report.plans import (
 )
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, number_ranges, run_lengths, seconds, share
+from planner.report.units import (
+    gib,
+    number_ranges,
+    percent_sure,
+    run_lengths,
+    seconds,
+    share,
+)
 
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
@@ -72,7 +79,7 @@ def peak_sentence(plan: Plan) -> str:
     if plan.limit_bytes < plan.usable_bytes:
         limit += f" allowed, {gib(plan.usable_bytes)} usable"
     verdict = (
-        f"fits (probability {plan.fit_probability * 100:.0f} %)"
+        f"fits (probability {percent_sure(plan.fit_probability)})"
         if plan.fits
         else f"DOES NOT FIT: {gib(plan.peak_bytes - plan.limit_bytes)} GiB too much"
     )

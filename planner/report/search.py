@@ -20,6 +20,7 @@ from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import (
     gib,
     number_ranges,
+    percent_sure,
     plural,
     rate,
     seconds,
@@ -204,7 +205,7 @@ def _tie_note(plans: Sequence[Plan]) -> str:
 
 def _doubt_note(plans: Sequence[Plan]) -> str:
     doubtful = [
-        f"plan {number}: {plan.fit_probability * 100:.0f} %"
+        f"plan {number}: {percent_sure(plan.fit_probability)}"
         for number, plan in enumerate(plans, start=1)
         if plan.fit_probability < LIKELY_TO_FIT
     ]

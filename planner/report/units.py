@@ -74,3 +74,10 @@ def number_ranges(numbers: Sequence[int]) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 plan`, `1,234 plans`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def percent_sure(probability: float) -> str:
+    """A probability in percent, never printed as the certainty it is not."""
+    if probability > 0.99:
+        return ">99 %"
+    return "<1 %" if probability < 0.01 else f"{probability * 100:.0f} %"

@@ -102,3 +102,14 @@ def test_error_is_the_larger_side() -> None:
 )
 def test_numbers(shown: str, text: str) -> None:
     assert shown == text
+
+
+def test_certainty_is_never_printed() -> None:
+    from planner.report.units import percent_sure
+
+    assert [percent_sure(p) for p in (1.0, 0.995, 0.85, 0.001)] == [
+        ">99 %",
+        ">99 %",
+        "85 %",
+        "<1 %",
+    ]
