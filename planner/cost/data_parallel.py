@@ -15,7 +15,8 @@ from planner.cost.communication import (
     reduce_scatter_time_s,
 )
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.layer import Key, group_of
+from planner.cost.keys import Key
+from planner.cost.piece_traffic import group_of
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 

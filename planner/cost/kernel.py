@@ -8,7 +8,8 @@ from planner.cost import fields as f
 from planner.cost._jit import jit, jit_parallel, prange
 from planner.cost.data_parallel import Grid, make_grid
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.layer import Key, piece_cost
+from planner.cost.keys import Key
+from planner.cost.layer import piece_cost
 from planner.cost.layout import even_counts
 from planner.cost.step import evaluate_step, step_bounds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable

@@ -20,7 +20,7 @@ from planner.cost.fields import (
 )
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.kernel import read_grid, read_key
-from planner.cost.layer import Key
+from planner.cost.keys import Key
 from planner.cost.memory import (
     communicator_bytes,
     gather_bytes,
@@ -31,11 +31,11 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.pipeline import exposed_transfer_s
+from planner.cost.stage import logits_bytes
 from planner.cost.step import (
     backward_seconds,
     forward_seconds,
     fsdp_seconds,
-    logits_bytes,
     recompute_seconds,
     transfer_seconds,
 )

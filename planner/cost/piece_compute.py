@@ -1,0 +1,201 @@
+"""Seconds of the kernels of one piece on one rank, per micro-batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.cost import fields as f
+from planner.cost._jit import jit
+from planner.cost.compute import (
+    attention_backward_time_s,
+    attention_forward_time_s,
+    eager_attention_backward_time_s,
+    eager_attention_forward_time_s,
+    gemm_time_s,
+    grouped_gemm_time_s,
+    grouped_weight_gradient_time_s,
+    memory_bound_time_s,
+)
+from planner.cost.inputs import GpuInputs
+from planner.cost.keys import Key, gemm_shape, local_tokens, shard_factor
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+
+
+@jit
+def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
+    """Forward and backward seconds of a dense product.
+
+    Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
+    (out, in, rows), which accumulates into an fp32 buffer.
+    """
+    rows, out, depth = gemm_shape(op, key, job)
+    low = op[f.OP_LOW_PRECISION] > 0
+    peak = gpu.matmul_flop_per_s if low else gpu.matmul16_flop_per_s
+    share = gpu.gemm_max_efficiency if low else gpu.gemm16_max_efficiency
+    forward = gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu)
+    data = gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu)
+    weight = gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu)
+    return forward, data + weight
+
+
+@jit
+def grouped_gemm_seconds(
+    op: Array, key: Key, job: JobInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of the experts' products on one rank."""
+    rows, out, depth = gemm_shape(op, key, job)
+    groups = op[f.OP_GROUPS] / key.ep
+    peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
+    forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
+    data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
+    weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
+    return forward, data + weight
+
+
+@jit
+def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
+    """Forward and backward seconds of core attention on one rank.
+
+    Under context parallelism each rank holds two chunks whose causal work adds up to the same
+    share on every rank (zig-zag order), so its queries see the whole length at 1/cp of the work.
+    """
+    queries = job.seq / key.cp
+    heads = op[f.OP_HEADS] / key.tp
+    if job.eager_attention > 0:
+        forward = eager_attention_forward_time_s(
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
+        )
+        backward = eager_attention_backward_time_s(
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
+        )
+        return forward, backward
+    window = op[f.OP_WINDOW]
+    forward = attention_forward_time_s(
+        key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+        job.causal, window, gpu,
+    )  # fmt: skip
+    backward = attention_backward_time_s(
+        key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+        job.causal, window, gpu,
+    )  # fmt: skip
+    return forward, backward
+
+
+@jit
+def memory_seconds(
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of a memory-bound row."""
+    rows = (
+        local_tokens(key, job)
+        * op[f.OP_TOKENS_FACTOR]
+        * shard_factor(int(op[f.OP_TOKENS_SHARD]), key, job.kv_heads)
+        * framework.memory_traffic
+    )
+    forward = memory_bound_time_s(rows * op[f.OP_FORWARD_BYTES], op[f.OP_FORWARD_KERNELS], gpu)
+    backward = memory_bound_time_s(rows * op[f.OP_BACKWARD_BYTES], op[f.OP_BACKWARD_KERNELS], gpu)
+    return forward, backward
+
+
+@jit
+def op_seconds(
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of any row."""
+    kind = int(op[f.OP_KIND])
+    if kind == f.KIND_GEMM:
+        return gemm_seconds(op, key, job, gpu)
+    if kind == f.KIND_GROUPED_GEMM:
+        return grouped_gemm_seconds(op, key, job, gpu)
+    if kind == f.KIND_ATTENTION:
+        return attention_seconds(op, key, job, gpu)
+    return memory_seconds(op, key, job, framework, gpu)
+
+
+class ComputeTerms(NamedTuple):
+    """Sums over a piece's rows, for one micro-batch on one rank.
+
+    Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
+    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    """
+
+    forward: float
+    backward: float
+    recompute: float
+    gemm_backward: float
+    attention_forward: float
+    attention_backward: float
+    kernels_forward: float
+    kernels_backward: float
+    kernels_recompute: float
+    working_bytes: float
+
+
+@jit
+def compute_terms(
+    piece: int,
+    key: Key,
+    table: OpTable,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    gpu: GpuInputs,
+) -> ComputeTerms:
+    """Sum the rows of one piece."""
+    forward = backward = recompute = 0.0
+    gemm_backward = attention_forward = attention_backward = working = 0.0
+    kernels_forward = kernels_backward = kernels_recompute = 0.0
+    for row in range(table.ops.shape[0]):
+        op = table.ops[row]
+        if int(op[f.OP_PIECE]) != piece:
+            continue
+        seconds_forward, seconds_backward = op_seconds(op, key, job, framework, gpu)
+        forward += seconds_forward
+        backward += seconds_backward
+        kernels_forward += op[f.OP_FORWARD_KERNELS]
+        kernels_backward += op[f.OP_BACKWARD_KERNELS]
+        if int(op[f.OP_RERUN_WITH]) & key.modules:
+            recompute += seconds_forward
+            kernels_recompute += op[f.OP_FORWARD_KERNELS]
+        kind = int(op[f.OP_KIND])
+        if kind == f.KIND_ATTENTION:
+            attention_forward += seconds_forward
+            attention_backward += seconds_backward
+        if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
+            gemm_backward += seconds_backward
+            working = max(working, gradients_in_flight_bytes(op, key, job))
+    return ComputeTerms(
+        forward,
+        backward,
+        recompute,
+        gemm_backward,
+        attention_forward,
+        attention_backward,
+        kernels_forward,
+        kernels_backward,
+        kernels_recompute,
+        working,
+    )
+
+
+@jit
+def gradients_in_flight_bytes(op: Array, key: Key, job: JobInputs) -> float:
+    """16-bit gradients of a product's input and output; logits are accounted for at the loss."""
+    if op[f.OP_PADS_VOCABULARY] > 0:
+        return 0.0
+    rows, out, depth = gemm_shape(op, key, job)
+    return 2.0 * rows * (out + depth)
+
+
+@jit
+def backward_buffers_bytes(
+    parameters: float, key: Key, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """A layer's weight gradients before they are accumulated, and what is gathered over tp.
+
+    On eight B200 (SimuMax, Megatron-Core without fused accumulation) both are seen to the tenth
+    of a GiB: one layer's 16-bit gradients, three tensors of full width.
+    """
+    gathered = 0.0
+    if key.tp > 1.0:
+        gathered = framework.gathered_tensors * 2.0 * job.hidden * local_tokens(key, job)
+    return framework.weight_gradient_bytes * parameters + gathered
