@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hardware.errors import HardwareError, did_you_mean
+from hardware.inheritance import as_extrapolated
 from hardware.schema import Gpu
 
 Provenance = Literal["measured", "extrapolated", "assumed"]
@@ -78,7 +79,6 @@ class ArchitectureCurves(_Frozen):
     group_start_s: Parameter
     hbm_efficiency: Parameter
     kernel_floor_s: Parameter
-    launch_s: Parameter
     attention: dict[str, AttentionCurve]
 
 
@@ -118,16 +118,6 @@ class ComputeCurves(_Frozen):
         return known[wanted]
 
 
-def _as_extrapolated(entry: Any, origin: str) -> Any:
-    """A copied figure, labelled as taken from another architecture; an assumption stays one."""
-    if not isinstance(entry, dict):
-        return entry
-    if "value" not in entry:
-        return {key: _as_extrapolated(value, origin) for key, value in entry.items()}
-    provenance = "assumed" if entry["provenance"] == "assumed" else "extrapolated"
-    return {**entry, "provenance": provenance, "fitted_on": f"as {origin}"}
-
-
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Table `name`, completed from the architecture it is `like`; attention kernels likewise."""
     own = dict(tables[name])
@@ -135,7 +125,7 @@ def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if origin is None:
         return {"name": name, **own}
     copied = _inherit(origin, tables)
-    base = {key: _as_extrapolated(copied[key], origin) for key in copied if key != "gpus"}
+    base = {key: as_extrapolated(copied[key], origin) for key in copied if key != "gpus"}
     kernels = own.pop("attention", {})
     chosen = {
         kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hardware.errors import HardwareError
+from hardware.inheritance import as_extrapolated
 
 if TYPE_CHECKING:
     from hardware.schema import Cluster
@@ -98,14 +99,6 @@ class CurveTable(_Frozen):
     host_share: Fitted
 
 
-def _as_extrapolated(entry: Any, origin: str) -> Any:
-    """A copied parameter, labelled as taken from another kind; an assumption stays one."""
-    if not (isinstance(entry, dict) and "value" in entry):
-        return entry
-    provenance = "assumed" if entry["provenance"] == "assumed" else "extrapolated"
-    return {**entry, "provenance": provenance, "fitted_on": f"as {origin}"}
-
-
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Table `name` completed from the kind it is `like`, if any."""
     own = dict(tables[name])
@@ -113,7 +106,7 @@ def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if origin is None:
         return {"name": name, **own}
     base = _inherit(origin, tables)
-    copied = {key: _as_extrapolated(value, origin) for key, value in base.items()}
+    copied = {key: as_extrapolated(value, origin) for key, value in base.items()}
     return {**copied, **own, "name": name}
 
 

@@ -147,22 +147,19 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
 def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     model, parallelism = job.model, job.framework.parallelism
-    embedding = all_pieces[len(model.kinds)]
     return JobInputs(
         seq=float(job.seq),
         hidden=float(model.hidden),
         kv_heads=float(model.heads if model.mla else model.kv_heads),
         vocab=float(model.vocab),
         vocabulary_multiple=float(
-            parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 0
-        )
-        or 1.0,
+            parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
+        ),
         layers=model.layers,
         kinds=len(model.kinds),
         pieces=len(all_pieces),
         mtp_layers=model.mtp_layers,
         tied_embeddings=float(model.tied_embeddings),
-        embedding_parameters=embedding.parameters,
         sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
         eager_attention=float(job.attention == "eager"),
         world=float(job.cluster.num_gpus),

@@ -57,5 +57,4 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
         attention_half_head_dim=fused.half_head_dim.value,
         hbm_efficiency=curves.hbm_efficiency.value,
         kernel_floor_s=curves.kernel_floor_s.value,
-        launch_s=curves.launch_s.value,
     )

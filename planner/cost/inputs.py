@@ -56,9 +56,8 @@ class GpuInputs(NamedTuple):
     attention_half_head_dim: float
     # Memory-bound kernels: share of the HBM rate at large sizes.
     hbm_efficiency: float
-    # GPU-side floor of any kernel, and CPU time to issue one from an eager framework.
+    # GPU-side floor of any kernel; what the CPU needs to issue one is the framework's affair.
     kernel_floor_s: float
-    launch_s: float
 
 
 class LinkInputs(NamedTuple):

@@ -36,7 +36,6 @@ class JobInputs(NamedTuple):
     pieces: int
     mtp_layers: int
     tied_embeddings: float
-    embedding_parameters: float
     sequence_parallel: float
     eager_attention: float
     # Ranks that train together: groups are placed on that many GPUs.

@@ -208,8 +208,6 @@ class Kernels(_Frozen):
     fused_projections: bool = True
     gradient_communication_bytes: Bytes = 4
     parameter_communication_bytes: Bytes = 2
-    # Bytes of optimizer state and gradient read and written per parameter by one step.
-    optimizer_passes: Annotated[float, Field(gt=0.0)] = 1.0
 
 
 class Outside(_Frozen):

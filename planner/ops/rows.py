@@ -173,7 +173,3 @@ class Piece:
     def parameters(self) -> float:
         """Parameters of one such piece, unsharded and without vocabulary padding."""
         return sum(op.parameter_count for op in self.ops)
-
-    def parameters_in(self, shard: ParamShard) -> float:
-        """Parameters of the rows that `shard` divides."""
-        return sum(n for op in self.ops for n, s in op.parameters if s is shard)
