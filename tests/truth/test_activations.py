@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import load_framework
-from planner.memory_rank import RankShape, piece_on_rank, saved_bytes
+from planner.memory.rank import RankShape, piece_on_rank, saved_bytes
 from planner.modules import Module
 from planner.ops.context import OpContext
 from planner.ops.rows import Piece

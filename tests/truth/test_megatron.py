@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import load_framework
-from planner.memory_rank import RankShape, padded_vocabulary, piece_on_rank, rank_parameters
+from planner.memory.rank import RankShape, padded_vocabulary, piece_on_rank, rank_parameters
 from planner.modules import Module
 from planner.ops.context import OpContext
 from planner.ops.table import pieces

@@ -9,8 +9,8 @@ import pytest
 
 from planner.frameworks import load_framework
 from planner.frameworks.profile import DataParallelBuckets
-from planner.memory_rank import RankShape
-from planner.memory_timeline import MemoryTimeline, StepSettings, memory_timeline
+from planner.memory.rank import RankShape
+from planner.memory.timeline import MemoryTimeline, StepSettings, memory_timeline
 from planner.modules import Module
 from planner.ops.context import OpContext
 from tests.truth.models import reference_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.frameworks import load_framework
-from planner.memory_rank import RankShape, piece_on_rank
-from planner.memory_timeline import StepSettings, memory_timeline
+from planner.memory.rank import RankShape, piece_on_rank
+from planner.memory.timeline import StepSettings, memory_timeline
 from planner.ops.context import DtypeModeName, OpContext
 from planner.ops.table import parameter_count, pieces
 from planner.specs import ModelSpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from planner.frameworks.profile import DataParallelBuckets
-from planner.memory_rank import (
+from planner.memory.rank import (
     PieceOnRank,
     RankShape,
     padded_vocabulary,
