@@ -14,7 +14,11 @@ Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
 # What a user may limit by a number, in the order of a plan's summary.
-DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "zero", "mbs", "grad_acc", "gbs")
+DEGREES = (
+    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "zero", "shard", "mbs", "grad_acc", "gbs",
+)  # fmt: skip
+# Degrees that may be 0: no ZeRO, and sharding over all ranks.
+FROM_ZERO = ("zero", "shard")
 # A shape's columns: the degrees, and the index of its recompute mode among those tried.
 SHAPE_COLUMNS = (*DEGREES, "recompute")
 
@@ -96,6 +100,8 @@ class Capabilities:
     interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     needs_microbatches_at_least_pp: bool = False
+    # Hybrid sharding from this ZeRO stage on; None: none.
+    hybrid_least_zero: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,3 +145,5 @@ class RuleContext:
     recompute_modes: int = 1
     limits: Mapping[str, DegreeLimit] = field(default_factory=dict)
     allow_tp_across_nodes: bool = False
+    # Lowest ZeRO stage that the optimizer's types and offload work with.
+    least_zero: int = 0

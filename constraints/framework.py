@@ -114,7 +114,11 @@ def _plain_stage(ctx: RuleContext) -> int:
     """The stage that stands for all where nothing is replicated: the lowest the user allows."""
     limit = ctx.limits.get("zero")
     offered = sorted(ctx.framework.zero_stages)
-    allowed = [stage for stage in offered if limit is None or limit.allows_value(stage)]
+    allowed = [
+        stage
+        for stage in offered
+        if stage >= ctx.least_zero and (limit is None or limit.allows_value(stage))
+    ]
     return (allowed or offered)[0]
 
 

@@ -44,6 +44,11 @@ from constraints.pipeline import (
     microbatches_fill_pipeline,
 )
 from constraints.rule import ShapeRule
+from constraints.sharding import (
+    hybrid_sharding_supported,
+    optimizer_needs_sharding,
+    shard_divides_replicas,
+)
 from constraints.topology import tp_in_domain, whole_nodes, world_size
 from constraints.user import USER_RULES
 
@@ -70,6 +75,9 @@ RULES: tuple[ShapeRule, ...] = (
     zero_stage_offered,
     zero_with_pipeline,
     zero_has_replicas,
+    hybrid_sharding_supported,
+    shard_divides_replicas,
+    optimizer_needs_sharding,
     chunks_have_layers,
     layers_split,
     interleaving_needs_pipeline,

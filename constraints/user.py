@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-from constraints.context import DEGREES, Columns, ConstraintError, DegreeLimit, Mask, RuleContext
+from constraints.context import (
+    DEGREES,
+    FROM_ZERO,
+    Columns,
+    ConstraintError,
+    DegreeLimit,
+    Mask,
+    RuleContext,
+)
 from constraints.rule import ShapeRule
 
 _NUMBER = re.compile(r"\d+")
@@ -27,7 +35,7 @@ def parse_degree_limit(text: str, degree: str = "tp") -> DegreeLimit:
 
 def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, list[int]]:
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
-    smallest = 0 if degree == "zero" else 1
+    smallest = 0 if degree in FROM_ZERO else 1
     numbers = [int(number) for number in _NUMBER.findall(item)]
     ends = _RANGE.fullmatch(item)
     if not numbers or not (ends or _NUMBER.fullmatch(item)):

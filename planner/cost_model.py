@@ -68,7 +68,7 @@ class CostModel:
     @cached_property
     def op_table(self) -> OpTable:
         """The op table as arrays."""
-        return cost_tables.flatten(self.pieces)
+        return cost_tables.flatten(self.pieces, self.job)
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -101,7 +101,7 @@ class CostModel:
         return cost_tables.piece_totals(self.job.model, len(self.pieces))
 
     def cost_shapes(self, columns: Columns) -> CostedShapes:
-        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute).
+        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute, shard).
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
@@ -116,6 +116,7 @@ class CostModel:
             (f.SHAPE_GRAD_ACC, "grad_acc"),
         ):
             shapes[:, column] = columns[name]
+        shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
         costs = kernel.cost_keys(
             keys,
             self.op_table,
@@ -139,7 +140,10 @@ class CostModel:
 
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
         """Distinct keys of the shapes, and each shape's key."""
-        masks = np.array([int(mode.mask) for mode in self.job.recompute], dtype=np.float64)
+        modes = np.array(
+            [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
+            dtype=np.float64,
+        ).reshape(-1, 3)
         table = np.column_stack(
             [
                 columns["tp"],
@@ -147,7 +151,7 @@ class CostModel:
                 columns["ep"],
                 columns["etp"],
                 columns["mbs"],
-                masks[columns["recompute"]],
+                modes[columns["recompute"]],
             ]
         ).astype(np.float64)
         keys, inverse = np.unique(table, axis=0, return_inverse=True)

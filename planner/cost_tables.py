@@ -14,13 +14,18 @@ from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.frameworks import FrameworkProfile
 from planner.job import Job
+from planner.links import link_inputs
 from planner.ops import Op, ParamShard, Piece, pieces
 from planner.ops.context import OpContext
+from planner.optimizer_terms import (
+    gradients_on_gpu,
+    moment_bytes,
+    offload_seconds_per_parameter,
+    parameter_update,
+    traffic_bytes,
+    trained_profile,
+)
 from planner.specs import ModelSpec
-
-# What every optimizer step moves per parameter besides the moments: the fp32 gradient twice
-# (norm, update), the master weight read and written, the low-precision weight written.
-BASE_OPTIMIZER_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 
 
 def op_context(job: Job) -> OpContext:
@@ -32,6 +37,7 @@ def op_context(job: Job) -> OpContext:
         attention=job.attention,
         dropout=job.dropout,
         expert_imbalance=job.expert_imbalance,
+        memory_budget=job.memory_budget,
     )
 
 
@@ -56,14 +62,14 @@ def _spread_op(op: Op, seq: int) -> Op:
     return replace(op, saved=saved)
 
 
-def flatten(all_pieces: Sequence[Piece]) -> OpTable:
+def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
     rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
     return OpTable(
         ops=_array([_op_row(index, op) for index, op in rows], f.OP_COLUMNS),
         parameters=_array(
             [
-                (index, count, shard, _pads(op, shard))
+                (index, count, shard, _pads(op, shard), *_update_row(op, count, job))
                 for index, op in rows
                 for count, shard in op.parameters
                 if count
@@ -115,6 +121,14 @@ def _array(rows: Sequence[Sequence[float]], columns: int) -> Array:
 def _pads(op: Op, shard: ParamShard) -> bool:
     """Vocabulary-parallel tables are padded; a position table in the same row is not."""
     return op.pads_vocabulary and shard is ParamShard.TP
+
+
+def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
+    """What the optimizer adds for some parameters of a row."""
+    update = parameter_update(
+        op, count, job.optimizer_setting, job.framework, float(job.model.hidden)
+    )
+    return update.state_bytes, update.temporary_bytes, update.flop
 
 
 def _op_row(index: int, op: Op) -> tuple[float, ...]:
@@ -169,7 +183,8 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
 
 def framework_inputs(job: Job) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers."""
-    profile = job.framework
+    setting = job.optimizer_setting
+    profile = trained_profile(job.framework, setting)
     state, overlap, kernels, outside = (
         profile.state,
         profile.overlap,
@@ -180,7 +195,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_bytes=state.weight_bytes,
         gradient_bytes=state.gradient_bytes,
         master_bytes=state.master_bytes,
-        optimizer_bytes=_moment_bytes(job),
+        optimizer_bytes=moment_bytes(profile, setting),
         zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
         extra_gradient_bytes=state.extra_gradient_bytes,
         gathered_layers=state.gathered_layers,
@@ -202,7 +217,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         memory_traffic=kernels.memory_traffic,
         gradient_communication_bytes=kernels.gradient_communication_bytes,
         parameter_communication_bytes=kernels.parameter_communication_bytes,
-        optimizer_traffic_bytes=BASE_OPTIMIZER_TRAFFIC_BYTES + job.optimizer.traffic_bytes,
+        optimizer_traffic_bytes=traffic_bytes(setting),
         host_step_s=outside.host_step_s,
         schedule=0,
         context_bytes=job.cluster.gpu.context_bytes,
@@ -212,14 +227,15 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_gradient_bytes=state.weight_gradient_bytes,
         gathered_tensors=state.gathered_tensors,
         logits_sharded=float(profile.saved.logits_sharded),
+        gradients_on_gpu=gradients_on_gpu(profile, setting),
+        offload_s=offload_seconds_per_parameter(
+            job.framework,
+            setting,
+            link_inputs(job.cluster).host_bytes_per_s,
+            job.cluster.gpus_per_node,
+        ),
+        update_sharded=float(setting.kernel == "forloop"),
     )
-
-
-def _moment_bytes(job: Job) -> float:
-    """Bytes of optimizer state per parameter; torch's AdamW keeps moments in the weights' type."""
-    element = job.framework.state.optimizer_state_element_bytes
-    scale = element / 4.0 if job.optimizer.name == "adamw" else 1.0
-    return job.optimizer.state_bytes * scale
 
 
 def _logits_transient(profile: FrameworkProfile) -> float:

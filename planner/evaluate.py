@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from constraints.layout import EXPRESSIBLE_RULES
+from constraints.layout import EXPRESSIBLE_RULES, shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -17,13 +17,18 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.job import Job
-from planner.ops import flop_per_token
+from planner.ops import flop_per_token, parameter_count
+from planner.optimizer_rules import optimizer_flags
+from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.recompute import demand_parts, layout_flags
 from planner.request import Request
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
 from planner.search.terms import recomputation
 from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+
+GIB = 2.0**30
 
 Status = Literal["optimal", "feasible", "evaluated"]
 
@@ -78,6 +83,7 @@ def evaluate(
     """
     job = request.resolve()
     mode = job.framework.recompute_mode(recompute)
+    demand_parts(mode, job.model)
     job = replace(job, recompute=(mode,))
     layout = _given_layout(job, degrees, block_layers, recomputed)
     cost_model = CostModel(job)
@@ -102,10 +108,15 @@ def _given_layout(
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
     stages = tuple(sum(blocks[stage :: degrees.pp]) for stage in range(degrees.pp))
     again = stages if recomputes else (0,) * degrees.pp
+    if job.recompute[0].block:
+        again = _block_recomputed(blocks, degrees.pp, job.recompute[0].block)
+        if recomputed is not None:
+            raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
     if recomputed is not None:
         again = tuple(recomputed)
         _demand_length("recomputed", again, degrees.pp, "pp stages")
     layout = Layout(degrees.pp, degrees.vpp, blocks, again)
+    _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
     broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
@@ -116,6 +127,23 @@ def _given_layout(
             + f"; even would be {list(even.block_layers)}"
         )
     return layout
+
+
+def _block_recomputed(blocks: Sequence[int], pp: int, count: int) -> tuple[int, ...]:
+    """Recomputed layers of each stage where every block of it (model chunk) recomputes `count`."""
+    taken = [min(count, layers) for layers in blocks]
+    return tuple(sum(taken[stage::pp]) for stage in range(pp))
+
+
+def _demand_checkpoints(job: Job, layout: Layout) -> None:
+    """UsageError if a checkpoint would hold more layers than a block has."""
+    span, least = job.recompute[0].span, min(layout.block_layers, default=0)
+    if span > 1 and span > least:
+        raise UsageError(
+            f"--recompute full:uniform={span}: a block of the pipeline holds {least} layers, and "
+            f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
+            "[recompute-uniform]"
+        )
 
 
 def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) -> None:
@@ -154,7 +182,13 @@ def job_plan(
         degrees=degrees,
         layout=LayerLayout(block_layers=layout.block_layers, recomputed=layout.recomputed),
         recompute=mode.name,
-        recompute_flags=mode.flags,
+        recompute_flags=layout_flags(
+            mode,
+            job.framework.recomputing,
+            layout.recomputed,
+            layout.stage_layers,
+            shared_count(layout),
+        ),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
@@ -179,7 +213,11 @@ def job_plan(
         stages=_stage_memories(stages, layout),
         status=status,
         gap=gap,
-        assumptions=_assumptions(job, probability),
+        assumptions=(*_assumptions(job, probability), *_offload_notes(job, degrees)),
+        optimizer=job.optimizer.name,
+        optimizer_kernel=job.optimizer_setting.kernel,
+        optimizer_offload=job.optimizer_offload,
+        optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
     )
 
 
@@ -199,6 +237,26 @@ def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
             **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
         )
         for index, stage in enumerate(stages)
+    )
+
+
+def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """What an offloaded optimizer takes of the host, and how fast the host is taken to be."""
+    setting, cluster = job.optimizer_setting, job.cluster
+    if not setting.offload:
+        return ()
+    shard = degrees.shard or degrees.dp * degrees.cp
+    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
+    total = parameter_count(job.model).total * copies
+    share = min(1.0, cluster.gpus_per_node / degrees.gpus)
+    size = total * share * host_bytes_per_parameter(job.framework, setting) / GIB
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size > there else "of the"
+    hidden = job.framework.optimizer.offload_overlap
+    return (
+        f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
+        f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
+        f"{hidden:.0%} of the way down beside backward, the way back exposed",
     )
 
 

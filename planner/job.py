@@ -9,7 +9,11 @@ from typing import Literal
 from hardware import Cluster
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, RecomputeMode
+from planner.frameworks.profile import OptimizerKernel
+from planner.optimizer_rules import check_optimizer
+from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
+from planner.recompute import has_part
 from planner.specs import ModelSpec
 
 
@@ -63,6 +67,9 @@ class Job:
     expert_imbalance: float = 1.0
     allow_tp_across_domains: bool = False
     model_alias: str | None = None
+    # None: the framework's usual one. Share of optimizer state and update on the CPU.
+    optimizer_kernel: OptimizerKernel | None = None
+    optimizer_offload: float = 0.0
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
@@ -72,6 +79,32 @@ class Job:
                 f"precision {self.precision!r}: {self.framework.name} trains in "
                 + ", ".join(self.framework.precisions)
             )
+        check_optimizer(self.framework, self.optimizer_setting)
+        budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
+        if len(budgets) > 1:
+            raise UsageError("one memory budget at a time: give a single --recompute budget=...")
+
+    @property
+    def optimizer_setting(self) -> OptimizerSetting:
+        """The optimizer with its kernel and offload."""
+        usual = self.framework.optimizer.kernels[0]
+        return OptimizerSetting(
+            self.optimizer, self.optimizer_kernel or usual, self.optimizer_offload
+        )
+
+    @property
+    def memory_budget(self) -> float | None:
+        """torch's budget of kept activations, if a mode has one."""
+        given = [mode.budget for mode in self.recompute if mode.budget is not None]
+        return given[0] if given else None
+
+    @property
+    def least_zero(self) -> int:
+        """Lowest ZeRO stage that the optimizer's types and offload work with."""
+        rules = self.framework.optimizer
+        offload = rules.offload_least_zero if self.optimizer_offload else 0
+        types = 0 if self.optimizer.is_plain else rules.state_types_least_zero
+        return max(offload, types)
 
     @property
     def hbm_limit_bytes(self) -> float:
@@ -87,11 +120,4 @@ def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[Rec
 
 
 def _applies(mode: RecomputeMode, model: ModelSpec, profile: FrameworkProfile) -> bool:
-    has_dense = any(kind.ffn == "dense" for kind in model.kinds)
-    return {
-        "always": True,
-        "moe": model.moe is not None,
-        "mla": model.mla is not None,
-        "dense": has_dense,
-        "eager-attention": profile.attention == "eager",
-    }[mode.applies]
+    return has_part(mode.applies, model, eager=profile.attention == "eager")

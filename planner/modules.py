@@ -10,7 +10,8 @@ class Module(IntFlag):
 
     The names follow Megatron-core's `--recompute-modules`; FULL is `--recompute-granularity
     full` (torch: checkpointing the whole block), SELECTIVE_OP is torchtitan's per-op policy
-    that keeps the output of every second matmul and of attention.
+    that keeps the output of every second matmul and of attention, BUDGET torch's memory budget,
+    which drops what `planner.ops.budget` chooses.
     """
 
     NOTHING = 0
@@ -23,3 +24,4 @@ class Module(IntFlag):
     SHARED_EXPERTS = 64
     FULL = 128
     SELECTIVE_OP = 256
+    BUDGET = 512

@@ -26,6 +26,8 @@ class Degrees(_Frozen):
     zero: int = Field(0, ge=0, le=3)
     mbs: int = Field(1, ge=1)
     grad_acc: int = Field(1, ge=1)
+    # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
+    shard: int = Field(0, ge=0)
 
     @property
     def gbs(self) -> int:
@@ -151,3 +153,7 @@ class Plan(_Frozen):
     status: Literal["optimal", "feasible", "evaluated"]
     gap: float = 0.0
     assumptions: tuple[str, ...] = ()
+    optimizer: str = "adamw"
+    optimizer_kernel: str = ""
+    optimizer_offload: float = 0.0
+    optimizer_flags: str = ""

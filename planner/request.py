@@ -11,9 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from hardware import Cluster, load_cluster_file, parse_gpus
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.frameworks.profile import OptimizerKernel
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
+from planner.recompute import demand_parts
+from planner.specs import ModelSpec
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
@@ -81,6 +84,8 @@ class Request(BaseModel):
     allow_tp_across_domains: bool = False
     dropout: bool = False
     expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    optimizer_kernel: OptimizerKernel | None = None
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
@@ -99,13 +104,15 @@ class Request(BaseModel):
             seq=seq,
             precision=self.precision,
             attention=self.attention,
-            recompute=self._recompute_modes(profile, searched_modes(model, profile)),
+            recompute=self._recompute_modes(profile, searched_modes(model, profile), model),
             reserve=parse_reserve(self.hbm_reserve),
             limits={name: frozenset(values) for name, values in self.limits.items()},
             dropout=self.dropout,
             expert_imbalance=self.expert_imbalance,
             allow_tp_across_domains=self.allow_tp_across_domains,
             model_alias=resolved.alias_of and self.model,
+            optimizer_kernel=self.optimizer_kernel,
+            optimizer_offload=self.optimizer_offload,
         )
 
     def _cluster(self) -> Cluster:
@@ -131,8 +138,16 @@ class Request(BaseModel):
         return BatchTarget(tokens / seq, self.gbs_tolerance, False, tokens)
 
     def _recompute_modes(
-        self, profile: FrameworkProfile, searched: tuple[RecomputeMode, ...]
+        self, profile: FrameworkProfile, searched: tuple[RecomputeMode, ...], model: ModelSpec
     ) -> tuple[RecomputeMode, ...]:
         if self.recompute is None:
             return searched
-        return tuple(profile.recompute_mode(name) for name in self.recompute)
+        modes = tuple(profile.recompute_mode(name) for name in self.recompute)
+        for mode in modes:
+            demand_parts(mode, model)
+            if mode.block:
+                raise UsageError(
+                    f"--recompute full:block={mode.block}: a search chooses the number of layers "
+                    "itself; give --recompute full"
+                )
+        return modes

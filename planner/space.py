@@ -42,6 +42,9 @@ MOST_UNEVEN_CHUNKS = 4
 # `largest_usable`: node counts tried one by one before only powers of two are.
 NODE_COUNTS_TRIED = 64
 
+# Stands for the size of a shard group within a scale-up domain, until that is known.
+_WITHIN_DOMAIN = -1
+
 Shape = dict[str, IntArray]
 
 
@@ -81,6 +84,7 @@ def build_context(
     recompute_modes: int = 1,
     limits: Mapping[str, DegreeLimit] | None = None,
     allow_tp_across_nodes: bool = False,
+    least_zero: int = 0,
 ) -> RuleContext:
     """The plain numbers that rules read, from the planner's own types.
 
@@ -96,6 +100,7 @@ def build_context(
         recompute_modes=recompute_modes,
         limits=dict(limits or {}),
         allow_tp_across_nodes=allow_tp_across_nodes,
+        least_zero=least_zero,
     )
 
 
@@ -138,6 +143,7 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         interleaved_microbatches=rules.interleaved_microbatches,
         layouts=rules.layouts,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
+        hybrid_least_zero=rules.hybrid_least_zero,
     )
 
 
@@ -155,6 +161,7 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
     shape = _interleaving(ctx, shape)
     shape = _expert_degrees(ctx, shape)
     shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *_named(ctx, "zero")})
+    shape = _shards(ctx, shape)
     shape = _batches(ctx, shape)
     shape = _cross(shape, "recompute", range(ctx.recompute_modes))
     return Shapes({name: shape[name] for name in SHAPE_COLUMNS})
@@ -252,6 +259,27 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
     stage = shape["dp"] * shape["cp"] * shape["tp"]
     fills = stage % (shape["ep"] * shape["etp"]) == 0
     return _keep(shape, fills | _names_any(ctx, shape, ("ep", "etp")))
+
+
+def _shards(ctx: RuleContext, shape: Shape) -> Shape:
+    """Column shard: all of dp·cp (0), the ranks of a stage in one scale-up domain, named sizes.
+
+    Within a domain only where ZeRO gathers weights or scatters gradients at every micro-batch
+    (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
+    """
+    limit = ctx.limits.get("shard")
+    tried = {size for size in _named(ctx, "shard") if limit and limit.allows_value(size)}
+    shape = _cross(shape, "shard", {0, _WITHIN_DOMAIN, *tried})
+    inside = np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
+    ranks = shape["dp"] * shape["cp"]
+    least = ctx.framework.hybrid_least_zero
+    is_inside = shape["shard"] == _WITHIN_DOMAIN
+    useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least or 0))
+    useful &= (least is not None) & (ranks % inside == 0) & ~np.isin(inside, _values(tried))
+    shape["shard"] = np.where(is_inside, inside, shape["shard"])
+    # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.
+    repeated = (shape["shard"] == ranks) & ((limit is None) | (0 in tried))
+    return _keep(shape, (~is_inside | useful) & ~repeated)
 
 
 def _batches(ctx: RuleContext, shape: Shape) -> Shape:

@@ -69,7 +69,21 @@ def _layers(
     callback=_layers,
     help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or 4,5x14,4.",
 )
-@click.option("--recompute", default="none", show_default=True, help="Recompute mode.")
+@click.option(
+    "--shard-size",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
+)
+@click.option(
+    "--recompute",
+    default="none",
+    show_default=True,
+    metavar="MODE",
+    help="none, full, selective, modules (layernorm,moe_act), full/2 (every 2nd layer), "
+    "full:uniform=4, full:block=4, budget=0.5: as the framework has them.",
+)
 @click.option(
     "--recompute-layers",
     metavar="LAYERS",
@@ -126,7 +140,7 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     zero = options["zero"]
     if zero is None:
         zero = _usual_zero(job, dp * given["cp"])
-    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc)
+    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=options["shard_size"])
     return build_request(options | batch), degrees
 
 
@@ -159,7 +173,9 @@ def _accumulation(job: Job, step: int) -> int:
 def _usual_zero(job: Job, replicas: int) -> int:
     """The framework's first ZeRO stage, or 0 where there is nothing to shard over."""
     stages = job.framework.parallelism.zero_stages
-    return 0 if replicas == 1 and 0 in stages else stages[0]
+    if replicas == 1 and 0 in stages and not job.least_zero:
+        return 0
+    return max(stages[0], job.least_zero)
 
 
 def as_result(request: Request, plan: Plan) -> SearchResult:

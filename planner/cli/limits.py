@@ -21,7 +21,7 @@ def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]
 
 
 def _values(limit: DegreeLimit, name: str, job: Job) -> tuple[int, ...]:
-    tried = _ZERO_STAGES if name == "zero" else _useful(job)
+    tried = _ZERO_STAGES if name == "zero" else _useful(job) | ({0} if name == "shard" else set())
     within = {value for value in tried if limit.allows_value(value)}
     return tuple(sorted(within | {value for value in limit.named if limit.allows_value(value)}))
 

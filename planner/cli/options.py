@@ -23,8 +23,11 @@ LIMITS = {
     "etp": "Tensor parallelism inside experts.",
     "dp": "Data parallelism.",
     "zero": "ZeRO stage: 0, 1 (distributed optimizer), 2, 3 (FSDP).",
+    "shard": "Ranks that share a parameter under ZeRO (HSDP); 0: all of dp·cp.",
     "mbs": "Micro-batch, sequences.",
 }
+# Degrees whose option has another name.
+_OPTION_NAMES = {"shard": "shard-size"}
 
 
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -103,7 +106,22 @@ def job_options(function: Command) -> Command:
                 "--optimizer",
                 default="adamw",
                 show_default=True,
-                help="adamw, adamw-bf16, adamw-8bit, adafactor, lion, muon, sgd.",
+                metavar="NAME[:KEY=TYPE,...]",
+                help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
+                "muon, sgd; types as adamw:exp_avg=fp8,exp_avg_sq=fp16,master=fp16,grad=bf16, "
+                "sgd:momentum=none.",
+            ),
+            click.option(
+                "--optimizer-kernel",
+                type=click.Choice(["fused", "foreach", "forloop"]),
+                help="How torch updates parameters. [default: as the framework does]",
+            ),
+            click.option(
+                "--optimizer-offload",
+                type=click.FloatRange(0, 1),
+                default=0.0,
+                show_default=True,
+                help="Share of optimizer state and update on the CPU.",
             ),
             click.option(
                 "--attention",
@@ -140,7 +158,13 @@ def limit_options(function: Command) -> Command:
     return _apply(
         function,
         [
-            click.option(f"--{name}", metavar="VALUES", callback=_limit, help=text)
+            click.option(
+                f"--{_OPTION_NAMES.get(name, name)}",
+                name,
+                metavar="VALUES",
+                callback=_limit,
+                help=text,
+            )
             for name, text in LIMITS.items()
         ],
     )
@@ -183,6 +207,8 @@ _REQUEST_OPTIONS = (
     "framework",
     "precision",
     "optimizer",
+    "optimizer_kernel",
+    "optimizer_offload",
     "attention",
     "dropout",
     "expert_imbalance",

@@ -33,7 +33,10 @@ SORTS = {
 )
 @job_options
 @click.option(
-    "--recompute", help="Modes to try, comma-separated. [default: those of the framework]"
+    "--recompute",
+    metavar="MODES",
+    help="Modes to try, comma-separated; modules of one mode joined by +, as "
+    "none,layernorm+moe_act,full. [default: those of the framework]",
 )
 @limit_options
 @click.option(

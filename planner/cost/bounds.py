@@ -21,6 +21,7 @@ from planner.cost.linear import (
     SCALAR_GATHER_BASE,
     SCALAR_LOGITS,
     SCALAR_ROOT_GATHER,
+    TERM_AGAIN,
     TERM_BACKWARD,
     TERM_DROPPED,
     TERM_FORWARD,
@@ -81,7 +82,7 @@ def cheapest_layer(terms: Array, first: int, end: int, recompute: int) -> Array:
             own[TERM_SAVED],
             min(kept, own[TERM_SAVED]),
             own[TERM_WORKING],
-            own[TERM_WORKING] + max(own[TERM_DROPPED], 0.0),
+            own[TERM_WORKING] + min(own[TERM_AGAIN], own[TERM_SAVED]),
             own[TERM_PERSISTENT] + own[TERM_TEMPORARY],
             own[TERM_GATHER],
         )

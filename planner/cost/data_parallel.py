@@ -23,7 +23,9 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 class Grid(NamedTuple):
     """Degrees that a key leaves open, and the groups that shard parameters.
 
-    `shards` = dp·cp divides dense parameters, `expert_shards` = edp = dp·cp·tp/(ep·etp) experts.
+    `shards` divides dense parameters, `expert_shards` experts: all of dp·cp and of edp =
+    dp·cp·tp/(ep·etp), or under hybrid sharding (HSDP) the `replicas`-th part of them, neighbours
+    in rank order.
     """
 
     dp: float
@@ -33,14 +35,19 @@ class Grid(NamedTuple):
     grad_acc: float
     shards: float
     expert_shards: float
+    replicas: float
 
 
 @jit
-def make_grid(key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: float) -> Grid:
-    """Grid of a shape; see `Grid`."""
-    shards = dp * key.cp
-    expert_shards = max(1.0, dp * key.cp * key.tp / (key.ep * key.etp))
-    return Grid(dp, pp, vpp, zero, grad_acc, shards, expert_shards)
+def make_grid(
+    key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: float, shard: float
+) -> Grid:
+    """Grid of a shape; `shard`: ranks that share a dense parameter, 0 for all. See `Grid`."""
+    ranks = dp * key.cp
+    expert_ranks = max(1.0, dp * key.cp * key.tp / (key.ep * key.etp))
+    replicas = ranks / shard if shard > 0.0 and zero > 0 else 1.0
+    expert_shards = max(1.0, expert_ranks / replicas)
+    return Grid(dp, pp, vpp, zero, grad_acc, ranks / replicas, expert_shards, replicas)
 
 
 @jit
@@ -65,7 +72,11 @@ def reduce_seconds(
     dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
     job: JobInputs, links: LinkInputs,
 ) -> float:  # fmt: skip
-    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it."""
+    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it.
+
+    Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
+    arXiv 2304.11277, section 3.2.2).
+    """
     group = group_of(grid.shards, key.tp, job, links)
     experts = group_of(grid.expert_shards, key.etp * key.ep, job, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
@@ -75,9 +86,30 @@ def reduce_seconds(
         return all_reduce_time_s(
             dense_bytes, grid.shards, inside, links, roots
         ) + all_reduce_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
-    return reduce_scatter_time_s(
+    scattered = reduce_scatter_time_s(
         dense_bytes, grid.shards, inside, links, roots
     ) + reduce_scatter_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
+    if grid.replicas <= 1.0:
+        return scattered
+    own, own_expert = dense_bytes / grid.shards, expert_bytes / grid.expert_shards
+    return (
+        scattered
+        + replica_seconds(own, key.tp * grid.shards, grid.replicas, job, links)
+        + replica_seconds(
+            own_expert, key.etp * key.ep * grid.expert_shards, grid.replicas, job, links
+        )
+    )
+
+
+@jit
+def replica_seconds(
+    size_bytes: float, stride: float, replicas: float, job: JobInputs, links: LinkInputs
+) -> float:
+    """All-reduce of one rank's shard over its replicas, which lie `stride` ranks apart."""
+    group = group_of(replicas, stride, job, links)
+    return all_reduce_time_s(
+        size_bytes, replicas, float(group.members_per_domain), links, float(group.root_groups)
+    )
 
 
 @jit
@@ -93,10 +125,10 @@ def optimizer_seconds(
     """Memory-bound update of the parameters that this rank owns.
 
     Bytes per parameter = gradient and states read, states and weight written; plus one read of
-    the gradients for their norm.
+    the gradients for their norm. The offloaded part takes its own time per parameter.
     """
     owned = dense + expert
     if grid.zero >= 1:
         owned = dense / grid.shards + expert / grid.expert_shards
     traffic = owned * framework.optimizer_traffic_bytes
-    return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency) + owned * framework.offload_s

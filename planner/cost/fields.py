@@ -49,7 +49,12 @@ PARAM_PIECE = 0
 PARAM_COUNT = 1
 PARAM_SHARD = 2
 PARAM_PADS_VOCABULARY = 3
-PARAM_COLUMNS = 4
+# Optimizer: bytes of state beyond those of every parameter; bytes and FLOP of the update of one
+# matrix, and of all of them.
+PARAM_STATE = 4
+PARAM_UPDATE_BYTES = 5
+PARAM_UPDATE_FLOP = 6
+PARAM_COLUMNS = 7
 
 PARAM_SHARD_NONE = 0
 PARAM_SHARD_TP = 1
@@ -103,7 +108,9 @@ KEY_EP = 2
 KEY_ETP = 3
 KEY_MBS = 4
 KEY_MODULES = 5  # recompute mode as a mask of modules
-KEY_COLUMNS = 6
+KEY_SHARE = 6  # share of the layers that the mode recomputes
+KEY_SPAN = 7  # layers of one checkpoint
+KEY_COLUMNS = 8
 
 # --- shapes ----------------------------------------------------------------------------------
 SHAPE_KEY = 0  # row of the key table
@@ -112,7 +119,8 @@ SHAPE_PP = 2
 SHAPE_VPP = 3
 SHAPE_ZERO = 4
 SHAPE_GRAD_ACC = 5
-SHAPE_COLUMNS = 6
+SHAPE_SHARD = 6  # ranks that share a parameter under ZeRO; 0: all of dp·cp
+SHAPE_COLUMNS = 7
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.
@@ -136,7 +144,15 @@ PIECE_WORKING = 14
 # Parameters on one rank before ZeRO, sharded over dp·cp and over the expert-data group.
 PIECE_DENSE_PARAMETERS = 15
 PIECE_EXPERT_PARAMETERS = 16
-PIECE_COLUMNS = 17
+# What recomputing a layer (all layers of its checkpoint) brings back at once.
+PIECE_AGAIN = 17
+# Optimizer: state beyond that of every parameter, the largest temporary of an update, and FLOP.
+PIECE_STATE_DENSE = 18
+PIECE_STATE_EXPERT = 19
+PIECE_UPDATE_BYTES = 20
+PIECE_UPDATE_FLOP_DENSE = 21
+PIECE_UPDATE_FLOP_EXPERT = 22
+PIECE_COLUMNS = 23
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

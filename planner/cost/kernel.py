@@ -27,6 +27,8 @@ def read_key(row: Array, job: JobInputs) -> Key:
         row[f.KEY_MBS],
         int(row[f.KEY_MODULES]),
         sequence_parallel,
+        row[f.KEY_SHARE],
+        row[f.KEY_SPAN],
     )
 
 
@@ -40,6 +42,7 @@ def read_grid(row: Array, key: Key) -> Grid:
         row[f.SHAPE_VPP],
         int(row[f.SHAPE_ZERO]),
         row[f.SHAPE_GRAD_ACC],
+        row[f.SHAPE_SHARD],
     )
 
 

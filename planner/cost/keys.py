@@ -13,7 +13,11 @@ from planner.cost.tables import Array, JobInputs
 
 
 class Key(NamedTuple):
-    """Degrees that the cost of a layer depends on; `modules` is the recompute mask."""
+    """Degrees that the cost of a layer depends on.
+
+    `modules` is the recompute mask, which holds in a `share` of the layers, `span` of them to a
+    checkpoint.
+    """
 
     tp: float
     cp: float
@@ -22,6 +26,8 @@ class Key(NamedTuple):
     mbs: float
     modules: int
     sequence_parallel: float
+    share: float
+    span: float
 
 
 @jit

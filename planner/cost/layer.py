@@ -13,6 +13,7 @@ from planner.cost.keys import Key, local_tokens, padding_factor, shard_factor
 from planner.cost.piece_compute import backward_buffers_bytes, compute_terms
 from planner.cost.piece_traffic import communication_terms, exposed
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.update import update_costs
 
 
 @jit
@@ -58,6 +59,21 @@ def parameters_on_rank(piece: int, key: Key, table: OpTable, job: JobInputs) -> 
 
 
 @jit
+def recompute_costs(kept: float, key: Key, out: Array) -> None:
+    """Fill the columns that depend on how many layers recompute, and scale the time of doing so.
+
+    `kept`: bytes of a layer that recomputes. A checkpoint of n layers keeps the input of its
+    first one and brings all of their tensors back at once; where every k-th layer recomputes,
+    layers are costed as their average.
+    """
+    saved = out[f.PIECE_SAVED]
+    out[f.PIECE_SAVED_RECOMPUTED] = (1.0 - key.share) * saved + key.share * kept / key.span
+    out[f.PIECE_AGAIN] = max(0.0, key.span * saved - kept)
+    for column in range(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1):
+        out[column] *= key.share
+
+
+@jit
 def piece_cost(
     piece: int,
     key: Key,
@@ -100,9 +116,10 @@ def piece_cost(
         device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
         out[column] += max(0.0, kernels * framework.issue_s - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
-    out[f.PIECE_SAVED_RECOMPUTED] = saved_bytes(piece, key, key.modules, table, job)
+    recompute_costs(saved_bytes(piece, key, key.modules, table, job), key, out)
     dense, expert = parameters_on_rank(piece, key, table, job)
     out[f.PIECE_WORKING] = terms.working_bytes
     if piece < job.kinds:
         out[f.PIECE_WORKING] += backward_buffers_bytes(dense + expert, key, job, framework)
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
+    update_costs(piece, key, table, job, out)

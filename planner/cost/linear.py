@@ -12,6 +12,7 @@ import numpy as np
 from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid, gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.fields import (
+    PIECE_AGAIN,
     PIECE_DENSE_PARAMETERS,
     PIECE_EXPERT_PARAMETERS,
     PIECE_SAVED,
@@ -40,6 +41,7 @@ from planner.cost.step import (
     transfer_seconds,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.update import extra_state_bytes, extra_update_seconds, largest_update_bytes
 
 # --- per piece: one more of it on a stage adds ---------------------------------------------------
 TERM_FORWARD = 0
@@ -55,7 +57,8 @@ TERM_GATHER = 8  # ZeRO-2/3 buffers if it is the largest piece of its stage
 TERM_OPTIMIZER = 9
 TERM_REDUCE = 10
 TERM_ALL_GATHER = 11
-TERM_COLUMNS = 12
+TERM_AGAIN = 12  # bytes that recomputation brings back at once
+TERM_COLUMNS = 13
 TIME_TERMS = (
     TERM_FORWARD,
     TERM_BACKWARD,
@@ -73,7 +76,8 @@ SCALAR_ROOT_GATHER = 3  # bytes per dense parameter of embedding and head, gathe
 SCALAR_GATHER_BASE = 4  # ZeRO-2/3 buffers of any stage
 SCALAR_REDUCE_BASE = 5
 SCALAR_ALL_GATHER_BASE = 6
-SCALAR_COLUMNS = 7
+SCALAR_UPDATE = 7  # temporaries of the update of the largest tensor
+SCALAR_COLUMNS = 8
 TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
 
 
@@ -143,10 +147,12 @@ def piece_terms(
     out[TERM_SAVED] = cost[PIECE_SAVED]
     out[TERM_DROPPED] = cost[PIECE_SAVED] - cost[PIECE_SAVED_RECOMPUTED]
     out[TERM_WORKING] = cost[PIECE_WORKING]
+    out[TERM_AGAIN] = cost[PIECE_AGAIN]
     out[TERM_PERSISTENT] = (
         weight_bytes(dense, expert, zero, shards, expert_shards, framework)
         + gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
         + optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
+        + extra_state_bytes(cost, grid)
     )
     out[TERM_TEMPORARY] = optimizer_temporary_bytes(
         dense, expert, zero, shards, expert_shards, framework
@@ -155,6 +161,7 @@ def piece_terms(
         base = gather_bytes(0.0, 0.0, zero, framework)
         out[TERM_GATHER] = gather_bytes(dense + expert, 0.0, zero, framework) - base
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
+    out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, gpu)
 
 
 @jit
@@ -218,6 +225,9 @@ def layout_terms(
         + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
     )
     scalars[SCALAR_LOGITS] = logits_bytes(key, job, framework)
+    for piece in range(job.pieces):
+        update = largest_update_bytes(costs[piece], grid, framework)
+        scalars[SCALAR_UPDATE] = max(scalars[SCALAR_UPDATE], update)
     if grid.shards > 1.0:
         base = gather_bytes(0.0, 0.0, grid.zero, framework)
         scalars[SCALAR_GATHER_BASE] = base

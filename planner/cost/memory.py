@@ -55,7 +55,8 @@ def gradient_bytes(
     per_parameter = framework.gradient_bytes + framework.extra_gradient_bytes
     if zero < 2:
         return per_parameter * (dense + expert)
-    return framework.gradient_bytes * (dense / shards + expert / expert_shards)
+    resident = framework.gradients_on_gpu * framework.gradient_bytes
+    return resident * (dense / shards + expert / expert_shards)
 
 
 @jit

@@ -16,6 +16,7 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.update import extra_state_bytes, largest_update_bytes
 
 
 @jit
@@ -81,7 +82,7 @@ def stage_activations(
             once += kept
         else:
             per_microbatch += kept
-        extra = max(dropped, 0.0) if again > 0.0 else 0.0
+        extra = min(costs[piece, f.PIECE_AGAIN], count * saved) if again > 0.0 else 0.0
         working = max(working, costs[piece, f.PIECE_WORKING] + extra)
     return per_microbatch, once, working
 
@@ -117,12 +118,22 @@ def stage_memory(
     out[f.STAGE_WEIGHTS] = weight_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_GRADIENTS] = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_OPTIMIZER] = optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
+    update = 0.0
+    for piece in range(job.pieces):
+        count = counts[piece, stage]
+        if count > 0.0:
+            out[f.STAGE_OPTIMIZER] += count * extra_state_bytes(costs[piece], grid)
+            update = max(update, largest_update_bytes(costs[piece], grid, framework))
+    if job.tied_embeddings > 0 and grid.pp > 1.0 and head > 0.0:
+        out[f.STAGE_OPTIMIZER] += extra_state_bytes(costs[job.kinds], grid)
     out[f.STAGE_ACTIVATIONS] = per_microbatch * in_flight + once
     # Logits live at the loss, a layer's working set deep in backward: never together.
     out[f.STAGE_LOGITS] = logits if logits >= working else 0.0
     out[f.STAGE_WORKING] = 0.0 if logits >= working else working
     out[f.STAGE_GATHER] = gather_bytes(largest, root, zero, framework) if shards > 1.0 else 0.0
-    temporary = optimizer_temporary_bytes(dense, expert, zero, shards, expert_shards, framework)
+    temporary = update + optimizer_temporary_bytes(
+        dense, expert, zero, shards, expert_shards, framework
+    )
     persistent = out[f.STAGE_WEIGHTS] + out[f.STAGE_GRADIENTS] + out[f.STAGE_OPTIMIZER]
     backward_peak = (
         persistent

@@ -28,6 +28,7 @@ from planner.cost.memory import (
 from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
 from planner.cost.stage import stage_memory, stage_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.update import extra_update_seconds
 
 
 @jit
@@ -78,7 +79,8 @@ def fsdp_seconds(
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
     beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last.
     """
-    if grid.zero < 2 or (grid.shards <= 1.0 and grid.expert_shards <= 1.0):
+    alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
+    if grid.zero < 2 or alone:
         return 0.0
     dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
     forward = forward_seconds(cost)
@@ -175,7 +177,10 @@ def data_parallel_terms(
     exposed_s = optimizer_s = drain_s = 0.0
     for stage in range(int(grid.pp)):
         dense, expert, _ = stage_parameters(stage, counts, costs, job, grid.pp)
-        optimizer_s = max(optimizer_s, optimizer_seconds(dense, expert, grid, framework, gpu))
+        update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
+        for piece in range(job.pieces):
+            update_s += counts[piece, stage] * extra_update_seconds(costs[piece], grid, gpu)
+        optimizer_s = max(optimizer_s, update_s)
         seconds = 0.0
         if grid.zero < 2:
             reduce = reduce_seconds(

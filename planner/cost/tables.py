@@ -90,3 +90,9 @@ class FrameworkInputs(NamedTuple):
     gathered_tensors: float = 0.0
     # 1 where the loss works on logits split over tp, 0 where it gathers them.
     logits_sharded: float = 1.0
+    # Share of the settled gradients that stays on the GPU while the optimizer is offloaded.
+    gradients_on_gpu: float = 1.0
+    # Seconds per parameter that the offloaded part of an update takes.
+    offload_s: float = 0.0
+    # 1 where the largest temporary of an update is of the rank's shard of a tensor.
+    update_sharded: float = 0.0

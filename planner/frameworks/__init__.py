@@ -2,9 +2,9 @@
 
 from planner.frameworks.profile import (
     FrameworkProfile,
-    RecomputeMode,
     framework_names,
     load_framework,
 )
+from planner.recompute import RecomputeMode
 
 __all__ = ["FrameworkProfile", "RecomputeMode", "framework_names", "load_framework"]

@@ -8,17 +8,18 @@ One TOML file a framework in this folder; this module gives the file a type. A *
 from __future__ import annotations
 
 import tomllib
-from functools import cache, reduce
+from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from planner.errors import UsageError, unknown_name
-from planner.modules import Module
+from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Bytes = Annotated[float, Field(ge=0.0)]
+OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
 
 class _Frozen(BaseModel):
@@ -49,6 +50,9 @@ class Parallelism(_Frozen):
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     # `full` recompute of N layers: the same N on every stage, or chosen per stage.
     recompute_layers: Literal["same-on-every-stage", "any", "all-or-none"] = "all-or-none"
+    # Parameters sharded over part of the data-parallel ranks, replicas across them (HSDP), from
+    # this ZeRO stage on; None: not offered.
+    hybrid_least_zero: int | None = None
     needs_microbatches_at_least_pp: bool = False
 
 
@@ -240,22 +244,28 @@ class DtypeMode(_Frozen):
     state: Changes = ()
 
 
-class RecomputeMode(_Frozen):
-    """One value of `--recompute`: which modules are run again in backward."""
+class OptimizerRules(_Frozen):
+    """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
 
-    name: str
-    modules: tuple[str, ...]
-    # Only for models with this feature.
-    applies: Literal["always", "moe", "mla", "eager-attention", "dense"] = "always"
-    # Tried by the search without being asked for.
-    searched: bool = True
-    # How the framework spells it.
-    flags: str = ""
-
-    @property
-    def mask(self) -> Module:
-        """The modules as flags."""
-        return reduce(lambda a, b: a | b, (Module[m] for m in self.modules), Module.NOTHING)
+    # Families of `planner/optimizers.toml`; empty: any, the user hands over the object.
+    families: tuple[str, ...] = ()
+    # Which types are options: none (fp32), the moments' (a library's optimizer: torchao), or also
+    # those of master weights and gradients (Megatron's precision-aware optimizer).
+    state_types: Literal["plain", "moments", "all"] = "plain"
+    # Flags of these types, `*` for all of them together.
+    type_flags: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    # How torch updates the parameters, the usual first: in lists, in one kernel, one by one.
+    kernels: tuple[OptimizerKernel, ...] = ("fused",)
+    # Optimizer state and update on the CPU: not at all, any share of it, or all of it.
+    offload: Literal["none", "share", "whole"] = "none"
+    offload_flags: str = ""
+    # Gradients of offloaded parameters leave the GPU as soon as they are reduced.
+    offload_gradients: bool = False
+    # Share of their way to the host that runs beside backward.
+    offload_overlap: Share = 0.0
+    # Lowest ZeRO stage that offload, and that other types than fp32, work with.
+    offload_least_zero: int = 0
+    state_types_least_zero: int = 0
 
 
 class FrameworkProfile(_Frozen):
@@ -274,6 +284,8 @@ class FrameworkProfile(_Frozen):
     kernels: Kernels = Kernels()
     outside: Outside = Outside()
     recompute: tuple[RecomputeMode, ...]
+    recomputing: RecomputeForms = RecomputeForms()
+    optimizer: OptimizerRules = OptimizerRules()
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -290,16 +302,8 @@ class FrameworkProfile(_Frozen):
         raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
 
     def recompute_mode(self, name: str) -> RecomputeMode:
-        """The mode called `name`; UsageError lists the framework's modes otherwise."""
-        for mode in self.recompute:
-            if mode.name == name:
-                return mode
-        raise unknown_name(
-            "recompute mode",
-            name,
-            [mode.name for mode in self.recompute],
-            f"{self.name} has: " + ", ".join(mode.name for mode in self.recompute),
-        )
+        """The mode that `name` spells (`planner.recompute.read_mode`); UsageError otherwise."""
+        return read_mode(name, self.name, self.recompute, self.recomputing)
 
 
 @cache

@@ -23,7 +23,8 @@ class OpContext:
     `seq` is the sequence length in tokens; `attention` the kernel family (`flash` keeps a
     log-sum-exp per head, `eager` the scores); `mode` the dtype mode (16-bit weights, autocast
     over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
-    which batched products need no contiguous copy.
+    which batched products need no contiguous copy; `memory_budget` torch's budget of kept
+    activations, 0..1, for recompute modes with `Module.BUDGET`.
     """
 
     model: ModelSpec
@@ -34,6 +35,7 @@ class OpContext:
     expert_imbalance: float = 1.0
     mode: DtypeModeName = "bf16"
     one_sequence: bool = False
+    memory_budget: float | None = None
 
     @property
     def saved(self) -> SavedTensors:

@@ -67,9 +67,11 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     gates = _gate_factor(context)
     hidden = float(model.hidden)
     bias = 1.0 if model.mlp_bias else 0.0
-    checkpoint = Saved(
-        f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, WHOLE_LAYER, only_with=owner
-    )
+    # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
+    # a recomputed MoE layer the shared experts need none of their own.
+    own = owner & ~Module.MOE
+    freed = WHOLE_LAYER | Module.LAYERNORM | (owner & Module.MOE)
+    checkpoint = Saved(f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, freed, only_with=own)
     # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
     kept_output = Saved(
         f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP
@@ -117,10 +119,10 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
 def _down_input(
     context: OpContext, name: str, width: float, shard: Shard, owner: Module, factor: float
 ) -> tuple[Saved, ...]:
-    """The activation's output, kept by the down projection."""
+    """The activation's output, kept by the down projection; `owner`: what recomputes it."""
     if not context.saved.down_input:
         return ()
-    return linear_inputs(context, name, width, shard, 1, Module.ACTIVATION | owner, factor)
+    return linear_inputs(context, name, width, shard, 1, owner, factor)
 
 
 def _split(up: Op, name: str) -> tuple[Op, Op]:
@@ -162,8 +164,13 @@ def _activation(
         backward_bytes=backward * saved.activation_bytes * width,
         backward_kernels=1,
         saved=(kept,),
-        rerun_with=WHOLE_LAYER | Module.ACTIVATION | owner,
+        rerun_with=WHOLE_LAYER | owner | _activation_module(owner),
     )
+
+
+def _activation_module(owner: Module) -> Module:
+    """The module `moe_act`: activations of routed experts alone (Megatron-Core, experts.py)."""
+    return Module.ACTIVATION if owner == Module.MOE else Module.NOTHING
 
 
 def _activation_bytes(context: OpContext) -> float:
@@ -242,7 +249,7 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
                     "moe/checkpoint",
                     2 * hidden,
                     Shard.SEQUENCE,
-                    WHOLE_LAYER,
+                    WHOLE_LAYER | Module.LAYERNORM,
                     only_with=Module.MOE,
                 ),
             ),
@@ -320,7 +327,14 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_shard=Shard.EXPERT_TP,
         groups=experts,
         parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
-        saved=_down_input(context, "moe/experts_down", width, Shard.ROUTED_TP, Module.MOE, copies),
+        saved=_down_input(
+            context,
+            "moe/experts_down",
+            width,
+            Shard.ROUTED_TP,
+            Module.MOE | Module.ACTIVATION,
+            copies,
+        ),
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
     return (up, activation, down)
@@ -373,7 +387,8 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Shared experts: a dense MLP beside the routed ones, with Qwen2-MoE's scalar gate."""
-    rows = _mlp(context, "shared_experts", float(moe.shared_ffn), Module.SHARED_EXPERTS)
+    owner = Module.SHARED_EXPERTS | Module.MOE
+    rows = _mlp(context, "shared_experts", float(moe.shared_ffn), owner)
     if not moe.shared_gate:
         return rows
     hidden = float(context.model.hidden)

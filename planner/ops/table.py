@@ -7,11 +7,12 @@ from functools import cache
 
 from planner.frameworks.profile import load_framework
 from planner.ops.attention import attention_rows
+from planner.ops.checkpoint import stop_early, with_budget
 from planner.ops.context import OpContext
 from planner.ops.ends import embedding_rows, head_rows, mtp_rows
 from planner.ops.ffn import ffn_rows
 from planner.ops.rows import Op, OpKind, Piece
-from planner.specs import ModelSpec
+from planner.specs import LayerKind, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,7 @@ class ParameterCount:
 def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module."""
     model = context.model
-    layers = [
-        Piece(
-            f"layer[{kind.attention},{kind.ffn}]",
-            (*attention_rows(context, kind), *ffn_rows(context, kind)),
-        )
-        for kind in model.kinds
-    ]
+    layers = [_layer(context, kind) for kind in model.kinds]
     ends = [
         Piece("embedding", embedding_rows(context)),
         Piece("head", head_rows(context)),
@@ -43,6 +38,17 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     if model.mtp_layers:
         ends.append(Piece("mtp", mtp_rows(context)))
     return (*layers, *ends)
+
+
+def _layer(context: OpContext, kind: LayerKind) -> Piece:
+    """One layer, with the rows that checkpoints of the framework run again."""
+    rows = (*attention_rows(context, kind), *ffn_rows(context, kind))
+    layer = Piece(f"layer[{kind.attention},{kind.ffn}]", rows)
+    if context.profile.recomputing.stops_early:
+        layer = stop_early(layer)
+    if context.memory_budget is not None:
+        layer = with_budget(layer, context.memory_budget)
+    return layer
 
 
 @cache

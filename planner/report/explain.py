@@ -10,6 +10,7 @@ from planner.report.plans import (
     degrees_text,
     error_share,
     layers_text,
+    optimizer_text,
     recompute_text,
     status_text,
     step_time_text,
@@ -57,7 +58,12 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         ("batch", batch_sentence(plan, job.batch_target_sequences)),
         ("mbs×acc", batch_text(plan.degrees)),
         ("recompute", recompute_text(plan)),
+        ("optimizer", optimizer_text(plan)),
     ]
+    if plan.recompute_flags:
+        facts.append(("recompute flags", plan.recompute_flags))
+    if plan.optimizer_flags:
+        facts.append(("optimizer flags", plan.optimizer_flags))
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:

@@ -18,7 +18,8 @@ def degrees_text(degrees: Degrees) -> str:
         for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
         if name in _ALWAYS_SHOWN or getattr(degrees, name) > 1
     )
-    return " ".join((*shown, f"z{degrees.zero}"))
+    shard = (f"shard{degrees.shard}",) if degrees.shard else ()
+    return " ".join((*shown, f"z{degrees.zero}", *shard))
 
 
 def batch_text(degrees: Degrees) -> str:
@@ -56,6 +57,13 @@ def recompute_text(plan: Plan) -> str:
     if plan.recompute == "none" or recomputed == layers:
         return mode
     return f"{mode} {recomputed}/{layers}"
+
+
+def optimizer_text(plan: Plan) -> str:
+    """`adamw-bf16, fused, 50 % on the CPU`."""
+    offload = f", {share(plan.optimizer_offload)} on the CPU" if plan.optimizer_offload else ""
+    kernel = f", {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
+    return f"{plan.optimizer}{kernel}{offload}"
 
 
 def error_share(value: float, interval: Interval) -> float:

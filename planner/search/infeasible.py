@@ -12,6 +12,7 @@ from hardware import HardwareError, gpu_names, load_gpu, parse_gpus
 from planner.cost import fields as f
 from planner.errors import NothingFitsError, UsageError
 from planner.job import HbmReserve, Job, searched_modes
+from planner.optimizer_rules import supports
 from planner.optimizers import load_optimizer
 from planner.request import Request
 from planner.search.arrays import kernel_layout, plain_context
@@ -24,7 +25,8 @@ GIB = 2.0**30
 # Doublings of the GPUs and halvings of the sequence that are tried.
 MOST_DOUBLINGS = 10
 SHORTEST_SEQUENCE = 512
-EIGHT_BIT = "adamw-8bit"
+# Optimizers with less state, the nearest to AdamW first.
+SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-8bit")
 # Layouts solved to verify one relaxation, at most.
 RELAXATION_SOLVES = 16
 
@@ -198,9 +200,11 @@ def _sequence(job: Job) -> Changes:
 
 
 def _optimizer(job: Job) -> Changes:
-    optimizer = load_optimizer(EIGHT_BIT)
-    if optimizer.state_bytes < job.optimizer.state_bytes:
-        yield f"optimizer {EIGHT_BIT}", replace(job, optimizer=optimizer)
+    for name in SMALLER_OPTIMIZERS:
+        optimizer = load_optimizer(name)
+        smaller = optimizer.state_bytes < job.optimizer.state_bytes
+        if smaller and supports(job.framework, optimizer):
+            yield f"optimizer {name}", replace(job, optimizer=optimizer)
 
 
 def _bigger_gpu(job: Job) -> Changes:

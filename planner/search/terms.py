@@ -53,12 +53,12 @@ class ShapeTerms:
 def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputation:
     """How many layers may recompute in a mode.
 
-    Only `full` recomputation can be limited to some layers, where the framework can say so;
-    module lists hold for every layer.
+    Only `full` recomputation, layer by layer, can be limited to some layers, where the framework
+    can say so; module lists, checkpoints of several layers and of every k-th hold for all.
     """
     if mode.mask == Module.NOTHING:
         return "none"
-    if Module.FULL not in mode.mask:
+    if not mode.some_layers:
         return "all"
     choices: dict[str, Recomputation] = {
         "same-on-every-stage": "shared",
@@ -104,6 +104,7 @@ def assemble(
     kept = np.zeros(pp)
     kept[0] += first[linear.TERM_SAVED] * in_flight[0]
     kept[-1] += (last * multiples)[:, linear.TERM_SAVED].sum()
+    stage[:, linear.TERM_TEMPORARY] += scalars[linear.SCALAR_UPDATE]
     ends = np.zeros(pp)
     ends[0] = first[linear.TERM_WORKING]
     ends[-1] = max(ends[-1], last[:, linear.TERM_WORKING].max(), scalars[linear.SCALAR_LOGITS])
@@ -154,7 +155,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
         freed=tuple(_down(n * dropped) for n in flight),
         ends=_up(terms.ends_bytes),
         working=_up(working),
-        working_recomputed=_up(working + np.maximum(dropped, 0.0)),
+        working_recomputed=_up(working + layer[:, linear.TERM_AGAIN]),
         gather=_up(layer[:, linear.TERM_GATHER]),
         optimizer_stage=_up(kept + terms.stage[:, linear.TERM_TEMPORARY]),
         optimizer_layer=_up(persistent + temporary),

@@ -1,0 +1,71 @@
+"""Rules on ZeRO's hybrid sharding, and on what the optimizer demands of ZeRO.
+
+Column `shard` 0 stands for sharding over all dp·cp ranks.
+"""
+
+from __future__ import annotations
+
+from constraints.context import Columns, Mask, RuleContext
+from constraints.rule import shape_rule
+
+
+def _hybrid_wording(ctx: RuleContext) -> str:
+    least = ctx.framework.hybrid_least_zero
+    if least is None:
+        return f"{ctx.framework.name} has no hybrid sharding: shard must be 0 (all of dp·cp)"
+    return f"{ctx.framework.name}: shard other than 0 needs zero of at least {least}"
+
+
+@shape_rule(
+    "hybrid-sharding-supported",
+    "sharding over part of the data-parallel ranks needs a framework, and a ZeRO stage, with it",
+    source="torchtitan data_parallel_replicate_degree; PyTorch FSDP1 HYBRID_SHARD; DeepSpeed "
+    "zero_hpz_partition_size; Megatron-LM core 0.19 --num-distributed-optimizer-instances",
+    wording=_hybrid_wording,
+)
+def hybrid_sharding_supported(columns: Columns, ctx: RuleContext) -> Mask:
+    least = ctx.framework.hybrid_least_zero
+    whole = columns["shard"] == 0
+    mask: Mask = whole if least is None else whole | (columns["zero"] >= least)
+    return mask
+
+
+def _divides_all(columns: Columns, ctx: RuleContext) -> Mask:
+    """Where shard divides dp·cp, and the replicas divide the ranks that share an expert."""
+    ranks = columns["dp"] * columns["cp"]
+    shard = columns["shard"] + (columns["shard"] == 0) * ranks
+    mask: Mask = ranks % shard == 0
+    if ctx.model.experts > 0:
+        replicas = ranks // shard + (shard > ranks)
+        expert_ranks = ranks * columns["tp"] // (columns["ep"] * columns["etp"])
+        mask = mask & (expert_ranks % replicas == 0)
+    return mask
+
+
+@shape_rule(
+    "shard-divides-replicas",
+    "the shard group divides dp·cp; with experts, its replicas divide the ranks that share one",
+    source="torch DeviceMesh (replicate, shard); Megatron-LM core 0.19, parallel_state.py",
+    wording=lambda ctx: (
+        "shard must divide dp·cp"
+        + (", and dp·cp/shard must divide dp·cp·tp/(ep·etp)" if ctx.model.experts else "")
+    ),
+)
+def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
+    return _divides_all(columns, ctx)
+
+
+@shape_rule(
+    "optimizer-needs-sharding",
+    "moments of other types than fp32, and offload to the CPU, need the ZeRO stage that the "
+    "framework builds them on",
+    source="Megatron-LM core 0.19, arguments.py (precision-aware optimizer and CPU offload need "
+    "the distributed optimizer); DeepSpeed runtime/zero; torch FSDP CPUOffload",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: this --optimizer or --optimizer-offload needs zero of at least "
+        f"{ctx.least_zero}"
+    ),
+)
+def optimizer_needs_sharding(columns: Columns, ctx: RuleContext) -> Mask:
+    mask: Mask = columns["zero"] >= ctx.least_zero
+    return mask

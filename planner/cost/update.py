@@ -1,0 +1,77 @@
+"""What the update of some parameters needs beyond a fixed number of bytes each.
+
+Muon trains matrices with one moment and the rest with AdamW's two, and multiplies matrices;
+Adafactor keeps a row and a column for each matrix. For optimizers that treat all parameters alike
+every term here is zero.
+"""
+
+from __future__ import annotations
+
+from planner.cost import fields as f
+from planner.cost._jit import jit
+from planner.cost.data_parallel import Grid
+from planner.cost.inputs import GpuInputs
+from planner.cost.keys import Key, padding_factor
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+
+
+@jit
+def update_costs(piece: int, key: Key, table: OpTable, job: JobInputs, out: Array) -> None:
+    """Fill the columns PIECE_STATE_*, PIECE_UPDATE_* of one piece on one rank, before ZeRO.
+
+    Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
+    TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
+    """
+    for index in range(table.parameters.shape[0]):
+        row = table.parameters[index]
+        if int(row[f.PARAM_PIECE]) != piece:
+            continue
+        state = row[f.PARAM_STATE]
+        out[f.PIECE_UPDATE_BYTES] = max(out[f.PIECE_UPDATE_BYTES], row[f.PARAM_UPDATE_BYTES])
+        shard = int(row[f.PARAM_SHARD])
+        if row[f.PARAM_PADS_VOCABULARY] > 0 and shard == f.PARAM_SHARD_TP:
+            state *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+        if shard == f.PARAM_SHARD_EXPERT:
+            out[f.PIECE_STATE_EXPERT] += state / (key.ep * key.etp)
+            out[f.PIECE_UPDATE_FLOP_EXPERT] += row[f.PARAM_UPDATE_FLOP] / key.ep
+            continue
+        out[f.PIECE_UPDATE_FLOP_DENSE] += row[f.PARAM_UPDATE_FLOP]
+        if shard == f.PARAM_SHARD_TP:
+            state /= key.tp
+        elif shard == f.PARAM_SHARD_KV:
+            state /= min(key.tp, job.kv_heads)
+        out[f.PIECE_STATE_DENSE] += state
+
+
+@jit
+def extra_state_bytes(cost: Array, grid: Grid) -> float:
+    """Optimizer state of one piece beyond `FrameworkInputs.optimizer_bytes` per parameter."""
+    dense, expert = cost[f.PIECE_STATE_DENSE], cost[f.PIECE_STATE_EXPERT]
+    if grid.zero < 1:
+        return float(dense + expert)
+    return float(dense / grid.shards + expert / grid.expert_shards)
+
+
+@jit
+def largest_update_bytes(cost: Array, grid: Grid, framework: FrameworkInputs) -> float:
+    """Temporaries of the update of the largest tensor of a piece."""
+    size = float(cost[f.PIECE_UPDATE_BYTES])
+    if framework.update_sharded > 0.0 and grid.zero >= 1:
+        return size / grid.shards
+    return size
+
+
+@jit
+def extra_update_seconds(cost: Array, grid: Grid, gpu: GpuInputs) -> float:
+    """Seconds to read and write the extra state of one piece, and of its matrix products.
+
+    Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
+    2502.16982, section 2.3); products in bf16 at the rate of large ones.
+    """
+    dense, expert = cost[f.PIECE_UPDATE_FLOP_DENSE], cost[f.PIECE_UPDATE_FLOP_EXPERT]
+    flop = dense + expert
+    if grid.zero >= 1:
+        flop = dense / grid.shards + expert / grid.expert_shards
+    traffic = 2.0 * extra_state_bytes(cost, grid)
+    products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
+    return float(products_s + traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
