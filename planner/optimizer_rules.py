@@ -85,10 +85,11 @@ def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str
         for key, dtype in types
         if dtype is not None and dtype != _DEFAULT_TYPE and key in names
     ]
-    if flags:
-        flags.insert(0, names.get("*", ""))
+    switch = names.get("*")
+    if flags and switch:
+        flags.insert(0, switch)
     if setting.offload:
-        flags += rules.offload_flags.format(share=f"{setting.offload:g}").split("\n")
-    # Types and offload of Megatron share one switch.
-    words = list(dict.fromkeys(" ".join(flags).split(" --")))
-    return " --".join(words).strip()
+        offload = rules.offload_flags.format(share=f"{setting.offload:g}")
+        # Types and offload of Megatron share one switch.
+        flags.append(offload.removeprefix(f"{switch} ") if flags and switch else offload)
+    return " ".join(flags)

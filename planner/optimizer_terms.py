@@ -54,12 +54,12 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
     Offloaded master weights have left the GPU; the moments are `moment_bytes`.
     """
     optimizer, state = setting.optimizer, profile.state
-    gradient, master = optimizer.gradient_bytes, optimizer.master_bytes
+    gradient = optimizer.gradient_bytes
     changes: dict[str, object] = {}
     if gradient is not None:
         changes["gradient_bytes"] = gradient
-    resident = state.master_bytes if master is None or not state.master_bytes else master
-    changes["master_bytes"] = resident * (1.0 - setting.offload)
+    if state.master_bytes:
+        changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.offload)
     changes["optimizer_temporary_bytes"] = foreach_temporary_bytes(profile, setting)
     kernels = profile.kernels
     if gradient is not None:
@@ -131,17 +131,23 @@ def offload_seconds_per_parameter(
     gradient = state.gradient_bytes
     down_s = (1.0 - rules.offload_overlap) * gradient / host_bytes_per_s
     up_s = state.weight_bytes / host_bytes_per_s
-    states = setting.optimizer.state_bytes + (state.master_bytes or state.weight_bytes)
-    cpu_bytes = _FP32 + 2.0 * states
+    cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
     cpu_s = cpu_bytes / (CPU_ADAM_BYTES_PER_S_PER_NODE / gpus_per_node)
     return setting.offload * (down_s + cpu_s + up_s)
 
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Host memory that offload takes per parameter of the rank: states, master, gradients."""
-    state = profile.state
-    own = setting.optimizer.state_bytes + (state.master_bytes or state.weight_bytes)
+    own = setting.optimizer.state_bytes + _master_bytes(profile, setting)
     return setting.offload * (own + _FP32)
+
+
+def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes of the copy of a weight that the update reads and writes."""
+    state, own = profile.state, setting.optimizer.master_bytes
+    if own is not None and state.master_bytes:
+        return own
+    return state.master_bytes or state.weight_bytes
 
 
 def parameter_update(

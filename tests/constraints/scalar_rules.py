@@ -84,7 +84,7 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
 
 def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     zero, framework = s["zero"], ctx.framework
-    if zero not in framework.zero_stages:
+    if zero not in framework.zero_stages or zero < ctx.least_zero or not _hybrid(s, ctx, stage):
         return False
     if s["pp"] > 1:
         if zero == 2 and not framework.zero2_with_pipeline:
@@ -94,4 +94,14 @@ def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     expert_replicas = stage // (s["ep"] * s["etp"]) if ctx.model.experts else 1
     if s["dp"] * s["cp"] > 1 or expert_replicas > 1:
         return True
-    return zero == min(framework.zero_stages)
+    return zero == min(stage for stage in framework.zero_stages if stage >= ctx.least_zero)
+
+
+def _hybrid(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
+    shard, least, ranks = s["shard"], ctx.framework.hybrid_least_zero, s["dp"] * s["cp"]
+    if shard == 0:
+        return True
+    if least is None or s["zero"] < least or ranks % shard:
+        return False
+    expert_ranks = stage // (s["ep"] * s["etp"]) if ctx.model.experts else ranks
+    return expert_ranks % (ranks // shard) == 0

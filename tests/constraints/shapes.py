@@ -41,6 +41,7 @@ ONE_GPU = {
     "ep": 1,
     "etp": 1,
     "zero": 0,
+    "shard": 0,
     "mbs": 1,
     "grad_acc": 4,
     "gbs": 4,
@@ -58,6 +59,7 @@ def context(
     limits: dict[str, str] | None = None,
     precision: str = "bf16",
     allow_tp_across_nodes: bool = False,
+    least_zero: int = 0,
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -69,6 +71,7 @@ def context(
         precision=precision,
         limits={name: parse_degree_limit(text, name) for name, text in (limits or {}).items()},
         allow_tp_across_nodes=allow_tp_across_nodes,
+        least_zero=least_zero,
     )
 
 

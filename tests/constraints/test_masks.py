@@ -18,7 +18,9 @@ SMALL_DENSE = replace(DENSE, layers=6)
 SMALL_MOE = replace(MOE, layers=6, moe_ffn=48, shared_ffn=0, ffn=384)
 CONTEXTS = {
     "megatron-like": context(gpus=8, zero_stages=(1, 0)),
-    "moe": context(model=SMALL_MOE, gpus=8, zero_stages=(1, 0), batch=BatchGoal(8)),
+    "moe": context(
+        model=SMALL_MOE, gpus=8, zero_stages=(1, 0), batch=BatchGoal(8), hybrid_least_zero=1
+    ),
     "torchtitan-like": context(
         model=SMALL_MOE,
         gpus=4,
@@ -29,7 +31,9 @@ CONTEXTS = {
         needs_microbatches_at_least_pp=True,
         zero_stages=(3, 2, 0),
         zero2_with_pipeline=False,
+        hybrid_least_zero=2,
     ),
+    "offloaded": context(gpus=4, least_zero=1, hybrid_least_zero=1),
     "deepspeed-like": context(
         model=SMALL_DENSE,
         gpus=4,
@@ -57,6 +61,7 @@ def exhaustive_space() -> dict[str, IntArray]:
         "ep": (1, 2, 4),
         "etp": (1, 2),
         "zero": (0, 1, 2, 3),
+        "shard": (0, 2),
         "mbs": (1, 2),
         "grad_acc": (1, 2, 4),
     }

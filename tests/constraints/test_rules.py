@@ -108,6 +108,29 @@ CASES = [
         context(model=MOE),
     ),
     Case("zero-has-replicas", {"zero": 2}, {"zero": 0}, context(limits={"zero": "2,3"})),
+    Case(
+        "user-shard", {"dp": 4, "shard": 2}, {"dp": 4, "shard": 0}, context(limits={"shard": "2"})
+    ),
+    Case(
+        "hybrid-sharding-supported",
+        {"dp": 4, "zero": 1},
+        {"dp": 4, "zero": 1, "shard": 2},
+        context(),
+    ),
+    Case(
+        "hybrid-sharding-supported",
+        {"dp": 4, "zero": 2, "shard": 2},
+        {"dp": 4, "zero": 1, "shard": 2},
+        context(hybrid_least_zero=2),
+    ),
+    Case("shard-divides-replicas", {"dp": 4, "shard": 2}, {"dp": 4, "shard": 3}, context()),
+    Case(
+        "shard-divides-replicas",
+        {"dp": 4, "ep": 2, "shard": 2},
+        {"dp": 4, "ep": 2, "shard": 1},
+        context(model=MOE),
+    ),
+    Case("optimizer-needs-sharding", {"zero": 1}, {"zero": 0}, context(least_zero=1)),
     Case("chunks-have-layers", {"pp": 8}, {"pp": 9}, context()),
     Case("chunks-have-layers", {"pp": 2, "vpp": 4}, {"pp": 2, "vpp": 5}, context()),
     Case("layers-split", {"pp": 4}, {"pp": 3}, context(layouts="even")),
