@@ -217,6 +217,6 @@ _REQUEST_OPTIONS = (
 
 
 def build_request(options: dict[str, Any], **more: Any) -> Request:
-    """The request that the shared options make."""
-    fields = {name: options[name] for name in _REQUEST_OPTIONS}
+    """The request that the shared options make; a command without some takes their defaults."""
+    fields = {name: options[name] for name in _REQUEST_OPTIONS if name in options}
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)

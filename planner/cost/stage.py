@@ -143,7 +143,7 @@ def stage_memory(
         + out[f.STAGE_GATHER]
     )
     optimizer_peak = persistent + temporary
-    out[f.STAGE_OPTIMIZER_TEMPORARY] = temporary
+    out[f.STAGE_OPTIMIZER_TEMPORARY] = temporary if optimizer_peak > backward_peak else 0.0
     out[f.STAGE_PHASE] = 1.0 if optimizer_peak > backward_peak else 0.0
     allocated = max(backward_peak, optimizer_peak)
     out[f.STAGE_ALLOCATED] = allocated

@@ -17,7 +17,8 @@ from planner.ops.rows import Op, OpKind, ParamShard, Piece, Saved, Shard
 class RankShape:
     """Degrees and batch of a rank. `shards` = dp·cp divides dense parameters under ZeRO.
 
-    `recompute` names the modules that run again in backward. `sequence_parallel` matters only
+    `recompute` names the modules that run again in backward, in a `recompute_share` of the layers
+    with `recompute_span` of them to a checkpoint. `sequence_parallel` matters only
     with tp > 1. `ep` and `etp` divide experts, whose ZeRO group is shards·tp/(ep·etp).
     """
 
@@ -30,6 +31,8 @@ class RankShape:
     mbs: int = 1
     sequence_parallel: bool = True
     recompute: Module = Module.NOTHING
+    recompute_share: float = 1.0
+    recompute_span: int = 1
 
     @property
     def expert_shards(self) -> float:
@@ -154,11 +157,27 @@ def gradient_transient_bytes(widest: float, context: OpContext, shape: RankShape
     return saved.activation_bytes * tensors * widest + 3.0 * saved.residual_bytes * stream
 
 
+def recomputed_bytes(
+    none: float, left: float, piece: Piece, shape: RankShape
+) -> tuple[float, float]:
+    """(kept, brought back at once) by a layer, of whose `none` bytes recomputation leaves `left`.
+
+    A checkpoint of n layers keeps the input of its first and brings back the tensors of all;
+    where every k-th layer recomputes, layers count as their average. The compiled counterpart is
+    `planner.cost.layer.recompute_costs`.
+    """
+    if not piece.name.startswith("layer["):
+        return left, max(0.0, none - left)
+    share, span = shape.recompute_share, shape.recompute_span
+    return (1.0 - share) * none + share * left / span, max(0.0, span * none - left)
+
+
 def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOnRank:
     """All figures of one piece."""
     rows = [row for op in piece.ops for row in op.saved]
     none = sum(saved_bytes(r, context, shape) for r in rows if r.kept_under(Module.NOTHING))
-    kept = sum(saved_bytes(r, context, shape) for r in rows if r.kept_under(shape.recompute))
+    left = sum(saved_bytes(r, context, shape) for r in rows if r.kept_under(shape.recompute))
+    kept, again = recomputed_bytes(none, left, piece, shape)
     dense, experts = rank_parameters(piece, context, shape)
     casts = sum(weight_elements(op, shape) for op in piece.ops)
     widest, weight = widest_product(piece, context, shape)
@@ -168,7 +187,7 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
         experts=experts,
         kept=kept,
         logits=sum(saved_bytes(r, context, shape) for r in rows if r.name == "head/loss"),
-        again=max(0.0, none - kept),
+        again=again,
         casts=context.saved.weight_cast_bytes * casts,
         transient=gradient_transient_bytes(widest, context, shape),
         weight_gradient=context.saved.activation_bytes * weight,
