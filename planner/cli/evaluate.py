@@ -140,7 +140,9 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     zero = options["zero"]
     if zero is None:
         zero = _usual_zero(job, dp * given["cp"])
-    degrees = Degrees(**given, dp=dp, zero=zero, grad_acc=grad_acc, shard=options.get("shard_size", 0))
+    degrees = Degrees(
+        **given, dp=dp, zero=zero, grad_acc=grad_acc, shard=options.get("shard_size", 0)
+    )
     return build_request(options | batch), degrees
 
 

@@ -11,6 +11,8 @@ _PARTS = {
     "parallelism": "Parallelism",
     "saved": "Bytes per element kept for backward",
     "state": "Weights, gradients and optimizer",
+    "optimizer": "Optimizers: families (none: any), types, kernels, offload",
+    "recomputing": "Further forms of recomputation",
     "overlap": "Share of traffic that may hide behind compute",
     "outside": "Memory outside tensors",
 }
@@ -91,8 +93,15 @@ def _setting(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return ", ".join(str(item) for item in value)
+            return ", ".join(_item(item) for item in value) or "-"
+        case None | "":
+            return "-"
         case float():
             return f"{value:g}"
         case _:
             return str(value)
+
+
+def _item(value: object) -> str:
+    """One of a list; pairs as `exp_avg --exp-avg-dtype`."""
+    return " ".join(str(part) for part in value) if isinstance(value, list) else str(value)

@@ -12,7 +12,9 @@ from planner.job import BatchTarget, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
 
-COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "recompute")
+COLUMNS = (
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "recompute", "shard",
+)  # fmt: skip
 
 
 def make_job(
@@ -33,8 +35,8 @@ def make_job(
 
 
 def cost(model: CostModel, **degrees: int) -> tuple[CostedShapes, Array]:
-    """One shape in its even layout; degrees that are not given are 1 (zero, recompute: 0)."""
-    defaults = dict.fromkeys(COLUMNS, 1) | {"zero": 0, "recompute": 0}
+    """One shape in its even layout; degrees that are not given are 1 (zero, recompute, shard: 0)."""
+    defaults = dict.fromkeys(COLUMNS, 1) | {"zero": 0, "recompute": 0, "shard": 0}
     columns = {name: np.array([value]) for name, value in (defaults | degrees).items()}
     costed = model.cost_shapes(columns)
     return costed, costed.steps[0]
