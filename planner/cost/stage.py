@@ -16,7 +16,7 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.cost.update import extra_state_bytes, largest_update_bytes
+from planner.cost.update import stage_update_bytes
 
 
 @jit
@@ -118,14 +118,8 @@ def stage_memory(
     out[f.STAGE_WEIGHTS] = weight_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_GRADIENTS] = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_OPTIMIZER] = optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
-    update = 0.0
-    for piece in range(job.pieces):
-        count = counts[piece, stage]
-        if count > 0.0:
-            out[f.STAGE_OPTIMIZER] += count * extra_state_bytes(costs[piece], grid)
-            update = max(update, largest_update_bytes(costs[piece], grid, framework))
-    if job.tied_embeddings > 0 and grid.pp > 1.0 and head > 0.0:
-        out[f.STAGE_OPTIMIZER] += extra_state_bytes(costs[job.kinds], grid)
+    extra_state, update = stage_update_bytes(stage, counts, costs, grid, job, framework)
+    out[f.STAGE_OPTIMIZER] += extra_state
     out[f.STAGE_ACTIVATIONS] = per_microbatch * in_flight + once
     # Logits live at the loss, a layer's working set deep in backward: never together.
     out[f.STAGE_LOGITS] = logits if logits >= working else 0.0

@@ -28,7 +28,7 @@ from planner.cost.memory import (
 from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
 from planner.cost.stage import stage_memory, stage_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.cost.update import extra_update_seconds
+from planner.cost.update import stage_update_seconds
 
 
 @jit
@@ -178,8 +178,7 @@ def data_parallel_terms(
     for stage in range(int(grid.pp)):
         dense, expert, _ = stage_parameters(stage, counts, costs, job, grid.pp)
         update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
-        for piece in range(job.pieces):
-            update_s += counts[piece, stage] * extra_update_seconds(costs[piece], grid, gpu)
+        update_s += stage_update_seconds(stage, counts, costs, grid, job, gpu)
         optimizer_s = max(optimizer_s, update_s)
         seconds = 0.0
         if grid.zero < 2:

@@ -75,3 +75,38 @@ def extra_update_seconds(cost: Array, grid: Grid, gpu: GpuInputs) -> float:
     traffic = 2.0 * extra_state_bytes(cost, grid)
     products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
     return float(products_s + traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
+
+
+@jit
+def pieces_of(piece: int, stage: int, counts: Array, grid: Grid, job: JobInputs) -> float:
+    """How many times a stage updates a piece: a tied head on a pipeline copies the embedding."""
+    count = float(counts[piece, stage])
+    if piece == job.kinds and job.tied_embeddings > 0 and grid.pp > 1.0:
+        count += float(counts[job.kinds + 1, stage])
+    return count
+
+
+@jit
+def stage_update_bytes(
+    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs, framework: FrameworkInputs
+) -> tuple[float, float]:
+    """(extra optimizer state, temporaries of the largest update) of a stage, bytes."""
+    state = largest = 0.0
+    for piece in range(job.pieces):
+        count = pieces_of(piece, stage, counts, grid, job)
+        if count > 0.0:
+            state += count * extra_state_bytes(costs[piece], grid)
+            largest = max(largest, largest_update_bytes(costs[piece], grid, framework))
+    return state, largest
+
+
+@jit
+def stage_update_seconds(
+    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs, gpu: GpuInputs
+) -> float:
+    """Seconds that the updates of a stage take beyond the traffic of every parameter."""
+    seconds = 0.0
+    for piece in range(job.pieces):
+        count = pieces_of(piece, stage, counts, grid, job)
+        seconds += count * extra_update_seconds(costs[piece], grid, gpu)
+    return seconds

@@ -35,7 +35,7 @@ def make_job(
 
 
 def cost(model: CostModel, **degrees: int) -> tuple[CostedShapes, Array]:
-    """One shape in its even layout; degrees that are not given are 1 (zero, recompute, shard: 0)."""
+    """One shape in its even layout; degrees not given are 1 (zero, recompute and shard 0)."""
     defaults = dict.fromkeys(COLUMNS, 1) | {"zero": 0, "recompute": 0, "shard": 0}
     columns = {name: np.array([value]) for name, value in (defaults | degrees).items()}
     costed = model.cost_shapes(columns)

@@ -10,9 +10,9 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
-from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE
-from planner.optimizers import load_optimizer
 from planner.ops import parameter_count
+from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, piece_state_bytes
+from planner.optimizers import load_optimizer
 from planner.specs import ModelSpec
 from tests.cost.jobs import cost, make_job
 
@@ -66,6 +66,19 @@ def test_muon_leaves_tables_and_vectors_to_adamw() -> None:
     _, stages = stages_of(small_job("textbook", "muon"))
     expected = 8 * IN_MATRICES + 12 * (VECTORS + TABLES)
     assert stages[0, f.STAGE_OPTIMIZER] == pytest.approx(expected, rel=1e-12)
+
+
+def test_state_of_the_pieces_is_that_of_the_compiled_core() -> None:
+    for name in ("adamw", "adamw-bf16", "muon", "adafactor"):
+        job = small_job("textbook", name)
+        model = CostModel(job)
+        state = [
+            piece_state_bytes(piece, job.framework, job.optimizer_setting, float(MODEL.hidden))
+            for piece in model.pieces
+        ]
+        _, stages = stages_of(job)
+        total = 3 * state[0] + state[1] + state[2] + 4 * parameter_count(MODEL).total
+        assert stages[0, f.STAGE_OPTIMIZER] == pytest.approx(total, rel=1e-12), name
 
 
 def test_muon_orthogonalises_one_matrix_at_a_time() -> None:

@@ -139,11 +139,18 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     assert checked > 200
 
 
-@pytest.mark.parametrize("mode", ["none", "layernorm", "full"])
-def test_linear_terms_are_the_kernels_costs(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "optimizer"),
+    [("none", "adamw"), ("layernorm", "adamw"), ("full", "adamw"), ("full", "muon")],
+)
+def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
     """Objective and memory of the solver against the kernel, for uneven layouts."""
     job = SMALL.model_copy(
-        update={"recompute": (mode,), "limits": SMALL.limits | {"pp": (2,), "dp": (2,)}}
+        update={
+            "recompute": (mode,),
+            "optimizer": optimizer,
+            "limits": SMALL.limits | {"pp": (2,), "dp": (2,)},
+        }
     )
     costed_job = cost_job(job.resolve())
     columns, resolved = costed_job.candidates.columns, costed_job.job
