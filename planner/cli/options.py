@@ -108,7 +108,7 @@ def job_options(function: Command) -> Command:
                 show_default=True,
                 metavar="NAME[:KEY=TYPE,...]",
                 help="adamw, adamw-bf16, adamw-fp8, adamw-8bit, adamw-4bit, adafactor, lion, "
-                "muon, sgd; types as adamw:exp_avg=fp8,exp_avg_sq=fp16,master=fp16,grad=bf16, "
+                "muon, sgd; types as adamw:exp_avg=fp8,master=fp16 or "
                 "sgd:momentum=none.",
             ),
             click.option(
