@@ -77,8 +77,8 @@ class Deployment:
 
     @property
     def sampled(self) -> int:
-        """Sequences for which one replica reserves logits."""
-        return max(self.sequences, self.replica_batch)
+        """Sequences for which one replica reserves logits: at most one a token of a chunk."""
+        return max(min(self.sequences, self.chunk), self.replica_batch)
 
     @property
     def padded_vocabulary(self) -> int:

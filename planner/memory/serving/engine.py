@@ -110,10 +110,11 @@ ENGINES: Mapping[str, Engine] = {
 # (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
 NCCL_START_BYTES = 1.0 * GIB
 
-# CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 40 distinct rows
-# vllm-0.19 of dense models with 8 to 80 layers on the rank; their residuals are within 0.25 GiB.
-_GRAPH_FIXED_BYTES = 0.37 * GIB
-_GRAPH_LAYER_BYTES = 0.0175 * GIB
+# CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
+# dense models, 8 to 80 layers on the rank; residuals within 0.21 GiB. The four rows of models
+# with experts took 0.05 to 1.1 GiB more.
+_GRAPH_FIXED_BYTES = 0.33 * GIB
+_GRAPH_LAYER_BYTES = 0.0171 * GIB
 
 # vLLM's own default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk
 # and sequences, larger on GPUs of 70 GiB and more that are not A100s.

@@ -2,7 +2,9 @@
 
 `planner/literature/serving_logs.csv` holds what vLLM printed while starting, GiB on one rank (of
 a pipeline, its first; the tokens are those of the tightest rank): facts published by others,
-with their source in each row. qwen2.5-72b under TP 4 is Kimi-Dev-72B, of the same shape. The
+with their source in each row. Rows of use `fit` are those that constants of the engine were
+read off; the others were looked up after that (A100: the catalogue's memory, as none was
+printed). qwen2.5-72b under TP 4 is Kimi-Dev-72B, of the same shape. The
 source lists gpt-oss-120b under a utilisation of 0.9; its printed terms add up at 0.95. Rows of
 multimodal models were left out: the catalogue has no vision towers.
 """
@@ -23,6 +25,7 @@ from planner.models.catalog import load_model
 
 _FILE = Path(__file__).parents[2] / "literature" / "serving_logs.csv"
 _LOW, _HIGH = 0.1, 0.9
+_FEWEST_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class LogRow:
     engine: str
     deployment: Deployment
     weights: float
-    activation: float
-    non_torch: float
+    activation: float | None
+    non_torch: float | None
+    held_out: bool
     graphs: float | None
     kv_cache: float
     kv_tokens: int | None
@@ -99,14 +103,15 @@ class Comparison:
 class Spread:
     """80 % interval of the room for the KV cache: bytes to add to the prediction.
 
-    `checked`: whether the logs cover this kind of GPU; otherwise the whole range of residuals is
-    taken. `rows`: start-ups it was read off; `median_error` of their predicted room.
+    `uncovered`: what the logs have no row of; then the whole range of residuals is taken.
+    `rows`: start-ups it was read off, on `gpus`; `median_error` of their predicted room.
     """
 
     low: float
     high: float
     rows: int
-    checked: bool
+    gpus: tuple[str, ...]
+    uncovered: tuple[str, ...]
     median_error: float
 
 
@@ -135,8 +140,9 @@ def _log_row(fields: dict[str, str]) -> LogRow:
         engine=fields["engine"],
         deployment=deployment,
         weights=float(fields["weights_gib"]) * GIB,
-        activation=float(fields["activation_gib"]) * GIB,
-        non_torch=float(fields["non_torch_gib"]) * GIB,
+        activation=_number(fields["activation_gib"]),
+        non_torch=_number(fields["non_torch_gib"]),
+        held_out=fields["use"] == "held",
         graphs=_number(fields["graphs_gib"]),
         kv_cache=float(fields["kv_gib"]) * GIB,
         kv_tokens=int(fields["kv_tokens"]) if fields["kv_tokens"] else None,
@@ -170,15 +176,40 @@ def spread_of(deployment: Deployment) -> Spread:
     """
     rows = [c for c in compare_logs() if c.row.engine == deployment.engine.logs]
     alike = [c for c in rows if (c.row.deployment.gpus > 1) == (deployment.gpus > 1)]
-    gpus = {comparison.row.deployment.gpu.architecture for comparison in rows}
-    checked = deployment.gpu.architecture in gpus
-    used = alike if checked and len(alike) >= 5 else rows
+    uncovered = _uncovered(deployment, [c.row.deployment for c in rows])
+    used = rows if uncovered or len(alike) < _FEWEST_ROWS else alike
     graphs = deployment.engine.graphs_in_budget and deployment.graphs
+    gpus = tuple(dict.fromkeys(c.row.deployment.gpu.name for c in used))
     residuals = sorted(c.residual_with_graphs() if graphs else c.residual_bytes for c in used)
     errors = sorted(abs(c.residual_bytes) / c.measured_bytes for c in used)
-    ends = (_LOW, _HIGH) if checked else (0.0, 1.0)
+    ends = (0.0, 1.0) if uncovered else (_LOW, _HIGH)
     low, high = (_quantile(residuals, end) for end in ends)
-    return Spread(min(low, 0.0), max(high, 0.0), len(used), checked, _quantile(errors, 0.5))
+    return Spread(min(low, 0.0), max(high, 0.0), len(used), gpus, uncovered, _quantile(errors, 0.5))
+
+
+def _uncovered(deployment: Deployment, logged: list[Deployment]) -> tuple[str, ...]:
+    """Traits of a deployment that no logged one has, in words."""
+    tested = {trait for other in logged for trait in _traits(other)}
+    return tuple(trait for trait in _traits(deployment) if trait not in tested)
+
+
+def _traits(deployment: Deployment) -> tuple[str, ...]:
+    """What could make a deployment's memory differ from that of others."""
+    model = deployment.model
+    attention = "MLA" if model.mla else "plain attention"
+    several = (
+        ("TP" if not model.mla else "MLA under TP", deployment.tp),
+        ("pipeline stages", deployment.pp),
+        ("expert parallelism", deployment.ep),
+        ("data-parallel attention", deployment.dp),
+    )
+    return (
+        f"{deployment.gpu.architecture} GPUs",
+        attention,
+        f"{deployment.weights.name} weights",
+        f"{deployment.kv.name} KV cache",
+        *(name for name, degree in several if degree > 1),
+    )
 
 
 def _quantile(values: list[float], share: float) -> float:
