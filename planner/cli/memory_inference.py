@@ -25,6 +25,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
 DEFAULT_GPU = "H100"
+# Families whose checkpoints are quantised from the start: gpt-oss model card (arXiv 2508.10925,
+# section 2.1), DeepSeek-V3 (arXiv 2412.19437, section 3.3).
+PUBLISHED_FORMATS = {"gpt_oss": "mxfp4", "deepseek_v3": "fp8-block"}
 DEFAULT_UTILIZATION = 0.9
 DEFAULT_BLOCK = 16
 DEFAULT_CONTEXT = 4096
@@ -196,6 +199,9 @@ def _warnings(deployment: Deployment) -> tuple[str, ...]:
             f"Warning: {deployment.context:,} tokens exceed the {model.max_positions:,} positions "
             f"of {model.name}; engines refuse it unless its rotary embedding is scaled."
         )
+    published = PUBLISHED_FORMATS.get(model.family)
+    if published is not None and deployment.weights.name != published:
+        found.append(f"{model.name} is published in {published}: --weights {published}.")
     if model.mtp_layers:
         found.append("Multi-token-prediction layers are not loaded.")
     return tuple(found)
