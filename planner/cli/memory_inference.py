@@ -25,9 +25,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 # Values of --solve that belong to --inference.
 SOLVE_CHOICES = ("batch", "context")
 DEFAULT_GPU = "H100"
-# Families whose checkpoints are quantised from the start: gpt-oss model card (arXiv 2508.10925,
-# section 2.1), DeepSeek-V3 (arXiv 2412.19437, section 3.3).
-PUBLISHED_FORMATS = {"gpt_oss": "mxfp4", "deepseek_v3": "fp8-block"}
 DEFAULT_UTILIZATION = 0.9
 DEFAULT_BLOCK = 16
 DEFAULT_CONTEXT = 4096
@@ -193,6 +190,8 @@ def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:
 
 def _warnings(deployment: Deployment) -> tuple[str, ...]:
     """What is legal here and will surprise elsewhere."""
+    from planner.memory.serving.formats import PUBLISHED_FORMATS
+
     model, found = deployment.model, []
     if deployment.context > model.max_positions:
         found.append(

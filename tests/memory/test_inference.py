@@ -350,11 +350,14 @@ def test_changes_fit_where_they_say_so() -> None:
         assert change.options.startswith("--")
 
 
-def test_changes_are_combined_when_none_is_enough() -> None:
-    found = changes(serving("llama-3.1-405b", batch=4, context=131072))
-    (combined,) = [change for change in found if change.fits]
-    assert "--gpus" in combined.options
-    assert inference_memory(combined.deployment).fits
+def test_changes_are_combined_to_save_gpus() -> None:
+    found = [c for c in changes(serving("llama-3.1-405b", context=131072)) if c.fits]
+    fewest = min(found, key=lambda change: change.deployment.gpus)
+    assert "--gpus" in fewest.options
+    assert "--weights" in fewest.options
+    assert inference_memory(fewest.deployment).fits
+    plain = [c for c in found if "--weights" not in c.options]
+    assert all(fewest.deployment.gpus < change.deployment.gpus for change in plain)
 
 
 # --- Wrong settings -------------------------------------------------------------------------

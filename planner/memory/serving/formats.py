@@ -82,6 +82,10 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat("nvfp4", 0.5, "nvfp4, groups of 16", 1.0, 1, 16),
     )
 }
+# Families whose checkpoints are quantised from the start: gpt-oss model card (arXiv 2508.10925,
+# section 2.1), DeepSeek-V3 (arXiv 2412.19437, section 3.3).
+PUBLISHED_FORMATS: Mapping[str, str] = {"gpt_oss": "mxfp4", "deepseek_v3": "fp8-block"}
+
 _WEIGHT_ALIASES = {"awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8", "w8a16": "int8"}
 
 KV_FORMATS: Mapping[str, KvFormat] = {

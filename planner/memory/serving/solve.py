@@ -13,13 +13,13 @@ from planner.memory.serving.deployment import (
     Deployment,
     check_deployment,
 )
-from planner.memory.serving.formats import KV_FORMATS, WEIGHT_FORMATS
+from planner.memory.serving.formats import KV_FORMATS, PUBLISHED_FORMATS, WEIGHT_FORMATS
 from planner.memory.serving.logs import Spread
 from planner.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
-# Tensor parallelism beyond eight ranks is rare even where the domain is larger.
+# Tensor parallelism beyond the usual node is rare; further GPUs become pipeline stages.
 _NODE_GPUS = 8
 
 
@@ -97,14 +97,14 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def changes(deployment: Deployment) -> tuple[Change, ...]:
-    """Single changes, each with what would then be missing; those that fit come first.
+    """Changes near the deployment, with what would then be missing; those that fit come first.
 
-    If none suffices, GPUs and formats are changed together until it does.
+    Single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
     """
-    single = [_measured(options, near) for options, near in _near(deployment)]
-    if not any(change.fits for change in single):
-        single += _together(deployment)
-    return tuple(sorted(single, key=lambda change: not change.fits))
+    found = [_measured(options, near) for options, near in _near(deployment)]
+    known = {change.options for change in found}
+    found += [change for change in _together(deployment) if change.options not in known]
+    return tuple(sorted(found, key=lambda change: not change.fits))
 
 
 def _measured(options: str, deployment: Deployment) -> Change:
@@ -136,16 +136,14 @@ def _smaller_requests(deployment: Deployment) -> Iterator[tuple[str, Deployment]
 def _smaller_formats(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     if KV_FORMATS["fp8"].element_bytes < deployment.kv.element_bytes:
         yield "--kv-cache fp8", replace(deployment, kv=KV_FORMATS["fp8"])
-    for name in ("fp8", "int4"):
-        if WEIGHT_FORMATS[name].element_bytes < deployment.weights.element_bytes:
-            yield f"--weights {name}", replace(deployment, weights=WEIGHT_FORMATS[name])
+    for name in _narrower(deployment):
+        yield f"--weights {name}", replace(deployment, weights=WEIGHT_FORMATS[name])
 
 
 def _more_gpus(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """The next degrees that are legal: tp within a scale-up domain, then pipeline stages."""
-    domain = min(deployment.gpu.scale_up_domain_gpus, _NODE_GPUS)
+    """The next degrees that are legal: tp up to 8, then pipeline stages."""
     for factor in _GPU_STEPS:
-        grown = max(deployment.tp, min(deployment.tp * factor, domain))
+        grown = max(deployment.tp, min(deployment.tp * factor, _NODE_GPUS))
         stages = deployment.pp * deployment.tp * factor // grown
         experts = deployment.ep * grown // deployment.tp if deployment.ep > 1 else 1
         near = replace(deployment, tp=grown, pp=stages, ep=experts)
@@ -172,9 +170,9 @@ def _together(deployment: Deployment) -> list[Change]:
     """The first combination of GPUs and formats that fits: fewest GPUs, then widest formats."""
     wider = [deployment, *(near for _, near in _more_gpus(deployment))]
     for grown in wider:
-        for weights, kv in product(_formats(deployment.weights.name), ("", "fp8")):
+        for weights, kv in product(("", *_narrower(deployment)), ("", "fp8")):
             near, options = grown, [] if grown is deployment else [gpu_options(grown)]
-            if weights != deployment.weights.name:
+            if weights:
                 near = replace(near, weights=WEIGHT_FORMATS[weights])
                 options.append(f"--weights {weights}")
             if kv and KV_FORMATS[kv].element_bytes < deployment.kv.element_bytes:
@@ -186,8 +184,9 @@ def _together(deployment: Deployment) -> list[Change]:
     return []
 
 
-def _formats(given: str) -> tuple[str, ...]:
-    """The weight format given and the narrower ones that most models are published in."""
-    width = WEIGHT_FORMATS[given].element_bytes
-    narrower = (name for name in ("fp8", "int4") if WEIGHT_FORMATS[name].element_bytes < width)
-    return (given, *narrower)
+def _narrower(deployment: Deployment) -> tuple[str, ...]:
+    """Narrower weight formats that are common, or the one in which the model was published."""
+    published = PUBLISHED_FORMATS.get(deployment.model.family)
+    names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
+    given = deployment.weights.element_bytes
+    return tuple(name for name in names if WEIGHT_FORMATS[name].element_bytes < given)
