@@ -1,0 +1,206 @@
+"""`planner memory --inference`: its own options, and what it prints.
+
+`planner memory` owns the options that training and serving share and passes all of them on:
+model (required), gpus, tp, pp, ep, dp (None: 1), solve (None, `batch` or `context`), as_json and
+as_csv. Missing keys count as None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from hardware import Cluster
+    from planner.memory.serving.deployment import Deployment
+    from planner.models.catalog import ResolvedModel
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Values of --solve that belong to --inference.
+SOLVE_CHOICES = ("batch", "context")
+DEFAULT_GPU = "H100"
+DEFAULT_UTILIZATION = 0.9
+DEFAULT_BLOCK = 16
+DEFAULT_CONTEXT = 4096
+
+
+def inference_options(function: Command) -> Command:
+    """Options that only serving has; absent ones are None or False."""
+    options = [
+        click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
+        click.option("--batch", type=int, help="Sequences served at once. [default: 1]"),
+        click.option(
+            "--context",
+            metavar="TOKENS",
+            help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
+        ),
+        click.option(
+            "--weights",
+            metavar="FORMAT",
+            help="bf16, fp16, fp32, fp8, fp8-block, int8, int4 (awq, gptq), mxfp4, nvfp4. "
+            "[default: bf16]",
+        ),
+        click.option(
+            "--kv-cache",
+            metavar="DTYPE",
+            help="bf16, fp16, fp8, int8, int4. [default: 16 bits, fp32 with fp32 weights]",
+        ),
+        click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
+        click.option(
+            "--gpu-memory-utilization",
+            type=float,
+            help="Share of the HBM that the engine may fill. [default: 0.9]",
+        ),
+        click.option("--block-size", type=int, help="Tokens a KV block. [default: 16]"),
+        click.option(
+            "--max-num-batched-tokens",
+            metavar="TOKENS",
+            help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
+        ),
+        click.option(
+            "--max-num-seqs",
+            type=int,
+            help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
+        ),
+        click.option(
+            "--logits",
+            type=click.Choice(["sampled", "all"]),
+            help="Positions of a chunk that get logits. [default: sampled]",
+        ),
+        click.option("--enforce-eager", is_flag=True, help="No CUDA graphs."),
+        click.option(
+            "--disable-hybrid-kv-cache-manager",
+            is_flag=True,
+            help="Sliding-window layers keep every token, too.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def run(options: dict[str, Any]) -> int:
+    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1."""
+    from planner.cli.options import output_format
+    from planner.cli.output import print_report
+    from planner.memory.inference import inference_memory
+    from planner.memory.serving.solve import changes, solve, solved_deployment
+    from planner.models.catalog import load_model
+    from planner.report.inference import inference_csv, inference_document, inference_report
+
+    style = output_format(bool(options.get("as_json")), bool(options.get("as_csv")))
+    model = load_model(options["model"])
+    deployment = given_deployment(options, model)
+    result = inference_memory(deployment)
+    solved = None
+    if options.get("solve"):
+        solved = solve(deployment, options["solve"], result.spread)
+        deployment = solved_deployment(deployment, solved)
+        result = inference_memory(deployment)
+    advice = () if result.fits else changes(deployment)
+    match style:
+        case "json":
+            click.echo(json.dumps(inference_document(result, solved, advice), indent=2))
+        case "csv":
+            click.echo(inference_csv(result), nl=False)
+        case "text":
+            print_report(inference_report(result, model, solved, advice, _warnings(deployment)))
+    return 0 if result.fits else 1
+
+
+def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
+    """The deployment that the options describe, not yet checked against the rules of engines."""
+    from planner.memory.serving.deployment import Deployment
+    from planner.memory.serving.engine import batch_defaults, find_engine
+    from planner.memory.serving.formats import kv_format, weight_format
+
+    tp, pp, dp = _degrees(options)
+    cluster = _cluster(options, tp * pp * dp)
+    if options.get("tp") is None and pp == dp == 1:
+        tp = cluster.num_gpus
+    _check_gpus(cluster, tp, pp, dp)
+    weights = weight_format(options.get("weights") or "bf16")
+    usual_kv = "fp32" if weights.name == "fp32" else "bf16"
+    chunk, sequences = batch_defaults(cluster.gpu)
+    return Deployment(
+        model=model.spec,
+        gpu=cluster.gpu,
+        batch=_given(options, "batch", 1),
+        context=_tokens(options, "context", DEFAULT_CONTEXT),
+        weights=weights,
+        kv=kv_format(options.get("kv_cache") or usual_kv),
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=_given(options, "ep", 1),
+        utilization=_given(options, "gpu_memory_utilization", DEFAULT_UTILIZATION),
+        block=_given(options, "block_size", DEFAULT_BLOCK),
+        chunk=_tokens(options, "max_num_batched_tokens", chunk),
+        sequences=_given(options, "max_num_seqs", sequences),
+        all_logits=options.get("logits") == "all",
+        graphs=not options.get("enforce_eager"),
+        window_cache=not options.get("disable_hybrid_kv_cache_manager"),
+        engine=find_engine(options.get("engine") or "vllm"),
+    )
+
+
+def _given(options: dict[str, Any], name: str, default: Any) -> Any:
+    value = options.get(name)
+    return default if value is None else value
+
+
+def _degrees(options: dict[str, Any]) -> tuple[int, int, int]:
+    tp, pp, dp = (int(_given(options, name, 1)) for name in ("tp", "pp", "dp"))
+    for name, value in (("tp", tp), ("pp", pp), ("dp", dp)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}: a degree is at least 1")
+    return tp, pp, dp
+
+
+def _tokens(options: dict[str, Any], name: str, default: int) -> int:
+    """A number of tokens, as 32Ki, 32K or 32768."""
+    from planner.request import parse_tokens
+
+    value = options.get(name)
+    if value is None:
+        return default
+    return value if isinstance(value, int) else parse_tokens(value)
+
+
+def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
+    from hardware import parse_gpus
+
+    return parse_gpus(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
+
+
+def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:
+    if tp * pp * dp != cluster.num_gpus:
+        raise UsageError(
+            f"tp·pp·dp = {tp}·{pp}·{dp} = {tp * pp * dp} GPUs, --gpus has {cluster.num_gpus}; "
+            f"give --gpus {tp * pp * dp}x{cluster.gpu.name}, or --tp, --pp and --dp that "
+            f"multiply to {cluster.num_gpus}"
+        )
+
+
+def _warnings(deployment: Deployment) -> tuple[str, ...]:
+    """What is legal here and will surprise elsewhere."""
+    from planner.memory.serving.formats import PUBLISHED_FORMATS
+
+    model, found = deployment.model, []
+    if deployment.context > model.max_positions:
+        found.append(
+            f"Warning: {deployment.context:,} tokens exceed the {model.max_positions:,} positions "
+            f"of {model.name}; engines refuse it unless its rotary embedding is scaled."
+        )
+    published = PUBLISHED_FORMATS.get(model.family)
+    if published is not None and deployment.weights.name != published:
+        found.append(f"{model.name} is published in {published}: --weights {published}.")
+    if model.mtp_layers:
+        found.append("Multi-token-prediction layers are not loaded.")
+    return tuple(found)

@@ -1,0 +1,189 @@
+"""`planner memory --inference`: report, formats, exit status, what is refused and why."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from planner.cli.errors import click_error
+from planner.cli.memory_inference import SOLVE_CHOICES, inference_options, run
+from tests.cli.conftest import lines_are_short
+
+
+@click.command("memory")
+@click.option("--model", required=True)
+@click.option("--gpus")
+@click.option("--tp", type=int)
+@click.option("--pp", type=int)
+@click.option("--dp", type=int)
+@click.option("--ep", type=int)
+@click.option("--solve", type=click.Choice(SOLVE_CHOICES))
+@click.option("--json", "as_json", is_flag=True)
+@click.option("--csv", "as_csv", is_flag=True)
+@inference_options
+@click.pass_context
+def command(ctx: click.Context, **options: Any) -> None:
+    """The options that the real command shares with training, and those of inference."""
+    try:
+        ctx.exit(run(options))
+    except ValueError as error:
+        shown = click_error(error)
+        if shown is None:
+            raise
+        raise shown from error
+
+
+def memory(*arguments: str) -> Result:
+    """Run it, 80 columns wide and without a terminal."""
+    return CliRunner(env={"COLUMNS": "80"}).invoke(command, list(arguments))
+
+
+def test_a_report_that_fits() -> None:
+    result = memory(
+        "--model", "llama-3.1-8b", "--gpus", "1xH200", "--batch", "16", "--context", "32Ki"
+    )
+    assert result.exit_code == 0, result.output
+    assert lines_are_short(result.stdout)
+    assert "64.00" in result.stdout  # GiB of KV cache
+    assert "131,072 B in all 32 layers" in result.stdout
+    assert "80 % interval" in result.stdout
+    assert "nothing was measured" in " ".join(result.stdout.split())
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
+    result = memory("--model", "70b", "--gpus", "2xH100", "--batch", "16", "--context", "8192")
+    assert result.exit_code == 1, result.output
+    assert "NO: " in result.stdout
+    assert "GiB too much" in result.stdout
+    assert "--tp 4 --gpus 4xH100-SXM5-80GB" in result.stdout
+    assert "--weights fp8" in result.stdout
+    assert lines_are_short(result.stdout)
+
+
+@pytest.mark.parametrize(("what", "given"), [("batch", "--context"), ("context", "--batch")])
+def test_solve(what: str, given: str) -> None:
+    arguments = ("--model", "8b", given, "64", "--solve", what)
+    result = memory(*arguments)
+    assert result.exit_code == 0, result.output
+    assert f"--{what} " in result.stdout
+    assert "within the uncertainty" in " ".join(result.stdout.split())
+    solved = json.loads(memory(*arguments, "--json").stdout)["solved"]
+    assert solved["what"] == what
+    assert solved["low"] <= solved["expected"] <= solved["high"]
+    again = json.loads(
+        memory("--model", "8b", given, "64", f"--{what}", str(solved["expected"]), "--json").stdout
+    )
+    assert again["fits"]
+
+
+def test_nothing_to_solve_for() -> None:
+    result = memory("--model", "405b", "--gpus", "1xH100", "--solve", "batch")
+    assert result.exit_code == 1
+    assert "even --batch 1 is" in " ".join(result.stdout.split())
+
+
+def test_json_adds_up() -> None:
+    result = memory(
+        "--model", "deepseek-v3", "--gpus", "8xH200", "--weights", "fp8-block", "--json"
+    )
+    document = json.loads(result.stdout)
+    assert document["tp"] == 8
+    assert document["kv_bytes_per_token"] == 70_272
+    (stage,) = document["stages"]
+    held = sum(stage["within_budget"].values())
+    assert held + stage["available_kv_bytes"] == pytest.approx(stage["budget_bytes"])
+    assert document["missing_bytes"] == pytest.approx(
+        stage["kv_needed_bytes"] - stage["available_kv_bytes"]
+    )
+    assert document["kv_tokens_low"] <= document["kv_tokens"] <= document["kv_tokens_high"]
+
+
+def test_csv_has_a_row_a_term() -> None:
+    result = memory("--model", "8b", "--gpus", "2xH100", "--pp", "2", "--csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {row["stage"] for row in rows} == {"0", "1"}
+    assert {"weights, bf16", "KV cache as asked", "CUDA context"} <= {row["term"] for row in rows}
+    assert all(float(row["bytes"]) >= 0 for row in rows)
+
+
+def test_json_and_csv_exclude_each_other() -> None:
+    assert memory("--model", "8b", "--json", "--csv").exit_code == 2
+
+
+def test_the_engine_decides_what_the_budget_counts() -> None:
+    def room(*arguments: str) -> int:
+        document = json.loads(memory("--model", "8b", "--json", *arguments).stdout)
+        return int(document["kv_tokens"])
+
+    assert room("--engine", "vllm-0.19") > room("--engine", "vllm")
+    assert room("--engine", "vllm-0.16") < room("--engine", "vllm-0.19")
+    assert room("--enforce-eager") == room("--engine", "vllm-0.19")
+    assert room("--max-num-seqs", "64") > room()
+    assert room("--logits", "all") < room()
+    assert room("--kv-cache", "fp8") == pytest.approx(2 * room(), rel=1e-4)
+
+
+def test_defaults_follow_the_gpu() -> None:
+    large = json.loads(memory("--model", "8b", "--gpus", "1xH100", "--json").stdout)
+    small = json.loads(memory("--model", "8b", "--gpus", "1xL40S", "--json").stdout)
+    assert (large["chunk"], large["sequences"]) == (8192, 1024)
+    assert (small["chunk"], small["sequences"]) == (2048, 256)
+
+
+def test_a_context_beyond_the_positions_is_a_warning() -> None:
+    result = memory("--model", "llama-3-8b", "--context", "16384")
+    assert result.exit_code == 0
+    assert "Warning: 16,384 tokens exceed the 8,192 positions" in " ".join(result.stdout.split())
+
+
+def test_the_published_format_is_named() -> None:
+    hint = "gpt-oss-20b is published in mxfp4"
+    assert hint in memory("--model", "gpt-oss-20b").stdout
+    assert hint not in memory("--model", "gpt-oss-20b", "--weights", "mxfp4").stdout
+
+
+def test_what_the_logs_do_not_cover_is_said() -> None:
+    result = memory("--model", "mixtral-8x7b", "--gpus", "2xMI300X", "--ep", "2")
+    text = " ".join(result.stdout.split())
+    assert "the whole range of" in text
+    assert "cdna3 GPUs" in text
+    assert "expert parallelism" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("--model", "8b", "--tp", "3"), ("32 attention heads", "2 or 4")),
+        (("--model", "8b", "--gpus", "4xH100", "--tp", "2"), ("2 GPUs", "has 4", "--gpus 2x")),
+        (("--model", "8b", "--ep", "2"), ("no experts",)),
+        (("--model", "8b", "--weights", "int3"), ("'int3'", "int4", "mxfp4", "nvfp4")),
+        (("--model", "8b", "--kv-cache", "fp4"), ("'fp4'", "fp8")),
+        (("--model", "8b", "--engine", "trt"), ("'trt'", "vllm-0.19")),
+        (("--model", "8b", "--batch", "-3"), ("-3", "1 to 1,000,000")),
+        (("--model", "8b", "--context", "many"), ("'many'", "4Mi")),
+        (("--model", "8b", "--context", "1T"), ("100,000,000",)),
+        (("--model", "8b", "--max-num-seqs", "0"), ("--max-num-seqs 0",)),
+        (("--model", "8b", "--dp", "0"), ("--dp 0",)),
+        (("--model", "8b", "--gpu-memory-utilization", "90"), ("90", "0 to 1")),
+        (("--model", "nosuch"), ("nosuch",)),
+        (("--model", "8b", "--gpus", "1xZ9"), ("Z9",)),
+    ],
+)
+def test_wrong_input(arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    result = memory(*arguments)
+    assert result.exit_code == 2, result.output
+    for text in texts:
+        assert text in result.stderr
+
+
+def test_help_is_short() -> None:
+    result = memory("--help")
+    assert lines_are_short(result.stdout)
+    for option in ("--inference", "--batch", "--context", "--weights", "--kv-cache"):
+        assert option in result.stdout
