@@ -140,6 +140,9 @@ class CostModel:
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
         """Distinct keys of the shapes, and each shape's key."""
         masks = np.array([int(mode.mask) for mode in self.job.recompute], dtype=np.float64)
+        # Where nothing of a layer's cost depends on it, shapes of any pp share their keys.
+        between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
+        slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         table = np.column_stack(
             [
                 columns["tp"],
@@ -148,6 +151,7 @@ class CostModel:
                 columns["etp"],
                 columns["mbs"],
                 masks[columns["recompute"]],
+                (columns["pp"] > 1) & slowed,
             ]
         ).astype(np.float64)
         keys, inverse = np.unique(table, axis=0, return_inverse=True)

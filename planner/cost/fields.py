@@ -103,7 +103,8 @@ KEY_EP = 2
 KEY_ETP = 3
 KEY_MBS = 4
 KEY_MODULES = 5  # recompute mode as a mask of modules
-KEY_COLUMNS = 6
+KEY_PIPELINED = 6  # 1 in a pipeline between domains where that changes a layer's cost
+KEY_COLUMNS = 7
 
 # --- shapes ----------------------------------------------------------------------------------
 SHAPE_KEY = 0  # row of the key table

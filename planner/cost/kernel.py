@@ -27,6 +27,7 @@ def read_key(row: Array, job: JobInputs) -> Key:
         row[f.KEY_MBS],
         int(row[f.KEY_MODULES]),
         sequence_parallel,
+        row[f.KEY_PIPELINED],
     )
 
 

@@ -13,7 +13,10 @@ from planner.cost.tables import Array, JobInputs
 
 
 class Key(NamedTuple):
-    """Degrees that the cost of a layer depends on; `modules` is the recompute mask."""
+    """Degrees that the cost of a layer depends on; `modules` is the recompute mask.
+
+    `pipelined`: 1 in a pipeline between domains where that slows a layer's own exchanges.
+    """
 
     tp: float
     cp: float
@@ -22,6 +25,7 @@ class Key(NamedTuple):
     mbs: float
     modules: int
     sequence_parallel: float
+    pipelined: float = 0.0
 
 
 @jit

@@ -10,7 +10,7 @@ from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.keys import Key, local_tokens, padding_factor, shard_factor
-from planner.cost.piece_compute import backward_buffers_bytes, compute_terms
+from planner.cost.piece_compute import backward_buffers_bytes, compute_terms, parameter_traffic_s
 from planner.cost.piece_traffic import communication_terms, exposed
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
@@ -91,17 +91,23 @@ def piece_cost(
         out[f.PIECE_RECOMPUTE_TP + group] = exposed(
             total[group, 2], hideable[group, 2], room_forward, contention
         )
+    dense, expert = parameters_on_rank(piece, key, table, job)
+    out[f.PIECE_BACKWARD] += parameter_traffic_s(
+        dense + expert, framework.accumulation_traffic_bytes, gpu
+    )
     # One CPU thread issues kernels and collectives: a pass takes at least the time to do so.
-    for column, kernels in (
-        (f.PIECE_FORWARD, terms.kernels_forward + issued[0]),
-        (f.PIECE_BACKWARD, terms.kernels_backward + issued[1]),
-        (f.PIECE_RECOMPUTE, terms.kernels_recompute + issued[2]),
+    for column, kernels, chunks in (
+        (f.PIECE_FORWARD, terms.kernels_forward + issued[0], terms.products),
+        (f.PIECE_BACKWARD, terms.kernels_backward + issued[1], 2.0 * terms.products),
+        (f.PIECE_RECOMPUTE, terms.kernels_recompute + issued[2], 0.0),
     ):
         device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
-        out[column] += max(0.0, kernels * framework.issue_s - device)
+        issue = kernels * framework.issue_s
+        if key.pipelined > 0.0 and key.tp > 1.0:
+            issue += chunks * key.tp * framework.pipeline_exchange_s
+        out[column] += max(0.0, issue - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     out[f.PIECE_SAVED_RECOMPUTED] = saved_bytes(piece, key, key.modules, table, job)
-    dense, expert = parameters_on_rank(piece, key, table, job)
     out[f.PIECE_WORKING] = terms.working_bytes
     if piece < job.kinds:
         out[f.PIECE_WORKING] += backward_buffers_bytes(dense + expert, key, job, framework)

@@ -116,7 +116,8 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    hide behind), kernels to issue by pass, dense
+    products, and bytes of the gradients of the largest operation.
     """
 
     forward: float
@@ -128,6 +129,7 @@ class ComputeTerms(NamedTuple):
     kernels_forward: float
     kernels_backward: float
     kernels_recompute: float
+    products: float
     working_bytes: float
 
 
@@ -143,7 +145,7 @@ def compute_terms(
     """Sum the rows of one piece."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = working = 0.0
-    kernels_forward = kernels_backward = kernels_recompute = 0.0
+    kernels_forward = kernels_backward = kernels_recompute = products = 0.0
     for row in range(table.ops.shape[0]):
         op = table.ops[row]
         if int(op[f.OP_PIECE]) != piece:
@@ -162,6 +164,7 @@ def compute_terms(
             attention_backward += seconds_backward
         if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
+            products += 1.0
             working = max(working, gradients_in_flight_bytes(op, key, job))
     return ComputeTerms(
         forward,
@@ -173,8 +176,15 @@ def compute_terms(
         kernels_forward,
         kernels_backward,
         kernels_recompute,
+        products,
         working,
     )
+
+
+@jit
+def parameter_traffic_s(parameters: float, per_parameter_bytes: float, gpu: GpuInputs) -> float:
+    """Seconds of streaming kernels that move so many HBM bytes for each of the parameters."""
+    return parameters * per_parameter_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
 
 
 @jit

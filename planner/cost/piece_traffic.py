@@ -113,6 +113,8 @@ def communication_terms(
         )
         if seconds == 0.0:
             continue
+        if code == f.GROUP_TP and key.tp > links.scale_up_domain:
+            seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
         group = min(code, 2)
         forward, backward = seconds * row[f.COMM_FORWARD], seconds * row[f.COMM_BACKWARD]
         total[group, 0] += forward

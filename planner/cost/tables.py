@@ -74,6 +74,16 @@ class FrameworkInputs(NamedTuple):
     contention: float
     issue_s: float
     memory_traffic: float
+    # Least seconds of each of the tp exchanges around a TP product in a pipeline between nodes.
+    pipeline_exchange_s: float
+    # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
+    # leaves the scale-up domain.
+    outer_tensor_step_s: float
+    # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer, and
+    # of one ZeRO-3 gather's and one reduction's copies between flat buffers and weights.
+    accumulation_traffic_bytes: float
+    gather_copy_bytes: float
+    reduce_copy_bytes: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
     optimizer_traffic_bytes: float

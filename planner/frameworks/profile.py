@@ -197,6 +197,19 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
+    # A pass takes at least this long for each of the tp exchanges around every tensor-parallel
+    # product while a pipeline's stages talk between nodes; 0 where nothing of it was seen.
+    pipeline_exchange_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
+    # beyond the links' latency: the ring advances at the pace of its slowest exchange.
+    outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
+    # another buffer; 0 where the product itself accumulates.
+    accumulation_traffic_bytes: Bytes = 0.0
+    # The same of one ZeRO-3 gather's copy from the flat buffer into weights, and of the copy of
+    # gradients into the buffer that is reduced.
+    gather_copy_bytes: Bytes = 0.0
+    reduce_copy_bytes: Bytes = 0.0
     # HBM traffic of elementwise rows over that of one fused kernel each.
     memory_traffic: Annotated[float, Field(gt=0.0)] = 1.0
     # The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36

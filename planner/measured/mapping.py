@@ -9,6 +9,7 @@ from functools import cache
 from hardware import Cluster, HardwareError, parse_gpus
 from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
 from planner.job import BatchTarget, Job
+from planner.measured.fabric import Fabric, fabric_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import MeasuredRow
 from planner.optimizers import load_optimizer
@@ -126,8 +127,10 @@ def _variant(
 
 
 @cache
-def _parse(name: str, count: int, per_node: int) -> Cluster:
+def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
     cluster = parse_gpus(f"{count}x{name}")
+    if fabric is not None:
+        cluster = fabric.applied(cluster)
     if not per_node or per_node >= cluster.gpus_per_node:
         return cluster
     # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
@@ -141,7 +144,7 @@ def _cluster(row: MeasuredRow) -> Cluster:
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
     try:
-        return _parse(_GPUS.get(name, name), count, row.integer("gpus_per_node") or 0)
+        return _parse(_GPUS.get(name, name), count, row.integer("gpus_per_node") or 0, fabric_of(row))
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
 
