@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
 from planner.job import Job
 from planner.ops import Op, ParamShard, Piece, pieces
@@ -176,6 +177,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         profile.kernels,
         profile.outside,
     )
+    gpu = gpu_inputs(job.cluster.gpu, job.precision, job.attention_kernel)
+    streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return FrameworkInputs(
         weight_bytes=state.weight_bytes,
         gradient_bytes=state.gradient_bytes,
@@ -203,8 +206,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         pipeline_exchange_s=kernels.pipeline_exchange_s,
         outer_tensor_step_s=kernels.outer_tensor_step_s,
         accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
-        gather_copy_bytes=kernels.gather_copy_bytes,
-        reduce_copy_bytes=kernels.reduce_copy_bytes,
+        gather_copy_s=kernels.gather_copy_bytes / streaming,
+        reduce_copy_s=kernels.reduce_copy_bytes / streaming,
         gradient_communication_bytes=kernels.gradient_communication_bytes,
         parameter_communication_bytes=kernels.parameter_communication_bytes,
         optimizer_traffic_bytes=BASE_OPTIMIZER_TRAFFIC_BYTES + job.optimizer.traffic_bytes,

@@ -79,11 +79,11 @@ class FrameworkInputs(NamedTuple):
     # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
     # leaves the scale-up domain.
     outer_tensor_step_s: float
-    # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer, and
-    # of one ZeRO-3 gather's and one reduction's copies between flat buffers and weights.
+    # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer.
     accumulation_traffic_bytes: float
-    gather_copy_bytes: float
-    reduce_copy_bytes: float
+    # Seconds per parameter of the copies between a gathered (reduced) flat buffer and weights.
+    gather_copy_s: float
+    reduce_copy_s: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
     optimizer_traffic_bytes: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ from planner.measured.rows import MeasuredRow
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 
-# First match wins: a pattern in the row's framework text, and the profile it runs under.
+# First match wins: a pattern in the row's framework text and software version, and the profile it runs under.
 _PROFILES = (
     (r"nanotron \(2024", "nanotron-2024"),
     (r"nanotron", "nanotron"),
@@ -23,7 +24,9 @@ _PROFILES = (
     (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"composer|llm-foundry|fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
+    (r"(composer|llm-foundry).* 2023-02", "llm-foundry-2023-02"),
+    (r"composer|llm-foundry", "llm-foundry"),
+    (r"fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
 )
@@ -69,6 +72,13 @@ class MappedRow:
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
 
+    @property
+    def batch_share(self) -> float:
+        """Sequences of the row's batch over those of the degrees: below 1 where the last
+        micro-batch is smaller."""
+        stated = self.row.integer("gbs")
+        return min(1.0, stated / self.degrees.gbs) if stated else 1.0
+
 
 def map_row(row: MeasuredRow) -> MappedRow:
     """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
@@ -96,7 +106,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    text = (row.text("framework") or "").lower()
+    text = f"{row.text('framework') or ''} {row.text('software') or ''}".lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
@@ -166,7 +176,8 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
         gbs = mbs * dp
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
-    grad_acc = max(1, round(gbs / (mbs * dp)))
+    # A batch that mbs·dp does not divide ends with a smaller micro-batch.
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
@@ -244,6 +255,9 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
         return "flash1"
     framework = (row.text("framework") or "").lower()
+    if re.search(r"composer|llm-foundry", framework):
+        # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
+        return "flash1"
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
     if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"

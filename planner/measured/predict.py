@@ -30,7 +30,9 @@ class Prediction:
     @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step."""
-        return None if self.step is None else float(self.step[f.STEP_TIME])
+        if self.step is None or self.mapped is None:
+            return None
+        return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
