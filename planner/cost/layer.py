@@ -70,7 +70,7 @@ def piece_cost(
 ) -> None:
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
     terms = compute_terms(piece, key, table, job, framework, gpu)
-    total, hideable, issued = communication_terms(piece, key, table, job, framework, links)
+    total, hideable = communication_terms(piece, key, table, job, framework, links)
     contention = framework.contention
     out[f.PIECE_FORWARD] = terms.forward
     out[f.PIECE_BACKWARD] = terms.backward
@@ -95,11 +95,12 @@ def piece_cost(
     out[f.PIECE_BACKWARD] += parameter_traffic_s(
         dense + expert, framework.accumulation_traffic_bytes, gpu
     )
-    # One CPU thread issues kernels and collectives: a pass takes at least the time to do so.
+    # One CPU thread issues kernels: a pass takes at least the time to do so. Collectives cost it
+    # next to nothing (vTrain's single-node rows take as long at tp 2 and 4 as at tp 1).
     for column, kernels, chunks in (
-        (f.PIECE_FORWARD, terms.kernels_forward + issued[0], terms.products),
-        (f.PIECE_BACKWARD, terms.kernels_backward + issued[1], 2.0 * terms.products),
-        (f.PIECE_RECOMPUTE, terms.kernels_recompute + issued[2], 0.0),
+        (f.PIECE_FORWARD, terms.kernels_forward, terms.products),
+        (f.PIECE_BACKWARD, terms.kernels_backward, 2.0 * terms.products),
+        (f.PIECE_RECOMPUTE, terms.kernels_recompute, 0.0),
     ):
         device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
         issue = kernels * framework.issue_s

@@ -16,7 +16,7 @@ from planner.measured.rows import MeasuredRow
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 
-# First match wins: a pattern in the row's framework text and software version, and the profile it runs under.
+# First match wins: a pattern in the row's framework text, and the profile it runs under.
 _PROFILES = (
     (r"nanotron \(2024", "nanotron-2024"),
     (r"nanotron", "nanotron"),
@@ -24,11 +24,16 @@ _PROFILES = (
     (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"(composer|llm-foundry).* 2023-02", "llm-foundry-2023-02"),
     (r"composer|llm-foundry", "llm-foundry"),
     (r"fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
+)
+
+# A profile's variants: a pattern in the row's software version, variant or notes.
+_VARIANTS = (
+    ("megatron-core", r"no tp comm overlap", "megatron-core-no-overlap"),
+    ("llm-foundry", r"^2023-02\b", "llm-foundry-2023-02"),
 )
 
 _GPUS = {
@@ -106,8 +111,12 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    text = f"{row.text('framework') or ''} {row.text('software') or ''}".lower()
+    text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
+    settings = " ".join(row.text(column) or "" for column in ("software", "variant", "notes"))
+    for base, pattern, variant in _VARIANTS:
+        if name == base and re.search(pattern, settings.lower()):
+            name = variant
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
     fused_norms = "RMS kernel" in (row.text("kernel") or "")
