@@ -63,11 +63,13 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
     heads = op[f.OP_HEADS] / key.tp
     if job.eager_attention > 0:
         forward = eager_attention_forward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
-        )
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            job.eager_attention, gpu,
+        )  # fmt: skip
         backward = eager_attention_backward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
-        )
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            job.eager_attention, gpu,
+        )  # fmt: skip
         return forward, backward
     window = op[f.OP_WINDOW]
     forward = attention_forward_time_s(

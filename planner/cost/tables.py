@@ -37,6 +37,7 @@ class JobInputs(NamedTuple):
     mtp_layers: int
     tied_embeddings: float
     sequence_parallel: float
+    # Traffic of unfused attention's softmax over a fused one's; 0 with fused attention.
     eager_attention: float
     # Ranks that train together: groups are placed on that many GPUs.
     world: float

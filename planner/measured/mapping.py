@@ -259,7 +259,7 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
 def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
-        return "eager"
+        return "torch" if row.text("kernel") == "torch" else "eager"
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
     if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
         return "flash1"
