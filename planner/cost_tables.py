@@ -214,6 +214,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         contention=overlap.contention,
         issue_s=kernels.issue_s,
         memory_traffic=kernels.memory_traffic,
+        cast_traffic_bytes=kernels.cast_traffic_bytes,
         pipeline_exchange_s=kernels.pipeline_exchange_s,
         outer_tensor_step_s=kernels.outer_tensor_step_s,
         accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,

@@ -22,8 +22,19 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 
 @jit
-def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
-    """Forward and backward seconds of a dense product.
+def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
+    """Seconds of casting a product's 16-bit operand to 8 or 4 bits, row- and column-wise."""
+    if gpu.matmul_flop_per_s <= gpu.matmul16_flop_per_s:
+        return 0.0
+    traffic = elements * framework.cast_traffic_bytes
+    return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+
+
+@jit
+def gemm_seconds(
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of a dense product, casts to low precision included.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -35,12 +46,15 @@ def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[f
     forward = gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu)
     data = gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu)
     weight = gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu)
+    if low:
+        forward += cast_seconds(rows * depth, framework, gpu)
+        data += cast_seconds(rows * out, framework, gpu)
     return forward, data + weight
 
 
 @jit
 def grouped_gemm_seconds(
-    op: Array, key: Key, job: JobInputs, gpu: GpuInputs
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of the experts' products on one rank."""
     rows, out, depth = gemm_shape(op, key, job)
@@ -49,6 +63,8 @@ def grouped_gemm_seconds(
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
     weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
+    forward += cast_seconds(rows * depth, framework, gpu)
+    data += cast_seconds(rows * out, framework, gpu)
     return forward, data + weight
 
 
@@ -106,9 +122,9 @@ def op_seconds(
     """Forward and backward seconds of any row."""
     kind = int(op[f.OP_KIND])
     if kind == f.KIND_GEMM:
-        return gemm_seconds(op, key, job, gpu)
+        return gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_GROUPED_GEMM:
-        return grouped_gemm_seconds(op, key, job, gpu)
+        return grouped_gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_ATTENTION:
         return attention_seconds(op, key, job, gpu)
     return memory_seconds(op, key, job, framework, gpu)

@@ -75,6 +75,8 @@ class FrameworkInputs(NamedTuple):
     contention: float
     issue_s: float
     memory_traffic: float
+    # HBM bytes of casting one element of an operand to low precision.
+    cast_traffic_bytes: float
     # Least seconds of each of the tp exchanges around a TP product in a pipeline between nodes.
     pipeline_exchange_s: float
     # Seconds that a ring step of a TP collective takes beyond its links' latency once the group

@@ -197,6 +197,9 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
+    # HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
+    # written row-wise and column-wise.
+    cast_traffic_bytes: Bytes = 4.0
     # A pass takes at least this long for each of the tp exchanges around every tensor-parallel
     # product while a pipeline's stages talk between nodes; 0 where nothing of it was seen.
     pipeline_exchange_s: Annotated[float, Field(ge=0.0)] = 0.0
