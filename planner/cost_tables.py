@@ -27,7 +27,7 @@ def op_context(job: Job) -> OpContext:
     """Context of the row builders for a job."""
     return OpContext(
         model=job.model,
-        profile=job.framework,
+        profile=job.framework.in_precision(job.precision),
         seq=job.seq,
         attention=job.attention,
         dropout=job.dropout,
@@ -169,7 +169,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
 
 def framework_inputs(job: Job) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers."""
-    profile = job.framework
+    profile = job.framework.in_precision(job.precision)
     state, overlap, kernels, outside = (
         profile.state,
         profile.overlap,

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from functools import cache
 
 from hardware import Cluster, HardwareError, parse_gpus
-from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import MeasuredRow
+from planner.measured.variants import (
+    memory_gap,
+    optimizer_name,
+    states_dropout,
+    varied_profile,
+)
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 
@@ -19,10 +25,14 @@ _PROFILES = (
     (r"nanotron \(2024", "nanotron-2024"),
     (r"nanotron", "nanotron"),
     (r"megatron-like", "torch-3d"),
-    (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
+    (r"megatron-deepspeed", "megatron-deepspeed"),
+    (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"composer|llm-foundry|fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
+    (r"composer|llm-foundry", "llm-foundry"),
+    (r"torchtune", "torchtune"),
+    (r"fsdp1|vectorlm|flash-attn", "fsdp1"),
+    (r"megatron-bridge", "megatron-bridge"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
 )
@@ -51,6 +61,9 @@ _ZERO = (
     (r"zero-?3|fsdp|optim_grads_params", 3),
 )
 
+# Data parallelism without ZeRO unless a row states it.
+_UNSHARDED = ("megatron-lm-2022", "megatron-deepspeed")
+
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
 
@@ -59,7 +72,10 @@ _PRECISIONS = {"fp8cs": "fp8", "bf16(pure)": "bf16", "bf16 (te)": "bf16", "fp8 (
 
 @dataclass(frozen=True)
 class MappedRow:
-    """A measured row as the planner sees it; `block_layers` None means an even split."""
+    """A measured row as the planner sees it; `block_layers` None means an even split.
+
+    `memory_gap` names what keeps its memory from being predicted, if anything does.
+    """
 
     row: MeasuredRow
     job: Job
@@ -67,6 +83,7 @@ class MappedRow:
     mode: RecomputeMode
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
+    memory_gap: str | None = None
 
 
 def map_row(row: MeasuredRow) -> MappedRow:
@@ -78,20 +95,21 @@ def map_row(row: MeasuredRow) -> MappedRow:
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
     eager = _is_eager(row, profile)
+    dropout = states_dropout(row)
     job = Job(
         model=model,
         cluster=cluster,
         framework=profile,
-        optimizer=load_optimizer("adamw"),
+        optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=row.integer("seq") or 0,
         precision=precision,
         attention="eager" if eager else "flash",
         attention_kernel=_attention_kernel(row, eager=eager, cluster=cluster),
         recompute=(mode,),
-        dropout=profile.saved.dropout,
+        dropout=profile.saved.dropout if dropout is None else dropout,
     )
-    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed)
+    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 
 
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
@@ -99,30 +117,7 @@ def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
-    fused_norms = "RMS kernel" in (row.text("kernel") or "")
-    return _variant(name, row.text("seq_parallel"), precision, fused_norms=fused_norms), assumed
-
-
-@cache
-def _variant(
-    name: str, sequence_parallel: str | None, precision: str, *, fused_norms: bool
-) -> FrameworkProfile:
-    """A profile as a row states it: sequence parallelism (`y`, `n`, or not at all), a precision
-    it did train in, norms run by a fused kernel."""
-    profile = load_framework(name)
-    changes: dict[str, object] = {}
-    if sequence_parallel is not None:
-        value = "with-tp" if sequence_parallel == "y" else "never"
-        changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
-    if precision not in profile.precisions:
-        changes["precisions"] = (*profile.precisions, precision)
-    if fused_norms:
-        norm_traffic = 1.0 / profile.kernels.memory_traffic
-        changes["kernels"] = profile.kernels.model_copy(update={"norm_traffic": norm_traffic})
-        changes["saved"] = profile.saved.model_copy(
-            update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}
-        )
-    return profile.model_copy(update=changes)
+    return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
 
 
 @cache
@@ -185,7 +180,7 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
         if text and re.search(pattern, text):
             return stage
     return (
-        profile.parallelism.zero_stages[0] if not text and profile.name != "megatron-lm-2022" else 0
+        profile.parallelism.zero_stages[0] if not text and profile.name not in _UNSHARDED else 0
     )
 
 
@@ -227,6 +222,10 @@ def _precision(row: MeasuredRow, cluster: Cluster) -> str:
 def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     kernel, flash = row.text("kernel") or "", row.text("flash")
     if kernel in ("torch", "fused"):
+        return True
+    if "(lts)" in (row.text("framework") or ""):
+        # The long-term container's Transformer Engine has no fused attention with dropout that
+        # is deterministic: its peaks hold five bytes a score.
         return True
     if flash is not None:
         return flash == "n"

@@ -84,6 +84,9 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
 def _tied(row: MeasuredRow, gated: bool) -> bool:
     """GPT-style models share embeddings; a note may say so for others."""
     notes = (row.text("notes") or "").lower()
+    stated = re.search(r"untied_emb=([yn])|embeddings (tied)$", notes)
+    if stated:
+        return stated[1] != "y"
     if "tied for 1b/3b" in notes:
         return row.text("pp") == "1" and any(
             size in (row.text("model") or "") for size in ("1B", "3B")
@@ -141,6 +144,9 @@ def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
     first = _number(r"(\d+) dense", text)
     if first:
         return tuple(dense if i < first else moe for i in range(layers))
+    listed = re.search(r"layer_freq=\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)", text)
+    if listed:
+        return tuple(dense if i < int(listed[1]) else moe for i in range(layers))
     if "alternate layers" in text or "layer_freq=2" in text:
         return tuple(dense if i % 2 == 0 else moe for i in range(layers))
     return ()
