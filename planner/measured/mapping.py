@@ -64,6 +64,10 @@ _ZERO = (
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = ("megatron-lm-2022", "megatron-deepspeed")
 
+_ENDS = ("first", "last")
+# Ends of the model that Megatron may count as a layer when it splits layers over stages.
+_COUNTED = ("embedding", "loss")
+
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
 
@@ -223,10 +227,6 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     kernel, flash = row.text("kernel") or "", row.text("flash")
     if kernel in ("torch", "fused"):
         return True
-    if "(lts)" in (row.text("framework") or ""):
-        # The long-term container's Transformer Engine has no fused attention with dropout that
-        # is deterministic: its peaks hold five bytes a score.
-        return True
     if flash is not None:
         return flash == "n"
     return profile.attention == "eager"
@@ -249,12 +249,32 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
 
 
 def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0; None where the split is not stated."""
+    """`6/5x2/0` = 6, 5, 5, 0, or Megatron's options for uneven ends; None where the split is not
+    stated."""
     text = row.text("layers_per_stage")
     if text is None:
-        return None
+        return _megatron_blocks(row)
     blocks: list[int] = []
     for part in text.split("/"):
         count, _, times = part.partition("x")
         blocks += [int(count)] * int(times or 1)
     return tuple(blocks)
+
+
+def _megatron_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
+    """Layers of each block where the first and last pipeline stage hold a stated number, or
+    embedding and loss count as a layer."""
+    notes = row.text("notes") or ""
+    layers, stages = row.integer("layers") or 0, row.integer("pp") or 1
+    ends = [re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", notes) for end in _ENDS]
+    if all(ends) and stages > len(_ENDS):
+        first, last = (int(match[1]) for match in ends if match)
+        inner, spare = divmod(layers - first - last, stages - len(_ENDS))
+        return (first, *[inner] * (stages - len(_ENDS)), last) if spare == 0 else None
+    counted = [f"account-for-{part}-in-pipeline-split=True" in notes for part in _COUNTED]
+    blocks = stages * (row.integer("vpp") or 1)
+    each, spare = divmod(layers + sum(counted), blocks)
+    if not any(counted) or spare:
+        return None
+    inner_blocks = [each] * (blocks - len(_ENDS))
+    return (each - counted[0], *inner_blocks, each - counted[1])

@@ -76,6 +76,13 @@ _VARIANTS = (
         _says(r"cross-entropy-loss-fusion=true"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
+    # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
+    Variant(
+        "deterministic",
+        ("megatron-core",),
+        _says(r"deterministic-mode=true"),
+        {"outside": {"workspace_bytes": 9e7}},
+    ),
     Variant(
         "bf16 gradients",
         ("megatron-core",),
