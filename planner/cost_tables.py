@@ -28,7 +28,7 @@ def op_context(job: Job) -> OpContext:
     """Context of the row builders for a job."""
     return OpContext(
         model=job.model,
-        profile=job.framework,
+        profile=job.framework.in_precision(job.precision),
         seq=job.seq,
         attention=job.attention,
         dropout=job.dropout,
@@ -181,7 +181,7 @@ def _score_traffic(job: Job) -> float:
 
 def framework_inputs(job: Job) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers."""
-    profile = job.framework
+    profile = job.framework.in_precision(job.precision)
     state, overlap, kernels, outside = (
         profile.state,
         profile.overlap,

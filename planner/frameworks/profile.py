@@ -97,8 +97,10 @@ class SavedTensors(_Frozen):
     score_bytes: Bytes = 2
     # Families whose softmax runs in the type of its input.
     softmax_in_input_type_families: tuple[str, ...] = ()
-    # Unfused attention copies each key/value head for the query heads that share it.
+    # Unfused attention copies each key/value head for the query heads that share it; the second
+    # says the same of fused attention (`repeat_kv` before scaled-dot-product attention).
     expands_kv_heads: bool = False
+    fused_expands_kv_heads: bool = False
     # Its batched products copy strided operands of more than one sequence.
     batched_products_copy: bool = False
     # Boolean masks of unfused attention: bytes per score position kept by each layer, by all
@@ -256,6 +258,18 @@ class DtypeMode(_Frozen):
     state: Changes = ()
 
 
+class PrecisionMode(_Frozen):
+    """What linear layers in fp8 or fp4 change in the tables `saved` and `state`.
+
+    Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
+    may keep the weights quantised too.
+    """
+
+    precisions: tuple[str, ...]
+    saved: Changes = ()
+    state: Changes = ()
+
+
 class RecomputeMode(_Frozen):
     """One value of `--recompute`: which modules are run again in backward."""
 
@@ -292,6 +306,8 @@ class FrameworkProfile(_Frozen):
     recompute: tuple[RecomputeMode, ...]
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
+    # What fp8 and fp4 change; a precision that is not listed changes no tensor.
+    low_precision: tuple[PrecisionMode, ...] = ()
     assumptions: tuple[str, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
@@ -304,6 +320,13 @@ class FrameworkProfile(_Frozen):
                 return _with_mode(self, mode)
         known = ["bf16", *(mode.name for mode in self.modes)]
         raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
+
+    def in_precision(self, name: str) -> FrameworkProfile:
+        """The profile as it trains with linear layers in precision `name`."""
+        for mode in self.low_precision:
+            if name in mode.precisions:
+                return _with_mode(self, mode)
+        return self
 
     def recompute_mode(self, name: str) -> RecomputeMode:
         """The mode called `name`; UsageError lists the framework's modes otherwise."""
@@ -319,7 +342,7 @@ class FrameworkProfile(_Frozen):
 
 
 @cache
-def _with_mode(profile: FrameworkProfile, mode: DtypeMode) -> FrameworkProfile:
+def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> FrameworkProfile:
     """The profile with a mode's values in place, validated again."""
     saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
     state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
