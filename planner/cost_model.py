@@ -144,6 +144,9 @@ class CostModel:
             [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
             dtype=np.float64,
         ).reshape(-1, 3)
+        # Where nothing of a layer's cost depends on it, shapes of any pp share their keys.
+        between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
+        slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         table = np.column_stack(
             [
                 columns["tp"],
@@ -152,6 +155,7 @@ class CostModel:
                 columns["etp"],
                 columns["mbs"],
                 modes[columns["recompute"]],
+                (columns["pp"] > 1) & slowed,
             ]
         ).astype(np.float64)
         keys, inverse = np.unique(table, axis=0, return_inverse=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
 from planner.job import Job
 from planner.links import link_inputs
@@ -32,7 +33,7 @@ def op_context(job: Job) -> OpContext:
     """Context of the row builders for a job."""
     return OpContext(
         model=job.model,
-        profile=job.framework,
+        profile=job.framework.in_precision(job.precision),
         seq=job.seq,
         attention=job.attention,
         dropout=job.dropout,
@@ -175,22 +176,35 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
         mtp_layers=model.mtp_layers,
         tied_embeddings=float(model.tied_embeddings),
         sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
-        eager_attention=float(job.attention == "eager"),
+        eager_attention=_score_traffic(job),
         world=float(job.cluster.num_gpus),
         causal=1.0,
     )
 
 
+def _score_traffic(job: Job) -> float:
+    """Passes over the scores of unfused attention in units of a fused softmax; 0: fused attention.
+
+    Torch operations one by one move 33 bytes an entry forward (scale, mask, cast to fp32, softmax,
+    cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout 9 and 11.
+    """
+    if job.attention != "eager":
+        return 0.0
+    return 3.5 if job.attention_kernel == "torch" else 1.0
+
+
 def framework_inputs(job: Job) -> FrameworkInputs:
     """A framework profile, optimizer and the memory outside tensors, as numbers."""
     setting = job.optimizer_setting
-    profile = trained_profile(job.framework, setting)
+    profile = trained_profile(job.framework.in_precision(job.precision), setting)
     state, overlap, kernels, outside = (
         profile.state,
         profile.overlap,
         profile.kernels,
         profile.outside,
     )
+    gpu = gpu_inputs(job.cluster.gpu, job.precision, job.attention_kernel)
+    streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return FrameworkInputs(
         weight_bytes=state.weight_bytes,
         gradient_bytes=state.gradient_bytes,
@@ -215,6 +229,12 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         contention=overlap.contention,
         issue_s=kernels.issue_s,
         memory_traffic=kernels.memory_traffic,
+        cast_traffic_bytes=kernels.cast_traffic_bytes,
+        pipeline_exchange_s=kernels.pipeline_exchange_s,
+        outer_tensor_step_s=kernels.outer_tensor_step_s,
+        accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
+        gather_copy_s=kernels.gather_copy_bytes / streaming,
+        reduce_copy_s=kernels.reduce_copy_bytes / streaming,
         gradient_communication_bytes=kernels.gradient_communication_bytes,
         parameter_communication_bytes=kernels.parameter_communication_bytes,
         optimizer_traffic_bytes=traffic_bytes(setting),

@@ -16,14 +16,15 @@ def half_precision(gpu: Gpu) -> str:
 
 def _attention_curve(curves: ComputeCurves, attention: str) -> AttentionCurve:
     """Curve of the kernel; unfused attention reads none, and gets the usual one."""
-    return curves.attention("auto" if attention == "eager" else attention)
+    return curves.attention("auto" if attention in ("eager", "torch") else attention)
 
 
 @cache
 def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     """Numbers of `gpu` for linear layers in `precision` and one attention kernel.
 
-    `attention`: eager, flash1, flash2, flash3_or_cudnn, or auto for the GPU's usual fused one.
+    `attention`: eager (torch: without a fused softmax), flash1, flash2, flash3_or_cudnn, or auto
+    for the GPU's usual fused one.
     HardwareError if the GPU lacks the precision or the kernel.
     """
     half = half_precision(gpu)

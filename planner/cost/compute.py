@@ -344,6 +344,7 @@ def eager_attention_forward_time_s(
     heads: float,
     qk_head_dim: float,
     v_head_dim: float,
+    traffic: float,
     gpu: GpuInputs,
 ) -> float:
     """Seconds of unfused attention forward, as Megatron-LM ran it before FlashAttention.
@@ -351,14 +352,15 @@ def eager_attention_forward_time_s(
     Two batched GEMMs over the full square and two passes over its b·a·s² entries: fused
     scale-mask-softmax (2 B read, 2 B written), dropout (2 B read, 2 B and a 1 B mask written).
     Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here.
+    `traffic`: bytes of those passes over fused ones, 1 as above.
     """
     pairs = batch * heads
     peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
     scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
     output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
     entries = pairs * seq_q * seq_kv
-    softmax = memory_bound_time_s(2.0 * _HALF_BYTES * entries, 1.0, gpu)
-    dropout = memory_bound_time_s((2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
+    softmax = memory_bound_time_s(traffic * 2.0 * _HALF_BYTES * entries, 1.0, gpu)
+    dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
     return scores + softmax + dropout + output
 
 
@@ -370,6 +372,7 @@ def eager_attention_backward_time_s(
     heads: float,
     qk_head_dim: float,
     v_head_dim: float,
+    traffic: float,
     gpu: GpuInputs,
 ) -> float:
     """Seconds of unfused attention backward: two GEMMs for each of forward's, and two passes.
@@ -384,6 +387,6 @@ def eager_attention_backward_time_s(
     queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
     keys = gemm_time_s(seq_kv, qk_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
     entries = pairs * seq_q * seq_kv
-    dropout = memory_bound_time_s((2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
-    softmax = memory_bound_time_s(3.0 * _HALF_BYTES * entries, 1.0, gpu)
+    dropout = memory_bound_time_s(traffic * (2.0 * _HALF_BYTES + _MASK_BYTES) * entries, 1.0, gpu)
+    softmax = memory_bound_time_s(traffic * 3.0 * _HALF_BYTES * entries, 1.0, gpu)
     return probabilities + values + queries + keys + dropout + softmax

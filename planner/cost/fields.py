@@ -110,7 +110,8 @@ KEY_MBS = 4
 KEY_MODULES = 5  # recompute mode as a mask of modules
 KEY_SHARE = 6  # share of the layers that the mode recomputes
 KEY_SPAN = 7  # layers of one checkpoint
-KEY_COLUMNS = 8
+KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer's cost
+KEY_COLUMNS = 9
 
 # --- shapes ----------------------------------------------------------------------------------
 SHAPE_KEY = 0  # row of the key table

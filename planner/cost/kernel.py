@@ -29,6 +29,7 @@ def read_key(row: Array, job: JobInputs) -> Key:
         sequence_parallel,
         row[f.KEY_SHARE],
         row[f.KEY_SPAN],
+        row[f.KEY_PIPELINED],
     )
 
 

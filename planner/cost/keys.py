@@ -16,7 +16,8 @@ class Key(NamedTuple):
     """Degrees that the cost of a layer depends on.
 
     `modules` is the recompute mask, which holds in a `share` of the layers, `span` of them to a
-    checkpoint.
+    checkpoint. `pipelined`: 1 in a pipeline between domains where that slows a layer's own
+    exchanges.
     """
 
     tp: float
@@ -28,6 +29,7 @@ class Key(NamedTuple):
     sequence_parallel: float
     share: float
     span: float
+    pipelined: float = 0.0
 
 
 @jit

@@ -10,7 +10,7 @@ from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.keys import Key, local_tokens, padding_factor, shard_factor
-from planner.cost.piece_compute import backward_buffers_bytes, compute_terms
+from planner.cost.piece_compute import backward_buffers_bytes, compute_terms, parameter_traffic_s
 from planner.cost.piece_traffic import communication_terms, exposed
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.cost.update import update_costs
@@ -86,7 +86,7 @@ def piece_cost(
 ) -> None:
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
     terms = compute_terms(piece, key, table, job, framework, gpu)
-    total, hideable, issued = communication_terms(piece, key, table, job, framework, links)
+    total, hideable = communication_terms(piece, key, table, job, framework, links)
     contention = framework.contention
     out[f.PIECE_FORWARD] = terms.forward
     out[f.PIECE_BACKWARD] = terms.backward
@@ -107,17 +107,24 @@ def piece_cost(
         out[f.PIECE_RECOMPUTE_TP + group] = exposed(
             total[group, 2], hideable[group, 2], room_forward, contention
         )
-    # One CPU thread issues kernels and collectives: a pass takes at least the time to do so.
-    for column, kernels in (
-        (f.PIECE_FORWARD, terms.kernels_forward + issued[0]),
-        (f.PIECE_BACKWARD, terms.kernels_backward + issued[1]),
-        (f.PIECE_RECOMPUTE, terms.kernels_recompute + issued[2]),
+    dense, expert = parameters_on_rank(piece, key, table, job)
+    out[f.PIECE_BACKWARD] += parameter_traffic_s(
+        dense + expert, framework.accumulation_traffic_bytes, gpu
+    )
+    # One CPU thread issues kernels: a pass takes at least the time to do so. Collectives cost it
+    # next to nothing (vTrain's single-node rows take as long at tp 2 and 4 as at tp 1).
+    for column, kernels, chunks in (
+        (f.PIECE_FORWARD, terms.kernels_forward, terms.products),
+        (f.PIECE_BACKWARD, terms.kernels_backward, 2.0 * terms.products),
+        (f.PIECE_RECOMPUTE, terms.kernels_recompute, 0.0),
     ):
         device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
-        out[column] += max(0.0, kernels * framework.issue_s - device)
+        issue = kernels * framework.issue_s
+        if key.pipelined > 0.0 and key.tp > 1.0:
+            issue += chunks * key.tp * framework.pipeline_exchange_s
+        out[column] += max(0.0, issue - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     recompute_costs(saved_bytes(piece, key, key.modules, table, job), key, out)
-    dense, expert = parameters_on_rank(piece, key, table, job)
     out[f.PIECE_WORKING] = terms.working_bytes
     if piece < job.kinds:
         out[f.PIECE_WORKING] += backward_buffers_bytes(dense + expert, key, job, framework)

@@ -22,8 +22,19 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 
 @jit
-def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
-    """Forward and backward seconds of a dense product.
+def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
+    """Seconds of casting a product's 16-bit operand to 8 or 4 bits, row- and column-wise."""
+    if gpu.matmul_flop_per_s <= gpu.matmul16_flop_per_s:
+        return 0.0
+    traffic = elements * framework.cast_traffic_bytes
+    return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+
+
+@jit
+def gemm_seconds(
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of a dense product, casts to low precision included.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -35,12 +46,15 @@ def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[f
     forward = gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu)
     data = gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu)
     weight = gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu)
+    if low:
+        forward += cast_seconds(rows * depth, framework, gpu)
+        data += cast_seconds(rows * out, framework, gpu)
     return forward, data + weight
 
 
 @jit
 def grouped_gemm_seconds(
-    op: Array, key: Key, job: JobInputs, gpu: GpuInputs
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of the experts' products on one rank."""
     rows, out, depth = gemm_shape(op, key, job)
@@ -49,6 +63,8 @@ def grouped_gemm_seconds(
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
     weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
+    forward += cast_seconds(rows * depth, framework, gpu)
+    data += cast_seconds(rows * out, framework, gpu)
     return forward, data + weight
 
 
@@ -63,11 +79,13 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
     heads = op[f.OP_HEADS] / key.tp
     if job.eager_attention > 0:
         forward = eager_attention_forward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
-        )
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            job.eager_attention, gpu,
+        )  # fmt: skip
         backward = eager_attention_backward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM], gpu
-        )
+            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            job.eager_attention, gpu,
+        )  # fmt: skip
         return forward, backward
     window = op[f.OP_WINDOW]
     forward = attention_forward_time_s(
@@ -104,9 +122,9 @@ def op_seconds(
     """Forward and backward seconds of any row."""
     kind = int(op[f.OP_KIND])
     if kind == f.KIND_GEMM:
-        return gemm_seconds(op, key, job, gpu)
+        return gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_GROUPED_GEMM:
-        return grouped_gemm_seconds(op, key, job, gpu)
+        return grouped_gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_ATTENTION:
         return attention_seconds(op, key, job, gpu)
     return memory_seconds(op, key, job, framework, gpu)
@@ -116,7 +134,8 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    hide behind), kernels to issue by pass, dense
+    products, and bytes of the gradients of the largest operation.
     """
 
     forward: float
@@ -128,6 +147,7 @@ class ComputeTerms(NamedTuple):
     kernels_forward: float
     kernels_backward: float
     kernels_recompute: float
+    products: float
     working_bytes: float
 
 
@@ -143,7 +163,7 @@ def compute_terms(
     """Sum the rows of one piece."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = working = 0.0
-    kernels_forward = kernels_backward = kernels_recompute = 0.0
+    kernels_forward = kernels_backward = kernels_recompute = products = 0.0
     for row in range(table.ops.shape[0]):
         op = table.ops[row]
         if int(op[f.OP_PIECE]) != piece:
@@ -162,6 +182,7 @@ def compute_terms(
             attention_backward += seconds_backward
         if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
+            products += 1.0
             working = max(working, gradients_in_flight_bytes(op, key, job))
     return ComputeTerms(
         forward,
@@ -173,8 +194,15 @@ def compute_terms(
         kernels_forward,
         kernels_backward,
         kernels_recompute,
+        products,
         working,
     )
+
+
+@jit
+def parameter_traffic_s(parameters: float, per_parameter_bytes: float, gpu: GpuInputs) -> float:
+    """Seconds of streaming kernels that move so many HBM bytes for each of the parameters."""
+    return parameters * per_parameter_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
 
 
 @jit

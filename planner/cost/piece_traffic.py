@@ -92,15 +92,13 @@ def communication_terms(
     job: JobInputs,
     framework: FrameworkInputs,
     links: LinkInputs,
-) -> tuple[Array, Array, Array]:
-    """Seconds of a piece's collectives, total[3 groups, 3 passes], the part of them that may
-    hide, and how many are issued in each pass.
+) -> tuple[Array, Array]:
+    """Seconds of a piece's collectives, total[3 groups, 3 passes], and the part that may hide.
 
     Groups: 0 tp, 1 cp, 2 ep (with etp). Passes: 0 forward, 1 backward, 2 recompute.
     """
     total = np.zeros((3, 3))
     hideable = np.zeros((3, 3))
-    issued = np.zeros(3)
     for index in range(table.collectives.shape[0]):
         row = table.collectives[index]
         if int(row[f.COMM_PIECE]) != piece:
@@ -113,19 +111,18 @@ def communication_terms(
         )
         if seconds == 0.0:
             continue
+        if code == f.GROUP_TP and key.tp > links.scale_up_domain:
+            seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
         group = min(code, 2)
         forward, backward = seconds * row[f.COMM_FORWARD], seconds * row[f.COMM_BACKWARD]
         total[group, 0] += forward
         total[group, 1] += backward
-        issued[0] += row[f.COMM_FORWARD]
-        issued[1] += row[f.COMM_BACKWARD]
         hideable[group, 0] += forward * hide_share(int(row[f.COMM_HIDDEN_FORWARD]), framework)
         hideable[group, 1] += backward * hide_share(int(row[f.COMM_HIDDEN_BACKWARD]), framework)
         if int(row[f.COMM_RERUN_WITH]) & key.modules:
             total[group, 2] += forward
-            issued[2] += row[f.COMM_FORWARD]
             hideable[group, 2] += forward * hide_share(int(row[f.COMM_HIDDEN_FORWARD]), framework)
-    return total, hideable, issued
+    return total, hideable
 
 
 @jit

@@ -96,7 +96,11 @@ def fsdp_seconds(
     hidden_forward = hidden_seconds(gather, framework.hide_fsdp, forward)
     hidden_backward = hidden_seconds(gather + scatter, framework.hide_fsdp, backward)
     slow_down = framework.contention * (hidden_forward + hidden_backward)
-    return 2.0 * gather + scatter - hidden_forward - hidden_backward + slow_down
+    copies = framework.reduce_copy_s * (dense + expert)
+    if grid.zero == 3:
+        copies += 2.0 * framework.gather_copy_s * (dense + expert)
+    seconds = 2.0 * gather + scatter - hidden_forward - hidden_backward + slow_down + copies
+    return float(seconds)
 
 
 @jit

@@ -37,6 +37,7 @@ class JobInputs(NamedTuple):
     mtp_layers: int
     tied_embeddings: float
     sequence_parallel: float
+    # Traffic of unfused attention's softmax over a fused one's; 0 with fused attention.
     eager_attention: float
     # Ranks that train together: groups are placed on that many GPUs.
     world: float
@@ -74,6 +75,18 @@ class FrameworkInputs(NamedTuple):
     contention: float
     issue_s: float
     memory_traffic: float
+    # HBM bytes of casting one element of an operand to low precision.
+    cast_traffic_bytes: float
+    # Least seconds of each of the tp exchanges around a TP product in a pipeline between nodes.
+    pipeline_exchange_s: float
+    # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
+    # leaves the scale-up domain.
+    outer_tensor_step_s: float
+    # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer.
+    accumulation_traffic_bytes: float
+    # Seconds per parameter of the copies between a gathered (reduced) flat buffer and weights.
+    gather_copy_s: float
+    reduce_copy_s: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
     optimizer_traffic_bytes: float

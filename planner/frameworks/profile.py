@@ -101,8 +101,10 @@ class SavedTensors(_Frozen):
     score_bytes: Bytes = 2
     # Families whose softmax runs in the type of its input.
     softmax_in_input_type_families: tuple[str, ...] = ()
-    # Unfused attention copies each key/value head for the query heads that share it.
+    # Unfused attention copies each key/value head for the query heads that share it; the second
+    # says the same of fused attention (`repeat_kv` before scaled-dot-product attention).
     expands_kv_heads: bool = False
+    fused_expands_kv_heads: bool = False
     # Its batched products copy strided operands of more than one sequence.
     batched_products_copy: bool = False
     # Boolean masks of unfused attention: bytes per score position kept by each layer, by all
@@ -201,6 +203,22 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
+    # HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
+    # written row-wise and column-wise.
+    cast_traffic_bytes: Bytes = 4.0
+    # A pass takes at least this long for each of the tp exchanges around every tensor-parallel
+    # product while a pipeline's stages talk between nodes; 0 where nothing of it was seen.
+    pipeline_exchange_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
+    # beyond the links' latency: the ring advances at the pace of its slowest exchange.
+    outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
+    # another buffer; 0 where the product itself accumulates.
+    accumulation_traffic_bytes: Bytes = 0.0
+    # The same of one ZeRO-3 gather's copy from the flat buffer into weights, and of the copy of
+    # gradients into the buffer that is reduced.
+    gather_copy_bytes: Bytes = 0.0
+    reduce_copy_bytes: Bytes = 0.0
     # HBM traffic of elementwise rows over that of one fused kernel each.
     memory_traffic: Annotated[float, Field(gt=0.0)] = 1.0
     # The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
@@ -240,6 +258,18 @@ class DtypeMode(_Frozen):
     """What a dtype mode changes in the tables `saved` and `state`."""
 
     name: Literal["amp", "fp32"]
+    saved: Changes = ()
+    state: Changes = ()
+
+
+class PrecisionMode(_Frozen):
+    """What linear layers in fp8 or fp4 change in the tables `saved` and `state`.
+
+    Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
+    may keep the weights quantised too.
+    """
+
+    precisions: tuple[str, ...]
     saved: Changes = ()
     state: Changes = ()
 
@@ -288,6 +318,8 @@ class FrameworkProfile(_Frozen):
     optimizer: OptimizerRules = OptimizerRules()
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
+    # What fp8 and fp4 change; a precision that is not listed changes no tensor.
+    low_precision: tuple[PrecisionMode, ...] = ()
     assumptions: tuple[str, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:
@@ -301,13 +333,20 @@ class FrameworkProfile(_Frozen):
         known = ["bf16", *(mode.name for mode in self.modes)]
         raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
 
+    def in_precision(self, name: str) -> FrameworkProfile:
+        """The profile as it trains with linear layers in precision `name`."""
+        for mode in self.low_precision:
+            if name in mode.precisions:
+                return _with_mode(self, mode)
+        return self
+
     def recompute_mode(self, name: str) -> RecomputeMode:
         """The mode that `name` spells (`planner.recompute.read_mode`); UsageError otherwise."""
         return read_mode(name, self.name, self.recompute, self.recomputing)
 
 
 @cache
-def _with_mode(profile: FrameworkProfile, mode: DtypeMode) -> FrameworkProfile:
+def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> FrameworkProfile:
     """The profile with a mode's values in place, validated again."""
     saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
     state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))

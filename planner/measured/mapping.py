@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from hardware import Cluster, HardwareError, parse_gpus
-from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job
+from planner.measured.fabric import Fabric, fabric_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import MeasuredRow
+from planner.measured.variants import (
+    memory_gap,
+    optimizer_name,
+    states_dropout,
+    varied_profile,
+)
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 
@@ -19,12 +27,22 @@ _PROFILES = (
     (r"nanotron \(2024", "nanotron-2024"),
     (r"nanotron", "nanotron"),
     (r"megatron-like", "torch-3d"),
-    (r"megatron-deepspeed|nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
+    (r"megatron-deepspeed", "megatron-deepspeed"),
+    (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"composer|llm-foundry|fsdp1|vectorlm|torchtune|flash-attn", "fsdp1"),
+    (r"composer|llm-foundry", "llm-foundry"),
+    (r"torchtune", "torchtune"),
+    (r"fsdp1|vectorlm|flash-attn", "fsdp1"),
+    (r"megatron-bridge|^nemo", "megatron-bridge"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
+)
+
+# Profiles that a pattern in the row's software version, variant or notes puts in place of one.
+_REPLACED = (
+    ("megatron-core", r"no tp comm overlap", "megatron-core-no-overlap"),
+    ("llm-foundry", r"^2023-02\b", "llm-foundry-2023-02"),
 )
 
 _GPUS = {
@@ -51,6 +69,13 @@ _ZERO = (
     (r"zero-?3|fsdp|optim_grads_params", 3),
 )
 
+# Data parallelism without ZeRO unless a row states it.
+_UNSHARDED = ("megatron-lm-2022", "megatron-deepspeed")
+
+_ENDS = ("first", "last")
+# Ends of the model that Megatron may count as a layer when it splits layers over stages.
+_COUNTED = ("embedding", "loss")
+
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
 
@@ -59,7 +84,10 @@ _PRECISIONS = {"fp8cs": "fp8", "bf16(pure)": "bf16", "bf16 (te)": "bf16", "fp8 (
 
 @dataclass(frozen=True)
 class MappedRow:
-    """A measured row as the planner sees it; `block_layers` None means an even split."""
+    """A measured row as the planner sees it; `block_layers` None means an even split.
+
+    `memory_gap` names what keeps its memory from being predicted, if anything does.
+    """
 
     row: MeasuredRow
     job: Job
@@ -67,6 +95,14 @@ class MappedRow:
     mode: RecomputeMode
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
+    memory_gap: str | None = None
+
+    @property
+    def batch_share(self) -> float:
+        """Sequences of the row's batch over those of the degrees: below 1 where the last
+        micro-batch is smaller."""
+        stated = self.row.integer("gbs")
+        return min(1.0, stated / self.degrees.gbs) if stated else 1.0
 
 
 def map_row(row: MeasuredRow) -> MappedRow:
@@ -78,56 +114,40 @@ def map_row(row: MeasuredRow) -> MappedRow:
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
     eager = _is_eager(row, profile)
+    dropout = states_dropout(row)
     job = Job(
         model=model,
         cluster=cluster,
         framework=profile,
-        optimizer=load_optimizer("adamw"),
+        optimizer=load_optimizer(optimizer_name(row)),
         batch=BatchTarget(float(degrees.gbs), exact=True),
         seq=row.integer("seq") or 0,
         precision=precision,
         attention="eager" if eager else "flash",
         attention_kernel=_attention_kernel(row, eager=eager, cluster=cluster),
         recompute=(mode,),
-        dropout=profile.saved.dropout,
+        dropout=profile.saved.dropout if dropout is None else dropout,
     )
-    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed)
+    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 
 
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
     text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
+    settings = " ".join(row.text(column) or "" for column in ("software", "variant", "notes"))
+    for base, pattern, variant in _REPLACED:
+        if name == base and re.search(pattern, settings.lower()):
+            name = variant
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
-    fused_norms = "RMS kernel" in (row.text("kernel") or "")
-    return _variant(name, row.text("seq_parallel"), precision, fused_norms=fused_norms), assumed
+    return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
 
 
 @cache
-def _variant(
-    name: str, sequence_parallel: str | None, precision: str, *, fused_norms: bool
-) -> FrameworkProfile:
-    """A profile as a row states it: sequence parallelism (`y`, `n`, or not at all), a precision
-    it did train in, norms run by a fused kernel."""
-    profile = load_framework(name)
-    changes: dict[str, object] = {}
-    if sequence_parallel is not None:
-        value = "with-tp" if sequence_parallel == "y" else "never"
-        changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
-    if precision not in profile.precisions:
-        changes["precisions"] = (*profile.precisions, precision)
-    if fused_norms:
-        norm_traffic = 1.0 / profile.kernels.memory_traffic
-        changes["kernels"] = profile.kernels.model_copy(update={"norm_traffic": norm_traffic})
-        changes["saved"] = profile.saved.model_copy(
-            update={"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}
-        )
-    return profile.model_copy(update=changes)
-
-
-@cache
-def _parse(name: str, count: int, per_node: int) -> Cluster:
+def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
     cluster = parse_gpus(f"{count}x{name}")
+    if fabric is not None:
+        cluster = fabric.applied(cluster)
     if not per_node or per_node >= cluster.gpus_per_node:
         return cluster
     # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
@@ -141,7 +161,9 @@ def _cluster(row: MeasuredRow) -> Cluster:
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
     try:
-        return _parse(_GPUS.get(name, name), count, row.integer("gpus_per_node") or 0)
+        return _parse(
+            _GPUS.get(name, name), count, row.integer("gpus_per_node") or 0, fabric_of(row)
+        )
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
 
@@ -163,7 +185,8 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
         gbs = mbs * dp
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
-    grad_acc = max(1, round(gbs / (mbs * dp)))
+    # A batch that mbs·dp does not divide ends with a smaller micro-batch.
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
@@ -184,9 +207,7 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     for pattern, stage in _ZERO:
         if text and re.search(pattern, text):
             return stage
-    return (
-        profile.parallelism.zero_stages[0] if not text and profile.name != "megatron-lm-2022" else 0
-    )
+    return profile.parallelism.zero_stages[0] if not text and profile.name not in _UNSHARDED else 0
 
 
 def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
@@ -236,11 +257,14 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
 def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
-        return "eager"
+        return "torch" if row.text("kernel") == "torch" else "eager"
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
     if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
         return "flash1"
     framework = (row.text("framework") or "").lower()
+    if re.search(r"composer|llm-foundry", framework):
+        # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
+        return "flash1"
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
     if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"
@@ -250,12 +274,32 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
 
 
 def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0; None where the split is not stated."""
+    """`6/5x2/0` = 6, 5, 5, 0, or Megatron's options for uneven ends; None where the split is not
+    stated."""
     text = row.text("layers_per_stage")
     if text is None:
-        return None
+        return _megatron_blocks(row)
     blocks: list[int] = []
     for part in text.split("/"):
         count, _, times = part.partition("x")
         blocks += [int(count)] * int(times or 1)
     return tuple(blocks)
+
+
+def _megatron_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
+    """Layers of each block where the first and last pipeline stage hold a stated number, or
+    embedding and loss count as a layer."""
+    notes = row.text("notes") or ""
+    layers, stages = row.integer("layers") or 0, row.integer("pp") or 1
+    ends = [re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", notes) for end in _ENDS]
+    if all(ends) and stages > len(_ENDS):
+        first, last = (int(match[1]) for match in ends if match)
+        inner, spare = divmod(layers - first - last, stages - len(_ENDS))
+        return (first, *[inner] * (stages - len(_ENDS)), last) if spare == 0 else None
+    counted = [f"account-for-{part}-in-pipeline-split=True" in notes for part in _COUNTED]
+    blocks = stages * (row.integer("vpp") or 1)
+    each, spare = divmod(layers + sum(counted), blocks)
+    if not any(counted) or spare:
+        return None
+    inner_blocks = [each] * (blocks - len(_ENDS))
+    return (each - counted[0], *inner_blocks, each - counted[1])

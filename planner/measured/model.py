@@ -9,6 +9,8 @@ from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
+# BERT's own, of rows that name the model and no vocabulary.
+BERT_VOCABULARY = 30522
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
@@ -36,16 +38,17 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     moe = _moe(row, ffn)
     text = row.text("moe") or ""
     kinds = _layer_kinds(text, layers) if moe else ()
-    mla = _mla(text)
+    notes = row.text("notes") or ""
+    mla = _mla(text) or _mla_options(notes)
     return ModelSpec(
         name=row.text("model") or "measured",
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=min(heads, row.integer("kv_heads") or heads),
-        head_dim=_head_dim(text) or hidden // heads,
+        head_dim=_head_dim(text) or _number(r"kv-channels=(\d+)", notes) or hidden // heads,
         ffn=ffn,
-        vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
+        vocab=row.integer("vocab") or _usual_vocabulary(row),
         max_positions=seq,
         pretraining_seq=seq,
         gated=gated,
@@ -60,6 +63,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         mla=mla,
         moe=moe,
         layer_kinds=kinds,
+        mtp_layers=_number(r"mtp-num-layers=(\d+)", notes) or 0,
+        qk_norm="head" if "qk-layernorm=True" in notes else "none",
     )
 
 
@@ -68,7 +73,12 @@ def _refuse_unsupported(row: MeasuredRow) -> None:
         (row.text(name) or "") for name in ("model", "moe", "variant", "recompute", "notes")
     ).lower()
     named = f"{row.text('model') or ''} {row.text('moe') or ''}".lower()
-    if "mamba" in described or "hybrid mamba" in described or "nemotron-3" in named:
+    if (
+        "mamba" in described
+        or "hybrid-layer-pattern" in described
+        or "hybrid mamba" in described
+        or "nemotron-3" in named
+    ):
         raise UnpredictableRowError("Mamba hybrids are not modelled")
     if "layer-only" in named:
         raise UnpredictableRowError("a benchmark of one layer is not a training step")
@@ -81,9 +91,17 @@ def _usual_ffn(hidden: int, gated: bool) -> int:
     return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
 
 
+def _usual_vocabulary(row: MeasuredRow) -> int:
+    named = (row.text("model") or "").lower()
+    return BERT_VOCABULARY if named.startswith("bert") else DEFAULT_VOCABULARY
+
+
 def _tied(row: MeasuredRow, gated: bool) -> bool:
     """GPT-style models share embeddings; a note may say so for others."""
     notes = (row.text("notes") or "").lower()
+    stated = re.search(r"untied_emb=([yn])|embeddings (tied)$", notes)
+    if stated:
+        return stated[1] != "y"
     if "tied for 1b/3b" in notes:
         return row.text("pp") == "1" and any(
             size in (row.text("model") or "") for size in ("1B", "3B")
@@ -110,6 +128,19 @@ def _mla(text: str) -> MlaSpec | None:
         qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
         qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
         v_head_dim=_number(r"\bv\s*=?\s*(\d+)", text) or 128,
+    )
+
+
+def _mla_options(notes: str) -> MlaSpec | None:
+    """MLA as Megatron's options describe it: their defaults where they are not given."""
+    if "multi-latent-attention=True" not in notes:
+        return None
+    return MlaSpec(
+        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes) or 0,
+        kv_lora_rank=_number(r"kv-lora-rank=(\d+)", notes) or 32,
+        qk_nope_head_dim=_number(r"qk-head-dim=(\d+)", notes) or 128,
+        qk_rope_head_dim=_number(r"qk-pos-emb-head-dim=(\d+)", notes) or 64,
+        v_head_dim=_number(r"v-head-dim=(\d+)", notes) or 128,
     )
 
 
@@ -141,6 +172,9 @@ def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
     first = _number(r"(\d+) dense", text)
     if first:
         return tuple(dense if i < first else moe for i in range(layers))
+    listed = re.search(r"layer_freq=\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)", text)
+    if listed:
+        return tuple(dense if i < int(listed[1]) else moe for i in range(layers))
     if "alternate layers" in text or "layer_freq=2" in text:
         return tuple(dense if i % 2 == 0 else moe for i in range(layers))
     return ()

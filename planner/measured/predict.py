@@ -30,17 +30,22 @@ class Prediction:
     @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step."""
-        return None if self.step is None else float(self.step[f.STEP_TIME])
+        if self.step is None or self.mapped is None:
+            return None
+        return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
-        if self.stages is None:
+        if self.stages is None or (self.mapped is not None and self.mapped.memory_gap):
             return None
         columns = {
             "allocated": [f.STAGE_ALLOCATED],
             "reserved": [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION],
         }.get(kind or "", [f.STAGE_PEAK])
         per_stage = self.stages[:, columns].sum(axis=1)
+        if kind == "allocated" and self.mapped is not None:
+            # Torch allocates the workspaces of its libraries too.
+            per_stage = per_stage + self.mapped.job.framework.outside.workspace_bytes
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
 
@@ -82,6 +87,8 @@ def _group_key(job: Job) -> object:
         job.attention,
         job.attention_kernel,
         job.recompute,
+        job.optimizer,
+        job.dropout,
     )
 
 

@@ -337,6 +337,9 @@ def _output(context: OpContext) -> Op:
     copies = 2.0 if _copies_output(context) else 1.0
     size = copies * context.saved.activation_bytes * width
     kept = Saved("attention/output", size, Shard.TP, Module.FULL)
+    # A product in fp8 keeps its own quantised input beside the output that attention keeps.
+    quantised = context.quantised_input_bytes * width
+    copy = Saved("attention/output_quantised", quantised, Shard.TP, WHOLE_LAYER)
     return Op(
         name="attention/out_proj",
         kind=OpKind.GEMM,
@@ -344,7 +347,7 @@ def _output(context: OpContext) -> Op:
         in_width=width,
         in_shard=Shard.TP,
         parameters=((width * model.hidden, ParamShard.TP), (bias, ParamShard.NONE)),
-        saved=(kept,),
+        saved=(kept, copy) if quantised else (kept,),
         collectives=tp_exit("attention/out_proj", model.hidden, Module.FULL),
         rerun_with=WHOLE_LAYER,
     )

@@ -65,6 +65,8 @@ def _core_saved(
             Module.FULL | Module.CORE_ATTENTION,
             fixed_bytes=24.0,
         )
+        if context.saved.fused_expands_kv_heads:
+            kv_heads = float(model.heads)
         return (query, *_key_value(context, qk_dim, v_dim, kv_heads, freed), lse)
     projected = _key_value(context, qk_dim, v_dim, kv_heads, freed)
     if context.saved.expands_kv_heads and kv_heads < model.heads:

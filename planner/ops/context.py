@@ -47,6 +47,12 @@ class OpContext:
         return "*" in families or self.model.family in families
 
     @property
+    def quantised_input_bytes(self) -> float:
+        """Bytes per element of a linear's kept input where it is quantised, else 0."""
+        size = self.saved.linear_input_bytes
+        return size if size < self.saved.activation_bytes else 0.0
+
+    @property
     def norm_parameters(self) -> float:
         """Parameters of one norm per unit of width: scale, and shift where there is one."""
         return float(self.model.norm_weight) + float(self.model.norm_bias)
@@ -151,13 +157,19 @@ def linear_inputs(
     consumers: int,
     freed_by: Module,
     factor: float = 1.0,
+    *,
+    low_precision: bool = True,
 ) -> tuple[Saved, ...]:
     """The kept input of one linear, or of several that read the same tensor.
 
-    Under autocast every consumer keeps its own cast; otherwise they share one tensor.
+    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear
+    that stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
     """
     copies = 1 if context.saved.linear_inputs_shared else consumers
     if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
         shard = Shard.NONE
-    size = copies * context.saved.linear_input_bytes * width * factor
+    element = context.saved.linear_input_bytes
+    if not low_precision:
+        element = max(element, context.saved.activation_bytes)
+    size = copies * element * width * factor
     return (Saved(f"{name}/input", size, shard, WHOLE_LAYER | freed_by),)

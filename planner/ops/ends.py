@@ -83,7 +83,15 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         in_width=hidden,
         parameters=((own + bias, ParamShard.TP),),
         saved=_never_freed(
-            linear_inputs(context, "head/logits", hidden, Shard.SEQUENCE, 1, Module.NOTHING)
+            linear_inputs(
+                context,
+                "head/logits",
+                hidden,
+                Shard.SEQUENCE,
+                1,
+                Module.NOTHING,
+                low_precision=False,
+            )
         ),
         low_precision=False,
         pads_vocabulary=True,

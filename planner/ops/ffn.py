@@ -206,7 +206,15 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
         in_width=hidden,
         parameters=((experts * hidden + bias, ParamShard.NONE),),
         saved=(
-            *linear_inputs(context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM),
+            *linear_inputs(
+                context,
+                "moe/router",
+                hidden,
+                Shard.SEQUENCE,
+                1,
+                Module.LAYERNORM,
+                low_precision=False,
+            ),
             # By default fp32 scores, probabilities and the routing map (one byte each).
             Saved(
                 "moe/routing",

@@ -195,10 +195,10 @@ def test_eager_attention_moves_eleven_bytes_per_score_where_flash_moves_none() -
     shape = (1.0, 2048.0, 2048.0, 32.0, 128.0, 128.0)
     entries = 32.0 * 2048.0**2
     floor = 9.0 * entries / (A100.hbm_bytes_per_s * A100.hbm_efficiency)
-    eager = compute.eager_attention_forward_time_s(*shape, A100)
+    eager = compute.eager_attention_forward_time_s(*shape, 1.0, A100)
     assert eager > floor
     assert eager > compute.attention_forward_time_s(*shape, 1.0, 0.0, A100)
-    eager_backward = compute.eager_attention_backward_time_s(*shape, A100)
+    eager_backward = compute.eager_attention_backward_time_s(*shape, 1.0, A100)
     assert eager_backward > compute.attention_backward_time_s(*shape, 1.0, 0.0, A100)
 
 

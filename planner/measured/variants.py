@@ -1,0 +1,179 @@
+"""What a measured row says of its software beyond the framework's name, as a change of profile.
+
+A rule here reads what the source states (compiled or not, which loss, which gradient type) and
+turns it into the mechanism; nothing here depends on a model, a size or a measured figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.frameworks import FrameworkProfile, load_framework
+from planner.measured.rows import MeasuredRow
+
+Tables = dict[str, Mapping[str, Any]]
+
+
+def _described(row: MeasuredRow) -> str:
+    cells = (row.text(name) or "" for name in ("variant", "kernel", "software", "notes"))
+    return "; ".join(cells).lower()
+
+
+def _says(pattern: str) -> Callable[[MeasuredRow], bool]:
+    return lambda row: re.search(pattern, _described(row)) is not None
+
+
+def _torchtune_steps(row: MeasuredRow) -> str:
+    """torchtune's table adds one option a row; each row has all options above it."""
+    return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
+
+
+def _before_torchtune_step(*names: str) -> Callable[[MeasuredRow], bool]:
+    return lambda row: _torchtune_steps(row) in names
+
+
+# Eager torch blocks: an unfused RMSNorm keeps an fp32 input and the normalised tensor, SwiGLU the
+# gate's activation beside gate and up.
+_EAGER_BLOCKS: Tables = {
+    "saved": {"norm_input_bytes": 4.0, "norm_extra_bytes": 2.0, "gated_activation_tensors": 3.0}
+}
+# Cross-entropy on fp32 logits in torch: the log-softmax is kept in fp32, and at the peak the
+# 16-bit logits, their fp32 copy, the log-softmax and its gradient live at once.
+_PLAIN_LOSS: Tables = {
+    "saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 12.0, "logits_forward_bytes": 4.0}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A rule: under `profiles` (all if empty), rows for which `applies` holds change `tables`."""
+
+    name: str
+    profiles: tuple[str, ...]
+    applies: Callable[[MeasuredRow], bool]
+    tables: Tables
+
+
+_NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
+_NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
+_OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
+
+_VARIANTS = (
+    Variant(
+        "fused norms",
+        ("torch-3d",),
+        lambda row: "RMS kernel" in (row.text("kernel") or ""),
+        {"saved": {"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}},
+    ),
+    # Megatron's jit-fused cross-entropy makes its fp32 tensors anew instead of in place.
+    Variant(
+        "fused cross-entropy",
+        ("megatron-core", "megatron-bridge"),
+        _says(r"cross-entropy-loss-fusion=true"),
+        {"saved": {"logits_peak_bytes": 10.0}},
+    ),
+    # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
+    Variant(
+        "deterministic",
+        ("megatron-core",),
+        _says(r"deterministic-mode=true"),
+        {"outside": {"workspace_bytes": 9e7}},
+    ),
+    Variant(
+        "bf16 gradients",
+        ("megatron-core",),
+        _says(r"grad-reduce-in-bf16=true"),
+        {"state": {"gradient_bytes": 2.0}},
+    ),
+    Variant(
+        "eager blocks",
+        ("torchtitan",),
+        _says(r"\beager\b"),
+        _EAGER_BLOCKS | {"kernels": {"memory_traffic": 4.0}},
+    ),
+    # Collectives cut into pieces beside the products that make or use them.
+    Variant(
+        "asynchronous tensor parallelism",
+        ("torchtitan",),
+        _says(r"\basync_?tp\b"),
+        {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
+    ),
+    Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
+    Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),
+    # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
+    Variant(
+        "optimizer in backward",
+        ("torchtune",),
+        _OPTIMIZER_IN_BACKWARD,
+        {"state": {"gradient_bytes": 0.0, "weight_gradient_bytes": 2.0}},
+    ),
+)
+
+
+def varied_profile(
+    name: str, row: MeasuredRow, sequence_parallel: str | None, precision: str
+) -> FrameworkProfile:
+    """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or not at
+    all), and a precision it did train in."""
+    applied = tuple(
+        index
+        for index, own in enumerate(_VARIANTS)
+        if (not own.profiles or name in own.profiles) and own.applies(row)
+    )
+    return _profile(name, applied, sequence_parallel, precision)
+
+
+@cache
+def _profile(
+    name: str, applied: tuple[int, ...], sequence_parallel: str | None, precision: str
+) -> FrameworkProfile:
+    """One object per distinct variant, so that rows which share it are costed together."""
+    profile = load_framework(name)
+    for index in applied:
+        profile = _changed(profile, _VARIANTS[index])
+    changes: dict[str, object] = {}
+    if sequence_parallel is not None:
+        value = "with-tp" if sequence_parallel == "y" else "never"
+        changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
+    if precision not in profile.precisions:
+        changes["precisions"] = (*profile.precisions, precision)
+    return profile.model_copy(update=changes)
+
+
+def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
+    tables: dict[str, object] = {
+        table: getattr(profile, table).model_copy(update=dict(values))
+        for table, values in variant.tables.items()
+    }
+    if variant.name == "fused norms":
+        # Their traffic is that of one fused pass.
+        norm_traffic = 1.0 / profile.kernels.memory_traffic
+        tables["kernels"] = profile.kernels.model_copy(update={"norm_traffic": norm_traffic})
+    return profile.model_copy(update=tables)
+
+
+def memory_gap(row: MeasuredRow) -> str | None:
+    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
+    text = _described(row)
+    if re.search(r"cpu[_ -]?offload|fine-grained-activation-offloading=true", text):
+        return "tensors offloaded to the host are not modelled"
+    if _torchtune_steps(row) == "+act":
+        return "activations offloaded to the host are not modelled"
+    if "unpacked" in text:
+        return "padded sequences of unstated length"
+    return None
+
+
+def states_dropout(row: MeasuredRow) -> bool | None:
+    """Whether dropout is on, where the row says so."""
+    match = re.search(r"dropout attn=[\d.]+ hidden=([\d.]+)", _described(row))
+    return None if match is None else float(match[1]) > 0.0
+
+
+def optimizer_name(row: MeasuredRow) -> str:
+    """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
+    return "adamw-8bit" if re.search(r"8-?bit adamw|adamw8bit", _described(row)) else "adamw"
