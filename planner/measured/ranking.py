@@ -26,7 +26,7 @@ class GroupRanking:
     measured one (0 if our pick ran out of memory; the mean where several come first),
     `rank_correlation` Spearman's rho of predicted and measured step times."""
 
-    group: tuple[str, ...]
+    group: str
     runs: int
     pick: float
     rank_correlation: float
@@ -54,7 +54,7 @@ def _mean_ranks(values: np.ndarray) -> np.ndarray:
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     """Every group with enough measured runs."""
-    groups: dict[tuple[str, ...], list[Prediction]] = defaultdict(list)
+    groups: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
         if prediction.step_time_s is not None:
             groups[_group(prediction.row)].append(prediction)
@@ -65,8 +65,20 @@ def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     ]
 
 
-def _group(row: MeasuredRow) -> tuple[str, ...]:
-    return (row.source, *(row.text(key) or "" for key in _KEYS))
+def _group(row: MeasuredRow) -> str:
+    """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
+    words = {name: row.text(name) or "?" for name in _KEYS}
+    return ", ".join(
+        (
+            row.source,
+            words["model"],
+            f"{words['num_gpus']}x{words['gpu']}",
+            f"seq {words['seq']}",
+            f"batch {words['gbs']}",
+            words["precision"],
+            words["framework"],
+        )
+    )
 
 
 def _measured(prediction: Prediction) -> float | None:
@@ -78,7 +90,7 @@ def _fits(prediction: Prediction) -> bool:
     return peak is not None and limit is not None and peak <= limit
 
 
-def _rank(key: tuple[str, ...], members: Sequence[Prediction]) -> GroupRanking:
+def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
     """A run that we say does not fit is picked only if none does; runs of unknown fate are left
     out of the choice."""
     known = [

@@ -13,7 +13,7 @@ Record = dict[str, Any]
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
+  max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.note { color: #555; max-width: 75ch; }
 .cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1rem 0; }
@@ -21,13 +21,15 @@ p.note { color: #555; max-width: 75ch; }
 .card b { display: block; font-size: 1.35rem; font-weight: 600; }
 .card span { color: #555; font-size: .85rem; }
 .plots { display: flex; flex-wrap: wrap; gap: 1rem; }
+.plots svg { flex: 1 1 500px; min-width: 0; max-width: 700px; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .22rem .7rem; text-align: right; border-bottom: 1px solid #eee;
   vertical-align: top; }
 th { border-bottom: 2px solid #bbb; white-space: nowrap; position: sticky; top: 0;
   background: #fff; }
-th.text, td.text { text-align: left; } td.why { min-width: 22rem; }
+td { white-space: nowrap; }
+th.text, td.text { text-align: left; } td.text { white-space: normal; }
 tr.total td { font-weight: 600; background: #f6f6f6; }
 .bar { display: inline-block; position: relative; width: 8rem; height: .7rem;
   background: #eee; vertical-align: middle; }
@@ -270,7 +272,7 @@ def _picks(summary: Record) -> str:
         (
             "",
             (
-                escape(", ".join(part for part in own["group"] if part)),
+                escape(own["group"]),
                 f"{own['runs']:,}",
                 _percent(own["pick"]),
                 f"{own['rank_correlation']:.2f}",

@@ -17,8 +17,9 @@ _OTHER_COLOUR = "#888888"
 _OTHERS = "others"
 # Around the diagonal: predictions within this share of the measured value.
 BAND = 0.2
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 190.0, 34.0, 48.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 214.0, 34.0, 48.0
 _SIDE = 420.0
+_EDGE, _BASE = _LEFT + _SIDE, _TOP + _SIDE
 WIDTH, HEIGHT = _LEFT + _SIDE + _RIGHT, _TOP + _SIDE + _BOTTOM
 _LEGEND_LINE = 17.0
 _TICKS = (1.0, 2.0, 5.0)
@@ -107,40 +108,44 @@ def _y(axis: _Axis, value: float) -> float:
 
 def _frame(axis: _Axis, unit: str) -> Iterable[str]:
     """Grid, band, diagonal and labels."""
-    right, bottom = _LEFT + _SIDE, _TOP + _SIDE
+    yield from _grid(axis)
+    yield _band(axis)
     yield (
-        f'<clipPath id="inside"><rect x="{_LEFT:g}" y="{_TOP:g}" width="{_SIDE:g}" '
-        f'height="{_SIDE:g}"/></clipPath>'
-    )
-    for mark in axis.ticks():
-        x, y, label = _x(axis, mark), _y(axis, mark), f'fill="#444">{mark:g}</text>'
-        yield (
-            f'<path d="M{x:.1f} {_TOP:g}V{bottom:g}M{_LEFT:g} {y:.1f}H{right:g}" '
-            'stroke="#e4e4e4" fill="none"/>'
-        )
-        yield (f'<text x="{x:.1f}" y="{bottom + 16:g}" text-anchor="middle" {label}')
-        yield f'<text x="{_LEFT - 7:g}" y="{y + 4:.1f}" text-anchor="end" {label}'
-    shift = [axis.place(axis.low * (1.0 + BAND)), axis.place(axis.low / (1.0 - BAND))]
-    yield (
-        f'<path clip-path="url(#inside)" d="M{_LEFT:g} {bottom - shift[0]:.1f}'
-        f"L{right:g} {_TOP - shift[0]:.1f}V{_TOP + shift[1]:.1f}"
-        f'L{_LEFT:g} {bottom + shift[1]:.1f}Z" fill="#0072b2" fill-opacity="0.08"/>'
-    )
-    yield (
-        f'<path d="M{_LEFT:g} {bottom:g}L{right:g} {_TOP:g}" stroke="#777" stroke-dasharray="4 3"/>'
-    )
-    yield (
+        f'<path d="M{_LEFT:g} {_BASE:g}L{_EDGE:g} {_TOP:g}" stroke="#777" stroke-dasharray="4 3"/>'
         f'<rect x="{_LEFT:g}" y="{_TOP:g}" width="{_SIDE:g}" height="{_SIDE:g}" fill="none" '
         'stroke="#999"/>'
     )
-    yield (
-        f'<text x="{_LEFT + _SIDE / 2:g}" y="{bottom + 38:g}" text-anchor="middle" fill="#1a1a1a">'
-        f"measured, {escape(unit)}</text>"
+    yield from _axis_titles(escape(unit))
+
+
+def _grid(axis: _Axis) -> Iterable[str]:
+    for mark in axis.ticks():
+        x, y, label = _x(axis, mark), _y(axis, mark), f'fill="#444">{mark:g}</text>'
+        yield (
+            f'<path d="M{x:.1f} {_TOP:g}V{_BASE:g}M{_LEFT:g} {y:.1f}H{_EDGE:g}" '
+            'stroke="#e4e4e4" fill="none"/>'
+            f'<text x="{x:.1f}" y="{_BASE + 16:g}" text-anchor="middle" {label}'
+            f'<text x="{_LEFT - 7:g}" y="{y + 4:.1f}" text-anchor="end" {label}'
+        )
+
+
+def _band(axis: _Axis) -> str:
+    """Between -BAND and +BAND of the measured value, cut off at the frame."""
+    above = axis.place(axis.low * (1.0 + BAND))
+    below = -axis.place(axis.low * (1.0 - BAND))
+    return (
+        f'<path d="M{_LEFT:g} {_BASE:g}V{_BASE - above:.1f}L{_EDGE - above:.1f} {_TOP:g}H{_EDGE:g}'
+        f'V{_TOP + below:.1f}L{_LEFT + below:.1f} {_BASE:g}Z" fill="#0072b2" fill-opacity="0.08"/>'
     )
+
+
+def _axis_titles(unit: str) -> Iterable[str]:
+    style = 'text-anchor="middle" fill="#1a1a1a"'
     middle = _TOP + _SIDE / 2
+    yield f'<text x="{_LEFT + _SIDE / 2:g}" y="{_BASE + 38:g}" {style}>measured, {unit}</text>'
     yield (
-        f'<text x="16" y="{middle:g}" text-anchor="middle" fill="#1a1a1a" '
-        f'transform="rotate(-90 16 {middle:g})">predicted, {escape(unit)}</text>'
+        f'<text x="16" y="{middle:g}" {style} transform="rotate(-90 16 {middle:g})">'
+        f"predicted, {unit}</text>"
     )
 
 
