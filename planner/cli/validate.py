@@ -121,6 +121,10 @@ def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
     from planner.measured.rows import read_rows
 
     predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
+    if all(own.error for own in predictions):
+        raise UsageError(
+            f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
+        )
     kept = [own for own in predictions if is_stated(own)] if only_stated else predictions
     if not kept:
         raise UsageError(

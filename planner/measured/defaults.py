@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.measured.mapping import MappedRow
+from planner.measured.predict import Prediction
+from planner.measured.rows import MeasuredRow
 
 
-def assumed(mapped: MappedRow) -> tuple[str, ...]:
-    """Defaults that a row took, in words, as `vocab 50,304`."""
-    return tuple(dict.fromkeys((*mapped.assumed, *_unstated(mapped))))
+def assumed(prediction: Prediction) -> tuple[str, ...]:
+    """Defaults that a row took, in words, as `vocab 50,304`; empty for a refused row."""
+    mapped = prediction.mapped
+    if mapped is None:
+        return ()
+    texts = (*mapped.assumed, *prediction.completed, *_unstated(prediction.row, mapped))
+    return tuple(dict.fromkeys(texts))
 
 
-def _unstated(mapped: MappedRow) -> Iterator[str]:
-    row = mapped.row
+def _unstated(row: MeasuredRow, mapped: MappedRow) -> Iterator[str]:
     for column, text in (*_model(mapped), *_run(mapped)):
         if row.text(column) is None:
             yield text
@@ -24,7 +29,7 @@ def _unstated(mapped: MappedRow) -> Iterator[str]:
 def _model(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
     model = mapped.job.model
     return (
-        ("seq", f"seq {mapped.job.seq:,}"),
+        ("seq", f"seq {mapped.job.seq}"),
         ("ffn", f"ffn {model.ffn:,}"),
         ("vocab", f"vocab {model.vocab:,}"),
         ("kv_heads", f"kv_heads {model.kv_heads}"),
@@ -40,7 +45,7 @@ def _run(mapped: MappedRow) -> tuple[tuple[str, str], ...]:
         ("pp", f"pp {degrees.pp}"),
         ("zero", f"zero stage {degrees.zero}"),
         ("mbs", f"mbs {degrees.mbs}"),
-        ("gbs", f"gbs {degrees.gbs:,}"),
+        ("gbs", f"gbs {degrees.gbs}"),
         ("precision", f"precision {job.precision}"),
         ("recompute", f"recompute {mapped.mode.name}"),
     )

@@ -56,6 +56,7 @@ def _predicted(prediction: Prediction) -> Record:
     job = mapped.job
     interval = step_time_interval(job, seconds, prediction.row.source)
     time, memory = time_comparison(prediction), memory_comparison(prediction)
+    peak = comparable_bytes(prediction)
     return {
         "predicted_step_time_s": seconds,
         "predicted_low_s": interval.low,
@@ -63,12 +64,12 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_tokens_per_s_per_gpu": (
             mapped.degrees.gbs * job.seq / (seconds * job.cluster.num_gpus)
         ),
-        "predicted_peak_mem_gib": (comparable_bytes(prediction) or 0.0) / _GIB,
+        "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
         "predicted_fits": predicted_to_fit(prediction),
         "time_ape": None if time is None else abs(time.error),
         "mem_ape": None if memory is None else abs(memory.error),
         "interval_family": interval.family,
-        "assumed": list(assumed(mapped)),
+        "assumed": list(assumed(prediction)),
     }
 
 

@@ -127,7 +127,7 @@ def _why(prediction: Prediction, error: float, sisters: Sequence[float]) -> str:
     """The predicted terms, whether rows like it err alike, and what was assumed."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in terms(prediction))
     sentences = [f"Predicted: {shares}." if shares else "", _pattern(error, sisters)]
-    if prediction.mapped is not None and (taken := assumed(prediction.mapped)):
+    if taken := assumed(prediction):
         sentences.append(f"Assumed: {', '.join(taken)}.")
     return " ".join(sentence for sentence in sentences if sentence)
 

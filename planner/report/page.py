@@ -314,7 +314,7 @@ def _fits(summary: Record) -> str:
 def _refused(summary: Record) -> str:
     if not summary["refused"]:
         return "<p>None.</p>"
-    share = _percent(summary["refused"] / summary["rows"])
+    share = _percent(summary["refused"] / summary["rows"], 2)
     return f"<p>{summary['refused']:,} rows ({share}).</p>" + _table(
         ("why", "rows"),
         [("", (escape(why), f"{count:,}")) for why, count in summary["refusals"].items()],

@@ -163,6 +163,6 @@ def _notes(shown: Validation) -> Notes:
         )
     if total.refused:
         share = total.refused / total.rows
-        lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.1%}).")
+        lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%}).")
         lines += [f"  {count:,}: {reason}" for reason, count in shown.refusals]
     return Notes(tuple(lines))
