@@ -131,7 +131,7 @@ class _ViewCache:
 
 
 class _Mixture(NamedTuple):
-    """Sorted log ratios and their weights, which add up to one."""
+    """Distinct log ratios in order and their weights, which are positive and add up to one."""
 
     values: Array
     weights: Array
@@ -195,8 +195,9 @@ class _View:
             wider = self._mixture(parent)
             values = np.concatenate([values, wider.values])
             weights = np.concatenate([weights, (1.0 - share) * wider.weights])
-        order = np.argsort(values, kind="stable")
-        return _Mixture(values[order], weights[order])
+        distinct, place = np.unique(values, return_inverse=True)
+        summed = np.bincount(place, weights).astype(np.float64)
+        return _Mixture(distinct[summed > 0.0], summed[summed > 0.0])
 
 
 def _rows_by_source(members: Sequence[SourceResiduals]) -> Counter[str]:

@@ -124,7 +124,7 @@ def _inflated(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
             low = middle
         else:
             high = middle
-    return replace(table, inflation=round(high, 3))
+    return replace(table, inflation=math.ceil(high * 1000.0) / 1000.0)
 
 
 def _held_out_spreads(
