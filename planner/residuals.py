@@ -14,7 +14,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
@@ -80,6 +80,14 @@ class Spread:
     sources: tuple[str, ...]
     own_share: float
 
+    def inflated(self, by: float) -> Spread:
+        """Both sides so many times as far from the median."""
+        return replace(
+            self,
+            low=self.middle - by * (self.middle - self.low),
+            high=self.middle + by * (self.high - self.middle),
+        )
+
 
 @dataclass(frozen=True)
 class ResidualTable:
@@ -92,7 +100,8 @@ class ResidualTable:
 
     def spread(self, family: Family, without: str = "") -> Spread:
         """What runs of a family are likely to show, as seen without one source."""
-        return self._view(without).spread(self.nearest(family, without), self.inflation)
+        own = self._view(without).spread(self.nearest(family, without))
+        return own.inflated(self.inflation)
 
     def nearest(self, family: Family, without: str = "") -> Family:
         """The narrowest family with measured runs that this one belongs to."""
@@ -161,13 +170,13 @@ class _View:
     def _members(self, family: Family) -> list[SourceResiduals]:
         return [own for own in self._entries if family.includes(own.family)]
 
-    def spread(self, family: Family, inflation: float) -> Spread:
+    def spread(self, family: Family) -> Spread:
         mixture, members = self._mixture(family), self._members(family)
         low, middle, high = (mixture.quantile(level) for level in (LOW, MIDDLE, HIGH))
         return Spread(
-            low=middle - inflation * (middle - low),
+            low=low,
             middle=middle,
-            high=middle + inflation * (high - middle),
+            high=high,
             family=family,
             rows=sum(own.rows for own in members),
             sources=tuple(sorted({own.source for own in members})),

@@ -7,6 +7,7 @@ than predicted has an interval that reaches further up. The prediction itself li
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import copysign, exp, hypot, log
 from statistics import NormalDist
 
@@ -46,14 +47,10 @@ def spread_of(job: Job, figure: Figure, without: str = "") -> Spread:
 def widened(own: Spread, family: Family, figure: Figure) -> Spread:
     """The spread of `own` for a job of `family`: with what its residuals leave out."""
     further = _Z * _further_spread(own, family, figure)
-    return Spread(
+    return replace(
+        own,
         low=own.middle - hypot(own.middle - own.low, further),
-        middle=own.middle,
         high=own.middle + hypot(own.high - own.middle, further),
-        family=own.family,
-        rows=own.rows,
-        sources=own.sources,
-        own_share=own.own_share,
     )
 
 

@@ -106,62 +106,80 @@ def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
     )
 
 
+# A run, and the spread that the runs of all other sources give its family, not yet inflated.
+_Judged = tuple[Residual, Spread]
+
+
 def fit(found: Sequence[Residual], figure: Figure) -> ResidualTable:
     """The table of one figure with both constants fitted on held-out sources."""
     entries = summarised(found)
-    tables = [
-        _inflated(ResidualTable(figure, entries, own_rows, 1.0), found) for own_rows in _OWN_ROWS
-    ]
-    return min(tables, key=lambda table: _score(table, found))
+    scored = []
+    for own_rows in _OWN_ROWS:
+        judged = _judged(ResidualTable(figure, entries, own_rows, 1.0), found)
+        inflation = _inflation(judged, figure)
+        scored.append((_score(judged, figure, inflation), own_rows, inflation))
+    _, own_rows, inflation = min(scored)
+    return ResidualTable(figure, entries, own_rows, inflation)
 
 
-def _inflated(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
-    """The table with the inflation at which held-out intervals cover 80 % (bisection)."""
-    low, high = _LEAST_INFLATION, _MOST_INFLATION
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if held_out(replace(table, inflation=middle), found).weighed < COVERAGE:
-            low = middle
-        else:
-            high = middle
-    return replace(table, inflation=math.ceil(high * 1000.0) / 1000.0)
-
-
-def _held_out_spreads(
-    table: ResidualTable, found: Sequence[Residual]
-) -> Iterator[tuple[Residual, Spread]]:
-    """Every run with the spread that the other sources give it."""
+def _judged(plain: ResidualTable, found: Sequence[Residual]) -> list[_Judged]:
+    """Every run with its spread from a table without inflation."""
     known: dict[tuple[Family, str], Spread] = {}
     for own in found:
         key = (own.family, own.source)
         if key not in known:
-            known[key] = widened(table.spread(*key), own.family, table.figure)
-        yield own, known[key]
+            known[key] = plain.spread(*key)
+    return [(own, known[own.family, own.source]) for own in found]
+
+
+def _inflation(judged: Sequence[_Judged], figure: Figure) -> float:
+    """The inflation at which held-out intervals cover 80 % (bisection)."""
+    low, high = _LEAST_INFLATION, _MOST_INFLATION
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if _coverage(judged, figure, middle).weighed < COVERAGE:
+            low = middle
+        else:
+            high = middle
+    return math.ceil(high * 1000.0) / 1000.0
+
+
+def _bounds(
+    judged: Sequence[_Judged], figure: Figure, inflation: float
+) -> Iterator[tuple[Residual, float, float]]:
+    """Every run with the ends of its interval."""
+    known: dict[tuple[Family, str], tuple[float, float]] = {}
+    for own, spread in judged:
+        key = (own.family, own.source)
+        if key not in known:
+            known[key] = log_bounds(widened(spread.inflated(inflation), own.family, figure))
+        yield own, *known[key]
 
 
 def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
     """Coverage of the intervals that leave each run's own source out."""
+    return _coverage(_judged(replace(table, inflation=1.0), found), table.figure, table.inflation)
+
+
+def _coverage(judged: Sequence[_Judged], figure: Figure, inflation: float) -> HeldOut:
     hits: dict[str, list[bool]] = defaultdict(list)
-    for own, spread in _held_out_spreads(table, found):
-        low, high = log_bounds(spread)
+    for own, low, high in _bounds(judged, figure, inflation):
         hits[own.source].append(low <= own.value <= high)
     inside = {source: sum(flags) for source, flags in hits.items()}
-    total = sum(len(flags) for flags in hits.values())
     weights = {source: len(flags) ** 0.5 for source, flags in hits.items()}
     shares = {source: inside[source] / len(flags) for source, flags in hits.items()}
     return HeldOut(
-        rows=sum(inside.values()) / total,
+        rows=sum(inside.values()) / len(judged),
         weighed=sum(weights[own] * shares[own] for own in hits) / sum(weights.values()),
         by_source={own: (shares[own], len(hits[own])) for own in sorted(hits)},
     )
 
 
-def _score(table: ResidualTable, found: Sequence[Residual]) -> float:
+def _score(judged: Sequence[_Judged], figure: Figure, inflation: float) -> float:
     """Mean interval score of held-out intervals; sources weigh as square roots of their rows."""
-    rows = Counter(own.source for own in found)
+    rows = Counter(own.source for own, _ in judged)
     total = weight = 0.0
-    for own, spread in _held_out_spreads(table, found):
-        low, high = log_bounds(spread)
+    for own, low, high in _bounds(judged, figure, inflation):
         outside = max(0.0, low - own.value, own.value - high)
         share = rows[own.source] ** -0.5
         total += share * (high - low + 2.0 / (1.0 - COVERAGE) * outside)
