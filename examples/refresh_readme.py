@@ -72,8 +72,8 @@ def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
     if table.nearest(family) != family:
         return "-", "0"
     own = widened(table.spread(family), family, table.figure)
-    low, high = (exp(end) - 1.0 for end in log_bounds(own))
-    return f"-{-low * 100:.0f} to +{high * 100:.0f} %", f"{own.rows:,}"
+    low, high = (abs(exp(end) - 1.0) for end in log_bounds(own))
+    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{own.rows:,}"
 
 
 def accuracy() -> str:

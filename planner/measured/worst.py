@@ -30,6 +30,7 @@ _TERMS = {
     f.STEP_HOST: "host",
 }
 _SMALLEST_SHARE = 0.05
+_SHOWN_REMEDIES = 2
 # Fewer sister rows than this show no pattern.
 _FEWEST_SISTERS = 3
 # Errors of sisters on the same side and this near in size make it a pattern.
@@ -124,12 +125,25 @@ def _errors_by_group(predictions: Sequence[Prediction]) -> dict[tuple[str, ...],
 
 
 def _why(prediction: Prediction, error: float, sisters: Sequence[float]) -> str:
-    """The predicted terms, whether rows like it err alike, and what was assumed."""
+    """The predicted terms, what would make up the difference, whether rows like it err alike,
+    and what was assumed."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in terms(prediction))
-    sentences = [f"Predicted: {shares}." if shares else "", _pattern(error, sisters)]
-    if taken := assumed(prediction):
-        sentences.append(f"Assumed: {', '.join(taken)}.")
+    taken = assumed(prediction)
+    sentences = (
+        f"Predicted: {shares}." if shares else "",
+        _remedies(terms(prediction), error),
+        _pattern(error, sisters),
+        f"Assumed: {', '.join(taken)}." if taken else "",
+    )
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _remedies(shares: Sequence[tuple[str, float]], error: float) -> str:
+    """By what factor each of the largest terms alone would have to change to agree."""
+    missing = 1.0 / (1.0 + error) - 1.0
+    factors = [(name, 1.0 + missing / share) for name, share in shares[:_SHOWN_REMEDIES]]
+    texts = [f"{name} ×{factor:.2g}" for name, factor in factors if factor > 0.0]
+    return f"To agree: {' or '.join(texts)}." if texts else ""
 
 
 def _pattern(error: float, sisters: Sequence[float]) -> str:

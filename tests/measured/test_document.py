@@ -75,7 +75,13 @@ def test_a_worst_row_says_why() -> None:
     alone = [predicted(1.0, step_time_s="1") for _ in range(4)]
     (first,) = worst_rows(alike, 1)
     assert first.terms == (("compute", 1.0),)
-    for words in ("compute 100%", "median error is -50%", "err alike", "Assumed: vocab 50,304."):
+    for words in (
+        "compute 100%",
+        "To agree: compute ×2.",
+        "median error is -50%",
+        "err alike",
+        "Assumed: vocab 50,304.",
+    ):
         assert words in first.why
     (other,) = worst_rows([*alone, alike[0]], 1)
     assert "runs like it do better" in other.why
