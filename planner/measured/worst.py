@@ -142,7 +142,11 @@ def _remedies(shares: Sequence[tuple[str, float]], error: float) -> str:
     """By what factor each of the largest terms alone would have to change to agree."""
     missing = 1.0 / (1.0 + error) - 1.0
     factors = [(name, 1.0 + missing / share) for name, share in shares[:_SHOWN_REMEDIES]]
-    texts = [f"{name} ×{factor:.2g}" for name, factor in factors if factor > 0.0]
+    texts = [
+        f"{name} ×{factor:.{0 if factor >= 10.0 else 1}f}"
+        for name, factor in factors
+        if factor > 0.0
+    ]
     return f"To agree: {' or '.join(texts)}." if texts else ""
 
 

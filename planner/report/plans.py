@@ -59,11 +59,12 @@ def recompute_text(plan: Plan) -> str:
 
 
 def error_text(value: float, interval: Interval) -> str:
-    """`±8 %`, or `-4/+9 %` where the interval is lopsided."""
+    """`±8 %`: the larger side; `-4/+9 %` where one side is more than twice the other."""
     if not value:
         return "±0 %"
     below, above = (round(abs(end / value - 1.0) * 100) for end in (interval.low, interval.high))
-    return f"±{above} %" if below == above else f"-{below}/+{above} %"
+    small, large = sorted((below, above))
+    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
 
 
 def step_time_text(plan: Plan) -> str:
