@@ -32,6 +32,10 @@ class Prediction:
     stages: Array | None = None
     error: str | None = None
 
+    def measured(self, column: str) -> float | None:
+        """A measurement of the row; None where empty, and for a refused row."""
+        return None if self.error is not None else self.row.number(column)
+
     @property
     def step_time_s(self) -> float | None:
         """Predicted seconds of a step."""

@@ -109,7 +109,7 @@ class SourceMean:
 
 def time_comparison(prediction: Prediction) -> Comparison | None:
     """Step time of a row, None where not measured or predicted."""
-    predicted, measured = prediction.step_time_s, prediction.row.number("step_time_s")
+    predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
     if prediction.mapped is None or predicted is None or not measured:
         return None
     interval = step_time_interval(prediction.mapped.job, predicted, prediction.row.source)
@@ -118,7 +118,7 @@ def time_comparison(prediction: Prediction) -> Comparison | None:
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:
     """Peak memory of the kind and stage that the row measured; None as for the time."""
-    predicted, measured = comparable_bytes(prediction), prediction.row.number("peak_mem_gib")
+    predicted, measured = comparable_bytes(prediction), prediction.measured("peak_mem_gib")
     if prediction.mapped is None or predicted is None or not measured:
         return None
     interval = peak_interval(prediction.mapped.job, predicted, prediction.row.source)
@@ -134,12 +134,12 @@ def comparable_bytes(prediction: Prediction) -> float | None:
 
 def time_error(prediction: Prediction) -> float | None:
     """Signed relative error of the step time, None where not measured or predicted."""
-    return _relative(prediction.step_time_s, prediction.row.number("step_time_s"))
+    return _relative(prediction.step_time_s, prediction.measured("step_time_s"))
 
 
 def memory_error(prediction: Prediction) -> float | None:
     """Signed relative error of the peak memory of the kind and stage that the row measured."""
-    measured = prediction.row.number("peak_mem_gib")
+    measured = prediction.measured("peak_mem_gib")
     return _relative(comparable_bytes(prediction), measured * _GIB if measured else None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from planner.measured.rows import MeasuredRow
 from planner.report.scatter import Point, scatter_svg
 
 Record = dict[str, Any]
@@ -139,9 +140,8 @@ def _cards(summary: Record) -> str:
 
 
 def _number(row: Record, column: str) -> float | None:
-    """A measured cell as a number; it was read as one before, or is empty."""
-    text = str(row.get(column) or "").strip()
-    return float(text) if text else None
+    """A measurement as a number; None where empty, and for a refused row."""
+    return None if row["error"] else MeasuredRow("", 0, row).number(column)
 
 
 def _plots(rows: Sequence[Record], families: Sequence[str], labels: Sequence[str]) -> Iterable[str]:

@@ -104,6 +104,17 @@ def test_csv_on_stdout_is_nothing_else(tmp_path: Path) -> None:
     assert len(list(csv.DictReader(io.StringIO(output)))) == 2
 
 
+def test_a_wrong_number_refuses_its_row_only(tmp_path: Path) -> None:
+    data = write(tmp_path / "mine.csv", {}, {"peak_mem_gib": "~60"}, {"step_time_s": "fast"})
+    page = tmp_path / "page.html"
+    code, output, _ = invoke("--data", data, "--html", str(page))
+    assert code == 0
+    said = "mine.csv line 4, column step_time_s: 'fast' is not a number"
+    assert said in " ".join(output.split())
+    assert "Refused: 1 of 3 rows" in output
+    assert said.replace("'", "&#x27;") in page.read_text()
+
+
 def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
     data = write(tmp_path / "mine.csv", {})
     folder, empty = tmp_path / "folder", tmp_path / "empty.csv"
