@@ -13,13 +13,18 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from pathlib import Path
-from statistics import NormalDist
+from typing import Any
+
+from planner.residuals import Family, ResidualTable, shipped_tables
+from planner.uncertainty import log_bounds, widened
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+# Written by planner.calibrate.accuracy; a path that links resolve on the page, too.
+ACCURACY = "planner/literature/accuracy"
 MAIN_JOB = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
 
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,56 +53,106 @@ def main_job() -> str:
 
 
 def errors_by_family() -> str:
-    """Table of the 80 % intervals that ship, widest pool last."""
-    text = (ROOT / "planner/literature/residuals.toml").read_text(encoding="utf-8")
-    families = [own for own in tomllib.loads(text)["family"] if _is_shown(own)]
-    families.sort(key=lambda own: ("framework" not in own, "architecture" not in own))
+    """Table of the 80 % intervals that ship, all runs last."""
+    tables = shipped_tables()
+    families = sorted({own for table in tables.values() for own in table.families()})
     lines = [
         "| framework | GPU architecture | scale | model | step time | runs | peak memory | runs |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_family_row(own) for own in families]
+    for family in (*families, Family()):
+        names = [part or "any" for part in family]
+        cells = [cell for table in tables.values() for cell in _interval_cells(table, family)]
+        lines.append("| " + " | ".join((*names, *cells)) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _is_shown(own: dict[str, object]) -> bool:
-    """Families as narrow as they come, and the pool of everything; wider pools only repeat them."""
-    return {"framework", "architecture", "nodes"} <= own.keys() or not own.keys() & {
-        "framework",
-        "architecture",
-        "model",
-    }
+def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
+    """Interval and runs of a family's own; a dash where it has none."""
+    if table.nearest(family) != family:
+        return "-", "0"
+    own = widened(table.spread(family), family, table.figure)
+    low, high = (abs(exp(end) - 1.0) for end in log_bounds(own))
+    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{own.rows:,}"
 
 
-def published_errors() -> str:
-    """Errors on the published runs that ship, by source."""
-    return f"```console\n$ planner validate\n{planner_output('validate', '--quiet')}```\n"
+def accuracy() -> str:
+    """Errors, coverage and picks by source, and the worst rows, from accuracy.toml."""
+    content = tomllib.loads((ROOT / f"{ACCURACY}.toml").read_text(encoding="utf-8"))
+    parts = (
+        f"![Predicted against measured step time]({ACCURACY}.svg)",
+        f"Measured on {content['date']} by `{content['command']}`; "
+        f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
+        _error_table(content, "time", "step time"),
+        _error_table(content, "memory", "peak memory"),
+        _pick_table(content),
+        _worst_table(content["worst"]),
+    )
+    return "\n\n".join(parts) + "\n"
 
 
-def _family_row(own: dict[str, object]) -> str:
-    names = [str(own.get(key) or "any") for key in ("framework", "architecture", "nodes", "model")]
-    figures = [
-        cell for what in ("time", "memory") for cell in (_interval(own, what), _rows(own, what))
+def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Sources, then all rows, then all rows in two parts."""
+    return [*content["source"], content, content["stated"], content["unstated"]]
+
+
+def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
+    lines = [
+        f"| {title} | rows | median | mean | p90 | bias | rank | in 80 % interval |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    return "| " + " | ".join((*names, *figures)) + " |"
+    for own in _totals(content):
+        if figure in own:
+            lines.append(_markdown((own["family"], *_error_cells(own[figure]))))
+    means = content["mean_of_sources"]
+    middle, mean, coverage = (
+        _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
+    )
+    lines.append(_markdown(("mean of sources", "", middle, mean, "", "", "", coverage)))
+    return "\n".join(lines)
 
 
-def _rows(own: dict[str, object], what: str) -> str:
-    return str(own.get(f"{what}_rows", 0))
+def _error_cells(own: Mapping[str, Any]) -> tuple[str, ...]:
+    rank = own.get("rank_correlation")
+    return (
+        f"{own['rows']:,}",
+        *(_percent(own[name]) for name in ("median", "mean", "p90")),
+        f"{own['bias'] * 100:+.1f} %",
+        "-" if rank is None else f"{rank:.2f}",
+        f"{own['coverage'] * 100:.0f} %",
+    )
 
 
-def _interval(own: dict[str, object], what: str) -> str:
-    """The upper side of the log-normal 80 % interval."""
-    if not own.get(f"{what}_rows"):
-        return "-"
-    spread = float(str(own[f"spread_log_{what}"]))
-    return f"±{(exp(NormalDist().inv_cdf(0.9) * spread) - 1) * 100:.0f} %"
+def _pick_table(content: Mapping[str, Any]) -> str:
+    lines = ["| picks | groups | mean | worst | rank |", "|---|---|---|---|---|"]
+    for own in _totals(content):
+        if picks := own.get("picks"):
+            cells = (_percent(picks["mean"]), _percent(picks["worst"]))
+            rank = f"{picks['rank_correlation']:.2f}"
+            lines.append(_markdown((own["family"], f"{picks['groups']:,}", *cells, rank)))
+    return "\n".join(lines)
+
+
+def _worst_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| worst rows | measured | predicted | why |", "|---|---|---|---|"]
+    for own in rows:
+        times = (f"{own['measured_s']:.3g} s", f"{own['predicted_s']:.3g} s")
+        lines.append(_markdown((f"{own['source']}: {own['description']}", *times, own["why"])))
+    return "\n".join(lines)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
+
+
+def _markdown(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "main-job": main_job,
-    "published": published_errors,
     "errors": errors_by_family,
+    "accuracy": accuracy,
 }
 
 

@@ -17,14 +17,14 @@ from planner.result import SearchResult
 _MADE_BY = "make one with: planner search ... -o plans.json"
 
 
-def refuse_to_overwrite(path: Path, force: bool) -> None:
+def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
     """UsageError if nothing could be written there, before any work is done."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise UsageError(f"the folder {path.parent} does not exist; create it first")
     if path.exists() and not force:
-        raise UsageError(f"{path} exists; --force overwrites it, or give another name to -o")
+        raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"the folder {path.parent} is not writable")
 

@@ -1,65 +1,109 @@
-"""Error bars: their spread from residuals, the family they name, the probability of fitting."""
+"""Error bars: where they lie, the family they name, the probability of fitting."""
 
 from __future__ import annotations
 
-from math import exp
+from collections.abc import Callable
+from math import exp, hypot, log
 from statistics import NormalDist
 
 import pytest
 
-from planner.calibrate.residual_fit import collect, render, spread
-from planner.measured.predict import predict_rows
+from planner import residuals, uncertainty
+from planner.calibrate.residual_fit import Residual, summarised
+from planner.residuals import ResidualTable, Spread
 from planner.uncertainty import (
+    UNMEASURED_GPU_SPREAD,
+    family_of,
+    family_text,
     fit_probability,
     peak_interval,
     spread_of,
     step_time_interval,
 )
 from tests.cost.jobs import make_job
-from tests.measured.rows_for_tests import row
 
 Z = NormalDist().inv_cdf(0.9)
+JOB = make_job("llama-3-70b", "64xH100")
 
 
-def test_the_spread_holds_eighty_percent_of_one_source() -> None:
-    residuals = [(sign * value / 100, "a") for value in range(1, 11) for sign in (-1, 1)]
-    assert spread(residuals) == pytest.approx(0.08 / Z)
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make the table consist of runs of JOB's family with these log ratios."""
 
+    def replace(*values: float) -> None:
+        found = [Residual("a", family_of(JOB), value) for value in values]
+        tables = {
+            figure: ResidualTable(figure, summarised(found), 0.0, 1.0)
+            for figure in ("time", "memory")
+        }
 
-def test_a_large_source_does_not_drown_a_small_one() -> None:
-    """Weights are square roots: 100 exact rows against 4 with an error of 0.3 weigh 10 to 2."""
-    assert spread([(0.0, "big")] * 100 + [(0.3, "small")] * 4) == 0.0
-    assert spread([(0.0, "big")] * 25 + [(0.3, "small")] * 4) == pytest.approx(0.3 / Z)
+        def spread(figure: residuals.Figure, family: residuals.Family, without: str = "") -> Spread:
+            return tables[figure].spread(family, without)
+
+        monkeypatch.setattr(uncertainty, "shipped_spread", spread)
+
+    return replace
 
 
 def test_an_interval_names_the_family_it_comes_from() -> None:
-    interval = step_time_interval(make_job("llama-3-70b", "64xH100"), 10.0)
+    interval = step_time_interval(JOB, 10.0)
     assert interval.low < 10.0 < interval.high
-    assert interval.low * interval.high == pytest.approx(100.0)
-    assert "megatron-core on hopper" in interval.family
-    assert "dense" in interval.family
+    assert "dense, megatron-core on hopper, several domains" in interval.family
 
 
-def test_what_was_never_measured_is_wider_and_says_so() -> None:
-    near = spread_of(make_job("llama-3-70b", "64xH100"), "time")
-    far = spread_of(make_job("llama-3-70b", "64xMI300X"), "time")
-    assert far.value >= near.value
-    assert "other GPUs" in far.family or "nothing nearer" in far.family
+def test_runs_slower_than_predicted_push_the_interval_up(only: Callable[..., None]) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    interval = step_time_interval(JOB, 10.0)
+    assert interval.low == pytest.approx(10.0 * exp(-0.014))
+    assert interval.high == pytest.approx(10.0 * exp(0.074))
 
 
-def test_fit_probability_follows_the_normal_law() -> None:
-    job = make_job("llama-3-70b", "64xH100")
-    limit = job.hbm_limit_bytes
-    sigma = spread_of(job, "memory").value
-    assert fit_probability(job, limit, limit) == pytest.approx(0.5)
-    assert fit_probability(job, limit / exp(sigma), limit) == pytest.approx(NormalDist().cdf(1.0))
-    assert fit_probability(job, limit, 0.0) == 0.0
-    assert peak_interval(job, limit).high == pytest.approx(limit * exp(Z * sigma))
+def test_the_prediction_lies_in_its_interval_even_if_no_run_agreed(
+    only: Callable[..., None],
+) -> None:
+    only(0.1, 0.2, 0.3)
+    interval = step_time_interval(JOB, 10.0)
+    assert interval.low == 10.0
+    assert interval.high > 10.0 * exp(0.2)
+    only(-0.1, -0.2, -0.3)
+    assert step_time_interval(JOB, 10.0).high == 10.0
 
 
-def test_a_refit_writes_families_that_the_loader_reads() -> None:
-    rows = [row(step_time_s=str(18.0 + 0.1 * i)) for i in range(6)]
-    text = render(collect(predict_rows(rows)))
-    assert 'framework = "megatron-lm-2022"' in text
-    assert 'architecture = "ampere"' in text
-    assert "time_rows = 6" in text
+def test_a_gpu_that_was_never_measured_is_wider_and_said_so(only: Callable[..., None]) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    near, far = spread_of(JOB, "time"), spread_of(make_job("llama-3-70b", "64xMI300X"), "time")
+    assert far.middle == near.middle
+    further = Z * UNMEASURED_GPU_SPREAD
+    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, further))
+    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, further))
+    assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
+
+
+def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
+    few = Spread(-0.1, 0.0, 0.1, family_of(JOB), 1, ("a",), 0.3)
+    assert family_text(few) == (
+        "1 run, dense, megatron-core on hopper, several domains, and wider families"
+    )
+
+
+def test_fit_probability_follows_two_half_normals(only: Callable[..., None]) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    limit = JOB.hbm_limit_bytes
+    own = spread_of(JOB, "memory")
+    at = {
+        0.5: own.middle,
+        0.9: own.high,
+        0.1: own.low,
+        NormalDist().cdf(2 * Z): own.middle + 2 * (own.high - own.middle),
+    }
+    for probability, log_ratio in at.items():
+        assert fit_probability(JOB, limit / exp(log_ratio), limit) == pytest.approx(probability)
+    assert fit_probability(JOB, limit, 0.0) == 0.0
+    assert log(peak_interval(JOB, limit).high / limit) == pytest.approx(own.high)
+
+
+def test_less_memory_is_likelier_to_fit() -> None:
+    limit = JOB.hbm_limit_bytes
+    shares = [fit_probability(JOB, limit * part, limit) for part in (1.2, 1.0, 0.9, 0.7, 0.4)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5 < shares[-1]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,23 +16,23 @@ from planner.cli.output import print_report
 from planner.cli.progress import notice_if_first_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
+    from planner.measured.families import Family
     from planner.measured.predict import Prediction
 
-_FAMILIES = ("source", "gpu", "framework", "model", "precision", "num_gpus")
+_STDOUT = "-"
 _SHOWN_REFUSALS = 8
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
-layers hidden heads seq gpu num_gpus framework and mbs or gbs; used as well:
-source model ffn kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero
-seq_parallel precision recompute flash kernel layers_per_stage head_stage, and
-as measurements step_time_s peak_mem_gib mem_kind mem_scope oom.
+layers hidden heads seq gpu num_gpus framework; used as well: source model ffn
+kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero seq_parallel mbs gbs
+precision recompute flash schedule kernel software variant layers_per_stage
+head_stage, and as measurements step_time_s peak_mem_gib mem_kind mem_scope
+oom. An empty cell takes a default, which the column `assumed` of --json,
+--csv and --html names.
 
 \b
-Example: planner validate --data my_runs.csv --by framework,gpu"""
+Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 
 
 @click.command("validate", epilog=_EPILOG)
@@ -45,94 +49,148 @@ Example: planner validate --data my_runs.csv --by framework,gpu"""
     default="source",
     show_default=True,
     metavar="COLUMNS",
-    help=f"What makes a family, comma-separated: {', '.join(_FAMILIES)}.",
+    help="What makes a family, comma-separated: source, gpu, framework, model, precision, ...",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object a row and a summary, on stdout.")
-@click.option("--quiet", is_flag=True, help="No notices on stderr.")
-def command(paths: tuple[str, ...], by: str, as_json: bool, quiet: bool) -> None:
+@click.option(
+    "--only-stated",
+    is_flag=True,
+    help="Only rows that state what they recompute and their attention kernel.",
+)
+@click.option(
+    "--json",
+    "json_out",
+    is_flag=False,
+    flag_value=_STDOUT,
+    metavar="[FILE]",
+    help="One object a row and a summary, into a file or on stdout.",
+)
+@click.option(
+    "--csv",
+    "csv_out",
+    is_flag=False,
+    flag_value=_STDOUT,
+    metavar="[FILE]",
+    help="One line a row, into a file or on stdout.",
+)
+@click.option("--html", "html_out", metavar="FILE", help="A page with plots, tables and all rows.")
+@click.option("--force", is_flag=True, help="Overwrite output files.")
+@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
+def command(
+    paths: tuple[str, ...],
+    by: str,
+    only_stated: bool,
+    json_out: str | None,
+    csv_out: str | None,
+    html_out: str | None,
+    force: bool,
+    quiet: bool,
+) -> None:
     """Predict measured runs from their configuration alone, and show the errors by family."""
+    if json_out == csv_out == _STDOUT:
+        raise click.UsageError("--json and --csv cannot both go to stdout; give one of them a file")
+    for option, given in (("--json", json_out), ("--csv", csv_out), ("--html", html_out)):
+        _check(option, given, force)
+
+    from planner.measured.families import family_by
+
+    family = family_by(by)
+    notice_if_first_run(quiet)
+    predictions = _predictions(paths, only_stated)
+    _write(json_out, lambda: _json_text(predictions, family))
+    _write(csv_out, lambda: _csv_text(predictions))
+    _write(html_out, lambda: _html_text(predictions, family))
+    if _STDOUT not in (json_out, csv_out):
+        _print_tables(predictions, family)
+
+
+def _check(option: str, given: str | None, force: bool) -> None:
+    """UsageError if nothing could be written there, before any work is done."""
+    from planner.plan_file import refuse_to_overwrite
+
+    if given is not None and given != _STDOUT:
+        refuse_to_overwrite(Path(given).expanduser(), force, option)
+
+
+def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
+    """All rows of all files, predicted. UsageError if there are none."""
+    from planner.errors import UsageError
     from planner.measured.predict import predict_rows
+    from planner.measured.report import is_stated
     from planner.measured.rows import read_rows
 
-    columns = _family_columns(by)
-    notice_if_first_run(quiet)
-    predictions = predict_rows(row for path in _paths(paths) for row in read_rows(path))
-    if as_json:
-        click.echo(json.dumps(_document(predictions), indent=1))
-        return
-    _print_tables(predictions, columns)
-
-
-def _family_columns(by: str) -> tuple[str, ...]:
-    columns = tuple(name.strip() for name in by.split(","))
-    unknown = [name for name in columns if name not in _FAMILIES]
-    if unknown:
-        raise click.UsageError(
-            f"--by {by!r}: {unknown[0]!r} makes no family; choose from {', '.join(_FAMILIES)}"
+    predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
+    if all(own.error for own in predictions):
+        raise UsageError(
+            f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
         )
-    return columns
+    kept = [own for own in predictions if is_stated(own)] if only_stated else predictions
+    if not kept:
+        raise UsageError(
+            f"--only-stated: none of {len(predictions):,} rows states what it recomputes and its "
+            "attention kernel (columns recompute, and kernel or flash); leave the option out"
+        )
+    return kept
 
 
-def _paths(given: tuple[str, ...]) -> Sequence[Path]:
+def _paths(given: Sequence[str]) -> Sequence[Path]:
     from importlib.resources import files
-    from pathlib import Path
 
     if given:
         return [Path(path).expanduser() for path in given]
     return [Path(str(files("planner").joinpath("literature/published.csv")))]
 
 
-def _print_tables(predictions: Sequence[Prediction], columns: tuple[str, ...]) -> None:
-    from planner.measured.ranking import rank_groups
-    from planner.measured.report import report
-    from planner.report.validation import validation_report
+def _write(given: str | None, text: Callable[[], str]) -> None:
+    """Text to stdout or to a file, if it was asked for."""
+    from planner.plan_file import write_text
 
-    def family(prediction: Prediction) -> str:
-        return ", ".join(prediction.row.text(name) or "unstated" for name in columns)
+    if given == _STDOUT:
+        click.echo(text(), nl=False)
+    elif given is not None:
+        write_text(Path(given).expanduser(), text())
 
-    (total,) = report(predictions, lambda _: "all rows")
-    refused = Counter(own.error for own in predictions if own.error is not None)
-    print_report(
-        validation_report(
-            report(predictions, family),
-            total,
-            rank_groups(predictions),
-            refused.most_common(_SHOWN_REFUSALS),
-        )
+
+def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
+    from planner.measured.document import document
+
+    return json.dumps(document(predictions, family), indent=1, allow_nan=False) + "\n"
+
+
+def _csv_text(predictions: Sequence[Prediction]) -> str:
+    from planner.measured.document import csv_columns, csv_record
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, csv_columns(predictions), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(csv_record(own) for own in predictions)
+    return text.getvalue()
+
+
+def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
+    from planner.measured.document import document
+    from planner.measured.worst import describe
+    from planner.report.page import validation_page
+
+    return validation_page(
+        document(predictions, family),
+        [family(own) for own in predictions],
+        [f"{own.row.file} line {own.row.line}: {describe(own)}" for own in predictions],
     )
 
 
-def _document(predictions: Sequence[Prediction]) -> dict[str, object]:
-    """Rows with their predictions, then the summary over all of them."""
-    from dataclasses import asdict
+def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
+    from planner.measured.report import family_report, is_stated, mean_of_sources, report
+    from planner.report.validation import Validation, validation_report
 
-    from planner.measured.report import report
-
-    (total,) = report(predictions, lambda _: "all rows")
-    return {"rows": [_row(own) for own in predictions], "summary": asdict(total)}
-
-
-def _row(prediction: Prediction) -> dict[str, object]:
-    from planner.measured.report import memory_error, time_error
-    from planner.uncertainty import step_time_interval
-
-    row: dict[str, object] = dict(prediction.row.cells)
-    if prediction.mapped is None or prediction.step_time_s is None:
-        return row | {"error": prediction.error}
-    job, degrees = prediction.mapped.job, prediction.mapped.degrees
-    interval = step_time_interval(job, prediction.step_time_s)
-    tokens = degrees.gbs * job.seq / (prediction.step_time_s * job.cluster.num_gpus)
-    kind, scope = prediction.row.text("mem_kind"), prediction.row.text("mem_scope")
-    peak, limit = prediction.memory_bytes(), prediction.limit_bytes
-    time, memory = time_error(prediction), memory_error(prediction)
-    return row | {
-        "predicted_step_time_s": prediction.step_time_s,
-        "predicted_low_s": interval.low,
-        "predicted_high_s": interval.high,
-        "predicted_tokens_per_s_per_gpu": tokens,
-        "predicted_peak_mem_gib": (prediction.memory_bytes(kind, scope) or 0.0) / 2**30,
-        "predicted_fits": peak is not None and limit is not None and peak <= limit,
-        "time_ape": None if time is None else abs(time),
-        "mem_ape": None if memory is None else abs(memory),
-        "error": None,
-    }
+    refused = Counter(own.error for own in predictions if own.error is not None)
+    stated = [own for own in predictions if is_stated(own)]
+    unstated = [own for own in predictions if not is_stated(own)]
+    shown = Validation(
+        families=report(predictions, family),
+        total=family_report("all rows", predictions),
+        stated=family_report("all rows, stated", stated),
+        unstated=family_report("all rows, not stated", unstated),
+        sources=mean_of_sources(predictions),
+        refusals=refused.most_common(_SHOWN_REFUSALS),
+    )
+    print_report(validation_report(shown))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,20 +12,29 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import CostModel, Layout
 from planner.job import Job
+from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
 from planner.measured.model import UnpredictableRowError
-from planner.measured.rows import MeasuredRow
+from planner.measured.rows import MeasuredRow, demand_measurements
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of one row; `error` says why it could not, with the rest empty."""
+    """What the cost model says of one row; `error` says why it could not, with the rest empty.
+
+    `completed` names the defaults without which the row would have been refused.
+    """
 
     row: MeasuredRow
     mapped: MappedRow | None = None
+    completed: tuple[str, ...] = ()
     step: Array | None = None
     stages: Array | None = None
     error: str | None = None
+
+    def measured(self, column: str) -> float | None:
+        """A measurement of the row; None where empty, and for a refused row."""
+        return None if self.error is not None else self.row.number(column)
 
     @property
     def step_time_s(self) -> float | None:
@@ -61,18 +70,32 @@ def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
     groups: dict[object, list[tuple[int, MappedRow]]] = defaultdict(list)
     for index, row in enumerate(rows):
         try:
-            mapped = map_row(row)
+            demand_measurements(row)
+            mapped, completed = _mapped(row)
         except (UnpredictableRowError, ValueError) as error:
             results.append(Prediction(row, error=str(error)))
             continue
-        results.append(Prediction(row, mapped))
+        results.append(Prediction(row, mapped, completed))
         groups[_group_key(mapped.job)].append((index, mapped))
     for members in groups.values():
-        for (index, mapped), (step, stages) in zip(
-            members, _cost_members([mapped for _, mapped in members]), strict=True
-        ):
-            results[index] = Prediction(mapped.row, mapped, step, stages)
+        costed = _cost_members([mapped for _, mapped in members])
+        for (index, _), (step, stages) in zip(members, costed, strict=True):
+            results[index] = replace(results[index], step=step, stages=stages)
     return results
+
+
+def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
+    """The row as the planner sees it, completed only if it must be, and with what."""
+    try:
+        return map_row(row), ()
+    except ValueError as error:
+        completed = complete(row)
+        if not completed.assumed:
+            raise
+        try:
+            return map_row(completed.row), completed.assumed
+        except UnpredictableRowError:
+            raise error from None
 
 
 def _group_key(job: Job) -> object:

@@ -10,8 +10,10 @@ layers_per_stage, head_stage, notes` hold what the rest cannot. Unknown columns 
 from __future__ import annotations
 
 import csv
+import io
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from planner.errors import UsageError
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
+MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
 
@@ -44,11 +47,14 @@ class MeasuredRow:
         match = _ABOUT.match(value)
         try:
             # `~250k`: an approximate figure.
-            return float(match[1]) * _THOUSANDS[match[2]] if match else float(value)
+            number = float(match[1]) * _THOUSANDS[match[2]] if match else float(value)
         except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
             raise UsageError(
                 f"{self.file} line {self.line}, column {column}: {value!r} is not a number"
-            ) from None
+            )
+        return number
 
     def integer(self, column: str) -> int | None:
         """Cell as a whole number, None when empty."""
@@ -59,6 +65,17 @@ class MeasuredRow:
     def source(self) -> str:
         """Which publication the row is from; the file's name when it does not say."""
         return self.text("source") or Path(self.file).stem
+
+
+def demand_measurements(row: MeasuredRow) -> None:
+    """UsageError names file, line and column of a measurement that is no positive number."""
+    for column in MEASURED_COLUMNS:
+        value = row.number(column)
+        if value is not None and value <= 0.0:
+            raise UsageError(
+                f"{row.file} line {row.line}, column {column}: {value:g} is not above 0; "
+                "leave the cell empty where nothing was measured"
+            )
 
 
 def read_rows(path: Path) -> Iterator[MeasuredRow]:
@@ -72,18 +89,34 @@ def read_rows(path: Path) -> Iterator[MeasuredRow]:
 
 def _read_file(path: Path) -> Iterator[MeasuredRow]:
     try:
-        handle = path.open(newline="", encoding="utf-8-sig")
+        # Text, so that a file that is none fails here and not in the middle.
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    with handle:
-        reader = csv.DictReader(handle)
-        missing = [name for name in REQUIRED_COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise UsageError(
-                f"{path} line 1: the header lacks {', '.join(missing)}; "
-                "see the column list in `planner validate --help`"
-            )
-        for line, cells in enumerate(reader, start=2):
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text file in UTF-8; save it as CSV") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        _demand_columns(path, reader.fieldnames)
+        for cells in reader:
             yield MeasuredRow(
-                path.name, line, {key: value or "" for key, value in cells.items() if key}
+                path.name,
+                reader.line_num,
+                {key: value or "" for key, value in cells.items() if key},
             )
+    except csv.Error as error:
+        raise UsageError(f"{path} line {reader.line_num}: not CSV ({error})") from None
+    if reader.line_num <= 1:
+        raise UsageError(f"{path}: a header, but no run below it")
+
+
+def _demand_columns(path: Path, header: Sequence[str] | None) -> None:
+    """UsageError if a file is empty or its header lacks a column."""
+    if not header:
+        raise UsageError(f"{path}: the file is empty; its first line names the columns")
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
+    if missing:
+        raise UsageError(
+            f"{path} line 1: the header lacks {', '.join(missing)}; "
+            "see the column list in `planner validate --help`"
+        )

@@ -8,7 +8,7 @@ from planner.report.plans import (
     batch_sentence,
     batch_text,
     degrees_text,
-    error_share,
+    error_text,
     layers_text,
     optimizer_text,
     recompute_text,
@@ -80,7 +80,7 @@ def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def peak_sentence(plan: Plan) -> str:
     """Peak memory against what is there, and how likely it fits."""
-    error = error_share(plan.peak_bytes, plan.peak_interval)
+    error = error_text(plan.peak_bytes, plan.peak_interval)
     limit = f"of {gib(plan.limit_bytes)}"
     if plan.limit_bytes < plan.usable_bytes:
         limit += f" allowed, {gib(plan.usable_bytes)} usable"
@@ -89,7 +89,7 @@ def peak_sentence(plan: Plan) -> str:
         if plan.fits
         else f"DOES NOT FIT: {gib(plan.peak_bytes - plan.limit_bytes)} GiB too much"
     )
-    return f"{gib(plan.peak_bytes)} GiB ±{error * 100:.0f} % {limit}: {verdict}"
+    return f"{gib(plan.peak_bytes)} GiB {error} {limit}: {verdict}"
 
 
 def memory_table(explanation: Explanation) -> TableData:

@@ -66,15 +66,18 @@ def optimizer_text(plan: Plan) -> str:
     return f"{plan.optimizer}{kernel}{offload}"
 
 
-def error_share(value: float, interval: Interval) -> float:
-    """The larger side of an interval as a share of the value."""
-    return max(interval.high - value, value - interval.low) / value if value else 0.0
+def error_text(value: float, interval: Interval) -> str:
+    """`±8 %`: the larger side; `-4/+9 %` where one side is more than twice the other."""
+    if not value:
+        return "±0 %"
+    below, above = (round(abs(end / value - 1.0) * 100) for end in (interval.low, interval.high))
+    small, large = sorted((below, above))
+    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
 
 
 def step_time_text(plan: Plan) -> str:
     """`9.84 s ±8 %`."""
-    error = error_share(plan.step_time_s, plan.step_time)
-    return f"{seconds(plan.step_time_s)} ±{error * 100:.0f} %"
+    return f"{seconds(plan.step_time_s)} {error_text(plan.step_time_s, plan.step_time)}"
 
 
 def status_text(plan: Plan) -> str:

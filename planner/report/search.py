@@ -183,7 +183,7 @@ def metric_note(job: JobSummary) -> str:
 def error_note(plans: Sequence[Plan]) -> str:
     """Where the error bars come from."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
-    return f"±: 80 % interval, from {'; '.join(families)}."
+    return f"±: 80 % interval (its larger side), from {'; '.join(families)}."
 
 
 def _tie_note(plans: Sequence[Plan]) -> str:

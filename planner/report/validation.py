@@ -3,48 +3,119 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from planner.measured.ranking import GroupRanking
-from planner.measured.report import ErrorSummary, FamilyReport, FitConfusion
-from planner.report.tables import Column, Notes, Report, TableData
+from planner.measured.report import (
+    ErrorSummary,
+    FamilyReport,
+    FitConfusion,
+    PickSummary,
+    SourceMean,
+)
+from planner.report.tables import Block, Column, Notes, Report, TableData
+from planner.report.units import plural
 
-_ERROR_COLUMNS = (Column("rows"), Column("median"), Column("mean"), Column("p90"), Column("bias"))
+_ERROR_COLUMNS = tuple(
+    Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")
+)
+_NONE = "-"
 
 
-def validation_report(
-    families: Sequence[FamilyReport],
-    total: FamilyReport,
-    groups: Sequence[GroupRanking],
-    refusals: Sequence[tuple[str, int]],
-) -> Report:
-    """Tables of time, memory and fit by family, then picks, then what was refused and why."""
-    everything = [*families, total]
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What is shown: families, then everything in four ways."""
+
+    families: Sequence[FamilyReport]
+    total: FamilyReport
+    stated: FamilyReport
+    unstated: FamilyReport
+    sources: SourceMean
+    refusals: Sequence[tuple[str, int]]
+
+    @property
+    def lines(self) -> tuple[FamilyReport, ...]:
+        """Rows of every table: families, all rows, and all rows in two parts if both exist."""
+        parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
+        return (*self.families, self.total, *parts)
+
+
+def validation_report(shown: Validation) -> Report:
+    """Tables of time, memory, picks and fit by family, then what was refused and why."""
+    lines, means = shown.lines, shown.sources
     tables = [
-        _errors("Step time", [(own.family, own.time) for own in everything]),
-        _errors("Peak memory", [(own.family, own.memory) for own in everything]),
-        _fits([(own.family, own.fit) for own in everything]),
+        _errors(
+            "Step time",
+            [(own.family, own.time) for own in lines],
+            (means.time_median, means.time_mean, means.time_coverage),
+        ),
+        _errors(
+            "Peak memory",
+            [(own.family, own.memory) for own in lines],
+            (means.memory_median, means.memory_mean, means.memory_coverage),
+        ),
+        _picks([(own.family, own.picks) for own in lines], means),
+        _fits([(own.family, own.fit) for own in lines]),
     ]
-    blocks = [table for table in tables if table.rows]
-    return Report((*blocks, _notes(total, groups, refusals)))
+    blocks: list[Block] = [table for table in tables if table.rows]
+    return Report((*blocks, _notes(shown)))
 
 
-def _errors(title: str, summaries: Sequence[tuple[str, ErrorSummary | None]]) -> TableData:
+def _errors(
+    title: str,
+    summaries: Sequence[tuple[str, ErrorSummary | None]],
+    means: tuple[float | None, float | None, float | None],
+) -> TableData:
+    rows = [(family, *error_cells(own)) for family, own in summaries if own is not None]
+    if rows:
+        middle, mean, coverage = (share_text(value) for value in means)
+        rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
     return TableData(
         (Column("family", "left", wrap=True), *_ERROR_COLUMNS),
-        tuple(
-            (
-                family,
-                f"{own.rows:,}",
-                f"{own.median:.1%}",
-                f"{own.mean:.1%}",
-                f"{own.p90:.1%}",
-                f"{own.bias:+.1%}",
-            )
-            for family, own in summaries
-            if own is not None
-        ),
+        tuple(rows),
         title=f"{title}: error of the prediction",
     )
+
+
+def error_cells(own: ErrorSummary) -> tuple[str, ...]:
+    """Rows, median, mean, p90, bias, rank correlation and interval coverage."""
+    rank = own.rank_correlation
+    return (
+        f"{own.rows:,}",
+        f"{own.median:.1%}",
+        f"{own.mean:.1%}",
+        f"{own.p90:.1%}",
+        f"{own.bias:+.1%}",
+        _NONE if rank is None else f"{rank:.2f}",
+        f"{own.coverage:.0%}",
+    )
+
+
+def share_text(value: float | None) -> str:
+    """`12.3%`, or a dash for nothing."""
+    return _NONE if value is None else f"{value:.1%}"
+
+
+def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -> TableData:
+    rows = [(family, *pick_cells(own)) for family, own in picks if own is not None]
+    if rows and means.rank_correlation is not None:
+        ranks = f"{means.rank_correlation:.2f}"
+        rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
+    return TableData(
+        (
+            Column("family", "left", wrap=True),
+            Column("groups"),
+            Column("mean pick"),
+            Column("worst pick"),
+            Column("rank"),
+        ),
+        tuple(rows),
+        title="Picks: measured throughput of the run ranked first, over the best",
+    )
+
+
+def pick_cells(own: PickSummary) -> tuple[str, ...]:
+    """Groups, mean and worst pick, mean rank correlation."""
+    return (f"{own.groups:,}", f"{own.mean:.1%}", f"{own.worst:.1%}", f"{own.rank_correlation:.2f}")
 
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
@@ -57,35 +128,41 @@ def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
             Column("called fitting"),
         ),
         tuple(
-            (
-                family,
-                f"{own.ran:,}",
-                f"{own.ran_predicted_not_to_fit:,}",
-                f"{own.out_of_memory:,}",
-                f"{own.out_of_memory_predicted_to_fit:,}",
-            )
-            for family, own in confusions
-            if own.ran or own.out_of_memory
+            (family, *fit_cells(own)) for family, own in confusions if own.ran or own.out_of_memory
         ),
         title="Fit: what the source says happened, and what was predicted wrongly",
     )
 
 
-def _notes(
-    total: FamilyReport, groups: Sequence[GroupRanking], refusals: Sequence[tuple[str, int]]
-) -> Notes:
+def fit_cells(own: FitConfusion) -> tuple[str, ...]:
+    """Ran, of them called too large; ran out of memory, of them called fitting."""
+    return (
+        f"{own.ran:,}",
+        f"{own.ran_predicted_not_to_fit:,}",
+        f"{own.out_of_memory:,}",
+        f"{own.out_of_memory_predicted_to_fit:,}",
+    )
+
+
+def _notes(shown: Validation) -> Notes:
+    total = shown.total
     lines = [
-        "Errors are relative to the measured value; bias is their signed median.",
+        "Errors are relative to the measured value; bias is their signed median; rank is "
+        "Spearman's correlation. in 80%: rows inside their stated 80 % interval, which leaves "
+        "the row's own source out.",
     ]
-    if groups:
-        picks = [own.pick for own in groups]
-        ranks = [own.rank_correlation for own in groups]
+    if shown.stated.rows and shown.unstated.rows:
         lines.append(
-            f"Picks: in {len(groups)} groups of one model, cluster and batch the run ranked first "
-            f"reaches {sum(picks) / len(picks):.1%} of the best measured throughput on average, "
-            f"{min(picks):.1%} at worst; rank correlation {sum(ranks) / len(ranks):.2f}."
+            f"Stated: rows that say what they recompute and which attention kernel they run "
+            f"({shown.stated.rows:,} of {total.rows:,}); the others took the usual ones."
+        )
+    if total.picks is not None:
+        lines.append(
+            f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
+            "precision and framework; a pick that ran out of memory counts 0."
         )
     if total.refused:
-        lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows.")
-        lines += [f"  {count:,}: {reason}" for reason, count in refusals]
+        share = total.refused / total.rows
+        lines.append(f"Refused: {total.refused:,} of {total.rows:,} rows ({share:.2%}).")
+        lines += [f"  {count:,}: {reason}" for reason, count in shown.refusals]
     return Notes(tuple(lines))

@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from planner.plan import Degrees, LayerLayout, Plan
+from planner.plan import Degrees, Interval, LayerLayout, Plan
 from planner.report.draw import console, draw
-from planner.report.plans import degrees_text, error_share, recompute_text
+from planner.report.plans import degrees_text, error_text, recompute_text
 from planner.report.search import front_notes, search_report
 from planner.report.tables import Column, TableData
 from planner.report.units import gib, number_ranges, run_lengths, seconds, short_count
@@ -78,9 +78,14 @@ def test_degrees_of_one_are_left_out() -> None:
     assert degrees_text(Degrees(tp=8, dp=8, zero=1)) == "tp8 pp1 dp8 z1"
 
 
-def test_error_is_the_larger_side() -> None:
-    own = plan()
-    assert error_share(own.step_time_s, own.step_time) == pytest.approx(0.1)
+def test_an_error_has_one_number_unless_its_sides_differ_by_a_factor() -> None:
+    for low, high, text in (
+        (9.0, 11.0, "±10 %"),
+        (9.4, 11.2, "±12 %"),
+        (9.6, 10.9, "-4/+9 %"),
+        (10.0, 12.0, "-0/+20 %"),
+    ):
+        assert error_text(10.0, Interval(low=low, high=high, family="")) == text
 
 
 @pytest.mark.parametrize(

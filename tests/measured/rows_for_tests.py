@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from planner.cost import fields as f
+from planner.measured.mapping import map_row
+from planner.measured.predict import Prediction
 from planner.measured.rows import MeasuredRow
 
 # Korthikanti et al. 2022, Table 5: GPT 175B on 64 A100, full recompute, 18.13 s.
@@ -18,3 +23,13 @@ KORTHIKANTI_175B = {
 def row(**changes: str) -> MeasuredRow:
     """The Korthikanti row with some cells changed; an empty string empties a cell."""
     return MeasuredRow("made_up.csv", 2, KORTHIKANTI_175B | changes)
+
+
+def predicted(seconds: float, gib: float = 1.0, **changes: str) -> Prediction:
+    """A hand-made prediction for the row: so long a step, so much memory on every stage."""
+    own = row(**changes)
+    step = np.zeros(f.STEP_COLUMNS)
+    step[[f.STEP_TIME, f.STEP_COMPUTE]] = seconds
+    stages = np.zeros((2, f.STAGE_COLUMNS))
+    stages[:, [f.STAGE_ALLOCATED, f.STAGE_PEAK]] = gib * 2**30
+    return Prediction(own, map_row(own), step=step, stages=stages)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from planner.errors import UsageError
 from planner.measured.predict import predict_rows
 from planner.measured.ranking import rank_groups, spearman
-from planner.measured.report import fit_confusion, report, summarise, time_error
-from planner.measured.rows import read_rows
+from planner.measured.report import fit_confusion, report, time_error
 from tests.measured.rows_for_tests import row
 
 # Korthikanti et al. 2022, Table 5: (model, layers, hidden, heads, GPUs, pp, vpp, mbs, gbs,
@@ -53,15 +49,6 @@ def test_order_is_kept_and_refusals_are_counted() -> None:
     assert family.time.rows == 2
 
 
-def test_summary_of_signed_errors() -> None:
-    summary = summarise([-0.1, 0.1, 0.2, -0.4])
-    assert summary is not None
-    assert summary.median == pytest.approx(0.15)
-    assert summary.mean == pytest.approx(0.2)
-    assert summary.worst == pytest.approx(0.4)
-    assert summarise([]) is None
-
-
 def test_out_of_memory_is_called() -> None:
     starved = row(recompute="none", mbs="8", gbs="512", tp="1", pp="1", vpp="1", oom="1")
     confusion = fit_confusion(predict_rows([starved, row()]))
@@ -81,16 +68,3 @@ def test_spearman_on_known_ranks() -> None:
     assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
     assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     assert spearman([1, 2, 2, 4], [1, 3, 2, 4]) == pytest.approx(0.9486832980505138)
-
-
-def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text("model,seq\nx,1\n")
-    with pytest.raises(UsageError, match=r"line 1: the header lacks layers"):
-        list(read_rows(path))
-
-
-def test_a_cell_that_is_no_number_is_named() -> None:
-    with pytest.raises(UsageError, match=r"line 2, column seq: 'long' is not a number"):
-        row(seq="long").number("seq")
-    assert row(vocab="~250k").number("vocab") == 250_000

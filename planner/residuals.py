@@ -1,0 +1,303 @@
+"""Distributions of ln(measured / predicted): what the error bars are made of.
+
+`planner/literature/residuals.toml` keeps, for each source of measured runs and each family in it,
+how far predictions lay from the measurements. A family is a framework profile on a GPU
+architecture, inside one scale-up domain or beyond, of dense or MoE models. What is said of a
+family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
+to all runs; n counts each source as the square root of its rows, because rows of one source share
+much of their error. Any source can be left out, and that is how the constants were fitted: `k`
+gives the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from importlib.resources import files
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+Figure = Literal["time", "memory"]
+Array = NDArray[np.float64]
+
+# An interval holds the true value with this probability.
+COVERAGE = 0.80
+LOW, MIDDLE, HIGH = 0.5 - COVERAGE / 2, 0.5, 0.5 + COVERAGE / 2
+# So many log ratios represent the runs of one source in one family.
+POINTS = 19
+
+
+class Family(NamedTuple):
+    """Framework profile, GPU architecture, scale and kind of model; empty fields pool."""
+
+    framework: str = ""
+    architecture: str = ""
+    scale: str = ""
+    model: str = ""
+
+    def includes(self, other: Family) -> bool:
+        """Whether `other` is part of this family."""
+        return all(own in ("", its) for own, its in zip(self, other, strict=True))
+
+
+class SourceResiduals(BaseModel):
+    """Log ratios of one source in one family: all of them, or `POINTS` quantiles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str
+    framework: str
+    architecture: str
+    scale: str
+    model: str
+    rows: int = Field(ge=1)
+    log_ratios: tuple[float, ...] = Field(min_length=1)
+
+    @property
+    def family(self) -> Family:
+        """The family that these runs belong to."""
+        return Family(self.framework, self.architecture, self.scale, self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Quantiles of ln(measured / predicted) at 10, 50 and 90 %, after inflation.
+
+    `rows` and `sources` are those of `family`; they make up `own_share` of the mixture.
+    """
+
+    low: float
+    middle: float
+    high: float
+    family: Family
+    rows: int
+    sources: tuple[str, ...]
+    own_share: float
+
+    def inflated(self, by: float) -> Spread:
+        """Both sides so many times as far from the median."""
+        return replace(
+            self,
+            low=self.middle - by * (self.middle - self.low),
+            high=self.middle + by * (self.high - self.middle),
+        )
+
+
+@dataclass(frozen=True)
+class ResidualTable:
+    """Residuals of one figure, with the two constants that the fit found (module docstring)."""
+
+    figure: Figure
+    entries: tuple[SourceResiduals, ...]
+    own_rows: float
+    inflation: float
+
+    def spread(self, family: Family, without: str = "") -> Spread:
+        """What runs of a family are likely to show, as seen without one source."""
+        own = self._view(without).spread(self.nearest(family, without))
+        return own.inflated(self.inflation)
+
+    def nearest(self, family: Family, without: str = "") -> Family:
+        """The narrowest family with measured runs that this one belongs to."""
+        view = self._view(without)
+        return next(own for own in wider_families(family, self.figure) if view.has_runs(own))
+
+    def families(self) -> list[Family]:
+        """The narrowest families with measured runs, in alphabetical order."""
+        return sorted({own.family for own in self.entries})
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources behind the table."""
+        return sorted({own.source for own in self.entries})
+
+    def _view(self, without: str) -> _View:
+        return self._views(without if without in self.sources else "")
+
+    @cached_property
+    def _views(self) -> _ViewCache:
+        return _ViewCache(self)
+
+
+class _ViewCache:
+    """Views of a table, one for each source that is left out."""
+
+    def __init__(self, table: ResidualTable) -> None:
+        self._table = table
+        self._known: dict[str, _View] = {}
+
+    def __call__(self, without: str) -> _View:
+        if without not in self._known:
+            entries = tuple(own for own in self._table.entries if own.source != without)
+            self._known[without] = _View(self._table.figure, entries, self._table.own_rows)
+        return self._known[without]
+
+
+class _Mixture(NamedTuple):
+    """Distinct log ratios in order and their weights, which are positive and add up to one."""
+
+    values: Array
+    weights: Array
+
+    def quantile(self, level: float) -> float:
+        """Interpolated between the middles of the weights' steps."""
+        middles = np.cumsum(self.weights) - 0.5 * self.weights
+        return float(np.interp(level, middles, self.values))
+
+
+class _View:
+    """A table as seen without one source; mixtures are computed once."""
+
+    def __init__(
+        self, figure: Figure, entries: tuple[SourceResiduals, ...], own_rows: float
+    ) -> None:
+        self._figure: Figure = figure
+        self._entries = entries
+        self._own_rows = own_rows
+        self._mixtures: dict[Family, _Mixture] = {}
+
+    def has_runs(self, family: Family) -> bool:
+        """Whether a run of the family was measured; of the family of all runs this is said
+        even if there is none."""
+        return family == Family() or any(family.includes(own.family) for own in self._entries)
+
+    def _members(self, family: Family) -> list[SourceResiduals]:
+        return [own for own in self._entries if family.includes(own.family)]
+
+    def spread(self, family: Family) -> Spread:
+        mixture, members = self._mixture(family), self._members(family)
+        low, middle, high = (mixture.quantile(level) for level in (LOW, MIDDLE, HIGH))
+        return Spread(
+            low=low,
+            middle=middle,
+            high=high,
+            family=family,
+            rows=sum(own.rows for own in members),
+            sources=tuple(sorted({own.source for own in members})),
+            own_share=self._own_share(family, members),
+        )
+
+    def _own_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
+        if parent_family(family, self._figure) is None:
+            return 1.0
+        count = sum(rows**0.5 for rows in _rows_by_source(members).values())
+        return count / (count + self._own_rows) if count else 0.0
+
+    def _mixture(self, family: Family) -> _Mixture:
+        if family not in self._mixtures:
+            self._mixtures[family] = self._mix(family)
+        return self._mixtures[family]
+
+    def _mix(self, family: Family) -> _Mixture:
+        members = self._members(family)
+        share = self._own_share(family, members)
+        values = np.array([value for own in members for value in own.log_ratios])
+        weights = share * _weights(members)
+        parent = parent_family(family, self._figure)
+        if parent is not None:
+            wider = self._mixture(parent)
+            values = np.concatenate([values, wider.values])
+            weights = np.concatenate([weights, (1.0 - share) * wider.weights])
+        distinct, place = np.unique(values, return_inverse=True)
+        summed = np.bincount(place, weights).astype(np.float64)
+        return _Mixture(distinct[summed > 0.0], summed[summed > 0.0])
+
+
+def _rows_by_source(members: Sequence[SourceResiduals]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for own in members:
+        rows[own.source] += own.rows
+    return rows
+
+
+def _weights(members: Sequence[SourceResiduals]) -> Array:
+    """Weight of every point: rows behind it, over the square root of its source's rows."""
+    rows = _rows_by_source(members)
+    weights = np.array(
+        [
+            own.rows / len(own.log_ratios) * rows[own.source] ** -0.5
+            for own in members
+            for _ in own.log_ratios
+        ]
+    )
+    return weights / weights.sum() if weights.size else weights
+
+
+def parent_family(family: Family, figure: Figure) -> Family | None:
+    """The next wider family; None for all runs.
+
+    Kernels make a step time, so other frameworks on the same architecture are nearer than the
+    same framework on another. What a step keeps in memory is the framework's doing: there it is
+    the other way round.
+    """
+    if family.scale:
+        return family._replace(scale="")
+    if family.framework and family.architecture:
+        dropped = "framework" if figure == "time" else "architecture"
+        return family._replace(**{dropped: ""})
+    if family.model:
+        return family._replace(model="")
+    return Family() if any(family) else None
+
+
+def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
+    """A family, those that it is part of, and all runs at last: nearest first."""
+    framework, architecture, _, model = family
+    on_architecture = (Family("", architecture, "", model), Family("", architecture))
+    of_framework = (Family(framework, "", "", model), Family(framework))
+    yield family
+    yield family._replace(scale="")
+    if figure == "time":
+        yield from (*on_architecture, *of_framework)
+    else:
+        yield from (*of_framework, *on_architecture)
+    yield Family()
+
+
+def represent(log_ratios: Sequence[float]) -> tuple[float, ...]:
+    """The values in order, or `POINTS` quantiles of equal weight where they are more."""
+    ordered = np.sort(np.asarray(log_ratios, dtype=np.float64))
+    if len(ordered) > POINTS:
+        levels = (np.arange(POINTS) + 0.5) / POINTS
+        ordered = np.quantile(ordered, levels, method="hazen")
+    return tuple(float(value) for value in np.round(ordered, 4))
+
+
+def parse_tables(document: dict[str, object]) -> dict[Figure, ResidualTable]:
+    """Tables from the content of a residuals file; a figure without runs has none."""
+    return {
+        figure: _parse_table(figure, block)
+        for figure in ("time", "memory")
+        if isinstance(block := document.get(figure), dict)
+    }
+
+
+def _parse_table(figure: Figure, block: dict[str, object]) -> ResidualTable:
+    entries = block["runs"]
+    if not isinstance(entries, list):
+        raise TypeError(f"{figure}.runs must be a list of tables")
+    return ResidualTable(
+        figure,
+        tuple(SourceResiduals.model_validate(entry) for entry in entries),
+        float(str(block["own_rows"])),
+        float(str(block["inflation"])),
+    )
+
+
+@cache
+def shipped_tables() -> dict[Figure, ResidualTable]:
+    """The tables of `planner/literature/residuals.toml`."""
+    text = files("planner").joinpath("literature/residuals.toml").read_text(encoding="utf-8")
+    return parse_tables(tomllib.loads(text))
+
+
+@lru_cache(maxsize=4096)
+def shipped_spread(figure: Figure, family: Family, without: str = "") -> Spread:
+    """Spread of a family in the tables that ship, as seen without one source."""
+    return shipped_tables()[figure].spread(family, without)

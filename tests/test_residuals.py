@@ -1,0 +1,186 @@
+"""Distributions of residuals: mixtures, families, sources left out, the fit of both constants."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from planner.calibrate.residual_fit import (
+    HeldOut,
+    Residual,
+    fit,
+    fit_all,
+    held_out,
+    render,
+    residuals,
+    summarised,
+)
+from planner.residuals import (
+    Family,
+    Figure,
+    ResidualTable,
+    parent_family,
+    parse_tables,
+    represent,
+    shipped_tables,
+    wider_families,
+)
+from tests.measured.rows_for_tests import predicted
+
+NEAR = Family("nanotron", "hopper", "one domain", "dense")
+FAR = Family("megatron-core", "hopper", "one domain", "dense")
+ELSEWHERE = Family("fsdp1", "ampere", "one domain", "dense")
+
+
+def runs(source: str, family: Family, *values: float) -> list[Residual]:
+    return [Residual(source, family, value) for value in values]
+
+
+def table(*found: Residual, own_rows: float = 0.0, figure: Figure = "time") -> ResidualTable:
+    """A table without mixing unless asked for."""
+    return ResidualTable(figure, summarised(found), own_rows, 1.0)
+
+
+def test_quantiles_of_one_family() -> None:
+    own = table(*runs("a", NEAR, *(index / 100 for index in range(11)))).spread(NEAR)
+    assert own.middle == pytest.approx(0.05)
+    assert own.low == pytest.approx(0.006)
+    assert own.high == pytest.approx(0.094)
+    assert (own.rows, own.sources, own.own_share) == (11, ("a",), 1.0)
+
+
+def test_inflation_widens_around_the_median() -> None:
+    plain = table(*runs("a", NEAR, 0.0, 0.1, 0.3))
+    wide = ResidualTable("time", plain.entries, 0.0, 2.0).spread(NEAR)
+    own = plain.spread(NEAR)
+    assert wide.middle == own.middle
+    assert wide.high - wide.middle == pytest.approx(2 * (own.high - own.middle))
+    assert wide.middle - wide.low == pytest.approx(2 * (own.middle - own.low))
+
+
+def near(middle: float, count: int) -> list[float]:
+    """So many values within 0.001 of a middle."""
+    return [middle + 0.001 * (2 * index / (count - 1) - 1) for index in range(count)]
+
+
+def test_a_large_source_does_not_drown_a_small_one() -> None:
+    """Sources weigh as square roots of their rows: 100 against 4 weigh 10 to 2."""
+    found = (*runs("big", NEAR, *near(0.0, 100)), *runs("small", NEAR, *near(0.5, 4)))
+    own = table(*found).spread(NEAR)
+    assert own.middle == pytest.approx(0.0, abs=0.01)
+    assert own.high == pytest.approx(0.5, abs=0.01)
+
+
+def test_few_own_runs_lean_on_the_wider_family() -> None:
+    found = (*runs("a", NEAR, *near(0.0, 4)), *runs("b", FAR, *near(1.0, 16)))
+    own = table(*found, own_rows=2.0).spread(NEAR)
+    assert own.own_share == pytest.approx(0.5)
+    assert own.family == NEAR
+    assert own.high == pytest.approx(1.0, abs=0.01)
+    assert table(*found, own_rows=0.0).spread(NEAR).high == pytest.approx(0.0, abs=0.01)
+
+
+def test_leaving_a_source_out_excludes_every_run_of_it() -> None:
+    found = (*runs("a", NEAR, 0.5, 0.5), *runs("a", FAR, 0.7), *runs("b", FAR, 0.0, 0.0))
+    whole = table(*found)
+    assert whole.spread(NEAR).middle == 0.5
+    without = whole.spread(NEAR, without="a")
+    assert (without.family, without.middle, without.sources) == (
+        Family("", "hopper", "", "dense"), 0.0, ("b",),
+    )  # fmt: skip
+    assert whole.spread(NEAR, without="unknown") == whole.spread(NEAR)
+
+
+def test_time_is_nearest_on_the_same_gpu_memory_in_the_same_framework() -> None:
+    asked = Family("nanotron", "ampere", "one domain", "dense")
+    found = (*runs("a", NEAR, 0.5), *runs("b", ELSEWHERE, 0.2))
+    assert table(*found).spread(asked).middle == 0.2
+    assert table(*found, figure="memory").spread(asked).middle == 0.5
+    assert table(*found).nearest(Family("x", "volta", "one domain", "moe")) == Family()
+
+
+@pytest.mark.parametrize("figure", ["time", "memory"])
+def test_every_family_is_part_of_those_that_are_wider(figure: Figure) -> None:
+    for own in (NEAR, *wider_families(NEAR, figure)):
+        assert own.includes(NEAR)
+        parent = parent_family(own, figure)
+        assert (parent is None) == (own == Family())
+        if parent is not None:
+            assert parent.includes(own)
+            assert sum(map(bool, parent)) == sum(map(bool, own)) - 1
+
+
+def test_many_runs_are_represented_by_nineteen() -> None:
+    assert represent([0.3, 0.1]) == (0.1, 0.3)
+    many = represent([index / 1000 for index in range(1001)])
+    assert len(many) == 19
+    assert many[9] == pytest.approx(0.5)
+    assert many[0] == pytest.approx(1 / 38, abs=0.001)
+
+
+def test_held_out_intervals_do_not_see_their_own_source() -> None:
+    """Two sources of one family far apart: each lies outside the other's interval."""
+    found = [*runs("a", NEAR, -0.5, -0.49, -0.51), *runs("b", NEAR, 0.5, 0.49, 0.51)]
+    coverage = held_out(table(*found), found)
+    assert coverage == HeldOut(0.0, 0.0, {"a": (0.0, 3), "b": (0.0, 3)})
+    assert coverage.sources == 0.0
+
+
+def test_coverage_is_counted_by_row_and_by_source() -> None:
+    found = [
+        *runs("a", NEAR, *(index / 10 for index in range(-5, 6))),
+        *runs("b", NEAR, 0.0, 0.1, 0.2, 5.0),
+    ]
+    coverage = held_out(table(*found), found)
+    # The interval of `a`, from the runs of `b`, starts at the prediction: 0 to 5 are in it.
+    assert coverage.by_source == {"a": (pytest.approx(6 / 11), 11), "b": (0.75, 4)}
+    assert coverage.rows == pytest.approx(9 / 15)
+    assert coverage.sources == pytest.approx((6 / 11 + 0.75) / 2)
+
+
+def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> None:
+    """Ten sources, each off by its own amount: what the others show is too narrow by itself."""
+    found = [
+        residual
+        for index in range(10)
+        for residual in runs(
+            f"s{index}", NEAR, *((index - 4.5) / 10 + step / 100 for step in range(-4, 5))
+        )
+    ]
+    fitted = fit(found, "time")
+    assert held_out(fitted, found).weighed == pytest.approx(0.8, abs=0.02)
+    assert fitted.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+def test_a_refit_writes_what_the_loader_reads() -> None:
+    rows = [
+        predicted(10.0, source=source, step_time_s=f"{10 + index / 10:.1f}", peak_mem_gib="9")
+        for source in ("one", 'two "quoted"'[:3])
+        for index in range(4)
+    ]
+    fitted = fit_all(rows)
+    tables = parse_tables(tomllib.loads(render(fitted)))
+    assert set(tables) == {"time", "memory"}
+    for own, _ in fitted:
+        assert tables[own.figure].entries == own.entries
+        assert tables[own.figure].inflation == pytest.approx(own.inflation)
+
+
+def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:
+    rows = [
+        predicted(1.0, peak_mem_gib="7"),
+        predicted(1.0, peak_mem_gib="20", recompute=""),
+        predicted(1.0, peak_mem_gib="20"),
+        predicted(1.0, source="megatron-ci-golden"),
+    ]
+    assert len(residuals(rows, "memory")) == 1
+    assert len(residuals(rows, "time")) == 3
+
+
+def test_the_shipped_tables_answer_for_any_family() -> None:
+    for figure, own in shipped_tables().items():
+        assert figure == own.figure
+        for family in (*own.families(), Family("new", "new", "one domain", "moe"), Family()):
+            spread = own.spread(family)
+            assert spread.low < spread.middle < spread.high
