@@ -74,6 +74,14 @@ def published_errors() -> str:
     return f"```console\n$ planner validate\n{planner_output('validate', '--quiet')}```\n"
 
 
+def memory_accuracy() -> str:
+    """Errors of the memory model by source, from the figures that ship."""
+    sys.path.insert(0, str(ROOT))
+    from planner.calibrate.accuracy_tables import load, markdown  # noqa: PLC0415
+
+    return markdown(load())
+
+
 def _family_row(own: dict[str, object]) -> str:
     names = [str(own.get(key) or "any") for key in ("framework", "architecture", "nodes", "model")]
     figures = [
@@ -98,6 +106,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "main-job": main_job,
     "published": published_errors,
     "errors": errors_by_family,
+    "memory": memory_accuracy,
 }
 
 

@@ -10,8 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 FILE = "memory_accuracy.toml"
-# Errors smaller than this are printed as being so.
-_SMALLEST_SHOWN = 5e-5
+# Errors smaller than this are printed as being so, and their rows are not named.
+_SMALLEST_SHOWN = 1e-4
+# Names of rows are cut here.
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,9 @@ def _errors_lines(errors: Errors) -> list[str]:
 
 
 def _toml_value(value: object) -> str:
-    return f"{value:.7f}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return repr(float(f"{value:.4g}"))
+    return json.dumps(value, ensure_ascii=False)
 
 
 def from_toml(text: str) -> Accuracy:
@@ -129,7 +133,7 @@ def markdown(accuracy: Accuracy) -> str:
     if accuracy.counted:
         tables.append(counted_table(accuracy.counted))
     tables.append(measured_table(accuracy.measured or accuracy.shipped))
-    made = f"Made on {accuracy.date} by `{accuracy.command}`.\n"
+    made = f"Figures of {accuracy.date}, by `{accuracy.command}`.\n"
     return "\n".join((*tables, made))
 
 
@@ -141,8 +145,9 @@ def counted_table(counted: Iterable[Counted]) -> str:
 
 
 def measured_table(measured: Iterable[Measured]) -> str:
-    """Errors against measured peaks, and the fit; sources with nothing to tell are pooled."""
-    sources = list(measured)
+    """Errors against measured peaks, and the fit; those with peaks first, those with nothing to
+    tell pooled."""
+    sources = sorted(measured, key=lambda own: not own.errors.figures)
     silent = [own for own in sources if own.is_silent]
     lines = [
         "| measured | ran: called too large | ran out: called fitting | peaks | median | 95 % "
@@ -152,7 +157,7 @@ def measured_table(measured: Iterable[Measured]) -> str:
     lines += [_measured_line(own) for own in sources if not own.is_silent]
     if silent:
         ran = sum(own.ran for own in silent)
-        lines.append(f"| {len(silent)} other sources | {ran:,}: 0 | - | - | | | | |")
+        lines.append(f"| {len(silent)} other sources | 0 of {ran:,} | - | - |  |  |  |  |")
     return "\n".join(lines) + "\n"
 
 
@@ -163,14 +168,19 @@ def _measured_line(own: Measured) -> str:
 
 
 def _of(rows: int, wrong: int) -> str:
-    return f"{rows:,}: {wrong}" if rows else "-"
+    return f"{wrong} of {rows:,}" if rows else "-"
 
 
 def _cells(errors: Errors) -> list[str]:
     if not errors.worst:
         return [f"{errors.figures:,}", "0", "0", "0", ""]
     sizes = [_percent(errors.median), _percent(errors.p95), _percent(errors.worst, signed=True)]
-    return [f"{errors.figures:,}", *sizes, errors.worst_row]
+    name = errors.worst_row if abs(errors.worst) >= _SMALLEST_SHOWN else ""
+    return [f"{errors.figures:,}", *sizes, _cut(name)]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def _percent(share: float, *, signed: bool = False) -> str:

@@ -38,14 +38,14 @@ from planner.measured.rows import MeasuredRow, read_rows
 SMALLEST_PEAK_GIB = 8.0
 # What is counted in each file; a step's peak and its phases are two subjects.
 _SUBJECTS = {
-    "params.csv": "parameters of a model and its parts, transformers",
-    "activations.csv": "kept for backward, a layer and outside, transformers and nanoGPT",
-    TENSORS: "kept for backward, tensor by tensor",
-    "megatron_params.csv": "parameters of a rank, Megatron-Core",
-    "megatron_activations.csv": "kept for backward on a rank, Megatron-Core",
-    "step_memory.csv": "peak of a step, one device",
-    "step_memory_fsdp.csv": "peak of a step, FSDP2",
-    "ddp_memory.csv": "gradients and buckets, DDP",
+    "params.csv": "parameters of a model",
+    "activations.csv": "kept for backward: layer, outside",
+    TENSORS: "kept for backward: each tensor",
+    "megatron_params.csv": "Megatron-Core: parameters of a rank",
+    "megatron_activations.csv": "Megatron-Core: kept for backward",
+    "step_memory.csv": "one device: peak of a step",
+    "step_memory_fsdp.csv": "FSDP2: peak of a step",
+    "ddp_memory.csv": "DDP: gradients and buckets",
 }
 _PHASES = frozenset({"forward_peak", "forward_end", "backward_peak", "optimizer_peak"})
 ALL = f"all of {SMALLEST_PEAK_GIB:.0f} GiB and more"
@@ -69,7 +69,7 @@ def counted_accuracy(folder: Path) -> tuple[Counted, ...]:
     for name, rows in read_counts(folder).items():
         for compared in _compared(name, rows):
             if compared.counted or compared.predicted:
-                where = f"{compared.row}: {compared.quantity}"
+                where = f"{compared.quantity}, {compared.row}"
                 subjects[_subject(name, compared.quantity)].append((compared.error, where))
     return tuple(Counted(subject, summarise(found)) for subject, found in subjects.items())
 
@@ -88,7 +88,7 @@ def _subject(name: str, quantity: str) -> str:
     if quantity in _PHASES:
         return subject.replace("peak of a step", "phases of a step")
     if quantity in _STATES:
-        return subject.replace("peak of a step", "weights, gradients, optimizer state")
+        return subject.replace("peak of a step", "what persists")
     return subject
 
 
@@ -101,7 +101,7 @@ def measured_accuracy(rows: Iterable[MeasuredRow]) -> tuple[Measured, ...]:
         if prediction.error is None:
             groups[_source(prediction.row)].append(prediction)
             pool += [] if _is_small(prediction.row) else [prediction]
-    return (*(_accuracy(name, groups[name]) for name in sorted(groups)), _accuracy(ALL, pool))
+    return (_accuracy(ALL, pool), *(_accuracy(name, groups[name]) for name in sorted(groups)))
 
 
 def _tells_memory(row: MeasuredRow) -> bool:

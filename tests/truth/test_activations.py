@@ -38,7 +38,10 @@ def test_saved_tensors(run: Row, tensors: list[Tensor]) -> None:
 def test_terms_are_the_rows_of_the_op_table_where_storage_allows() -> None:
     """Only fused queries, keys and values share a storage, and only fused gate and up a cast."""
     joint = {
-        figure.quantity for run in RUNS for figure in compare_tensors(*run) if "+" in figure.quantity
+        figure.quantity
+        for run in RUNS
+        for figure in compare_tensors(*run)
+        if "+" in figure.quantity
     }
     assert joint == {
         "attention/q + attention/k + attention/v",

@@ -77,19 +77,6 @@ def test_ddp_in_the_timeline(view: bool, copies: int) -> None:
     assert held == [gradients, copies * gradients, copies * gradients]
 
 
-def test_ddp_gradient_beside_its_view() -> None:
-    """A gradient is made before it is copied to the bucket: the backward of a layer holds one
-    weight's gradient more, which the counts show as the largest parameter's share."""
-    context = OpContext(reference_model("llama-7b"), load_framework("hf-transformers"), 2048)
-    shape = RankShape(shards=8, mbs=1)
-    settings = StepSettings(ddp=DataParallelBuckets(view=True))
-    backward = memory_timeline(context, shape, settings).phase("backward")
-    assert backward.terms["gradient buckets"] == 2 * 6738415616
-    assert backward.terms["gradients"] == 0
-    largest_weight = 2 * 4096 * 11008
-    assert backward.terms["working"] > largest_weight
-
-
 def test_first_step_has_no_optimizer_state_until_its_end() -> None:
     context = OpContext(reference_model("gpt2"), load_framework("hf-transformers"), 1024)
     timeline = memory_timeline(context, RankShape(mbs=8))
