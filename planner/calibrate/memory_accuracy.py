@@ -48,7 +48,7 @@ _SUBJECTS = {
     "ddp_memory.csv": "DDP: gradients and buckets",
 }
 _PHASES = frozenset({"forward_peak", "forward_end", "backward_peak", "optimizer_peak"})
-ALL = f"all of {SMALLEST_PEAK_GIB:.0f} GiB and more"
+ALL = f"all (peaks of {SMALLEST_PEAK_GIB:.0f} GiB and more)"
 _STATES = frozenset({"param", "grad", "shard_param", "shard_grad", "optimizer_state"})
 
 

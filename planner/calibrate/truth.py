@@ -262,9 +262,8 @@ def _unpadded(profile: FrameworkProfile) -> FrameworkProfile:
 
 def compare_megatron_parameters(row: Row) -> Iterator[Compared]:
     """Parameters of one rank under TP, PP and EP: all, those of the ends, those of experts."""
-    profile = load_framework("megatron-core")
-    padded = row.get("padded") == "1"
-    for quantity, predicted in megatron_rank(row, profile if padded else _unpadded(profile)):
+    profile = _unpadded(load_framework("megatron-core"))
+    for quantity, predicted in megatron_rank(row, profile):
         yield Compared(label(row), quantity, int(row[quantity]), predicted)
 
 
