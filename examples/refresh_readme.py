@@ -91,6 +91,14 @@ def accuracy() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def memory_accuracy() -> str:
+    """Errors of the memory model by source, from the figures that ship."""
+    sys.path.insert(0, str(ROOT))
+    from planner.calibrate.accuracy_tables import load, markdown  # noqa: PLC0415
+
+    return markdown(load())
+
+
 def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Sources, then all rows, then all rows in two parts."""
     return [*content["source"], content, content["stated"], content["unstated"]]
@@ -153,6 +161,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "main-job": main_job,
     "errors": errors_by_family,
     "accuracy": accuracy,
+    "memory": memory_accuracy,
 }
 
 

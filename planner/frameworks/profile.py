@@ -174,10 +174,15 @@ class DataParallelBuckets(_Frozen):
     view: bool = False
     set_to_none: bool = True
 
-    def copies(self, *, in_step: bool) -> float:
-        """Copies that live in a step's backward and optimizer, or between steps."""
-        kept = 0.0 if self.view or (self.set_to_none and not in_step) else 1.0
-        return 1.0 + kept
+    def copies(self, *, in_step: bool, rebuilding: bool = False) -> float:
+        """Copies that live in a step's backward and optimizer, or between steps.
+
+        `rebuilding`: the second step, in which DDP makes its buckets anew; gradients that were
+        zeroed in place are views of the old ones and keep them alive until then.
+        """
+        if self.view:
+            return 2.0 if rebuilding and in_step and not self.set_to_none else 1.0
+        return 1.0 if self.set_to_none and not in_step else 2.0
 
 
 class Overlap(_Frozen):

@@ -1,0 +1,112 @@
+"""The published figures of how exact the memory model is: true where they can be made again."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from planner.calibrate.accuracy_tables import (
+    Accuracy,
+    Counted,
+    Errors,
+    Measured,
+    from_toml,
+    load,
+    markdown,
+    to_toml,
+)
+from planner.calibrate.memory_accuracy import (
+    counted_accuracy,
+    main,
+    measured_accuracy,
+    shipped_runs,
+    summarise,
+)
+from planner.errors import UsageError
+from tests.truth.counts import FOLDER
+
+AGAIN = (
+    "if the model changed on purpose: python -m planner.calibrate.memory_accuracy --toml "
+    "tests/truth/data RUNS > planner/literature/memory_accuracy.toml, and "
+    "python examples/refresh_readme.py"
+)
+
+
+def assert_same(shipped: Errors, again: Errors, subject: str) -> None:
+    assert shipped.figures == again.figures, f"{subject}: {AGAIN}"
+    for name in ("median", "p95", "worst"):
+        before, now = getattr(shipped, name), getattr(again, name)
+        assert math.isclose(before, now, rel_tol=1e-3, abs_tol=1e-9), f"{subject} {name}: {AGAIN}"
+
+
+def test_counted_figures_are_those_of_the_model() -> None:
+    shipped = {own.subject: own.errors for own in load().counted}
+    again = {own.subject: own.errors for own in counted_accuracy(FOLDER)}
+    assert shipped.keys() == again.keys(), AGAIN
+    for subject, errors in again.items():
+        assert_same(shipped[subject], errors, subject)
+
+
+def test_figures_of_the_shipped_runs_are_those_of_the_model() -> None:
+    shipped = {own.source: own for own in load().shipped}
+    again = {own.source: own for own in measured_accuracy(shipped_runs())}
+    assert shipped.keys() == again.keys(), AGAIN
+    for source, own in again.items():
+        assert_same(shipped[source].errors, own.errors, source)
+        for name in ("ran", "called_too_large", "ran_out", "called_fitting"):
+            assert getattr(shipped[source], name) == getattr(own, name), f"{source}: {AGAIN}"
+
+
+def test_what_was_counted_is_met() -> None:
+    """The project's targets on counts: parameters equal, saved bytes within 1 %, peaks 3 %."""
+    errors = {own.subject: own.errors for own in load().counted}
+    for subject, own in errors.items():
+        limit = 0.0 if "parameters" in subject else 0.01 if "kept" in subject else 0.03
+        if "phases" not in subject:
+            assert abs(own.worst) <= limit, subject
+        assert own.p95 <= max(limit, 1e-2)
+
+
+def test_summary_of_known_errors() -> None:
+    errors = summarise([(-0.01 * size, str(size)) for size in range(1, 41)])
+    assert (errors.figures, errors.worst, errors.worst_row) == (40, -0.4, "40")
+    assert errors.median == pytest.approx(0.205)
+    assert errors.p95 == pytest.approx(0.38)
+    assert summarise([]) == Errors()
+
+
+def test_file_holds_the_figures() -> None:
+    errors = Errors(3, 0.0, 1.25e-8, -0.125, 'a "quoted" row, s2048')
+    own = Accuracy(
+        "2026-01-02",
+        "command",
+        (Counted("subject", errors),),
+        (),
+        (Measured("source", errors, 4, 1, 2, 0), Measured("fit only", Errors(), 9, 0, 0, 0)),
+    )
+    assert from_toml(to_toml(own)) == own
+
+
+def test_tables_name_the_worst_row_and_count_the_fit() -> None:
+    errors = Errors(3, 0.001, 0.02, -0.125, "model x")
+    quiet = Measured("quiet", Errors(), 9, 0, 0, 0)
+    own = Accuracy("d", "c", (), (quiet, Measured("loud", errors, 14, 1, 2, 2), quiet), ())
+    text = markdown(own)
+    assert "| loud | 1 of 14 | 2 of 2 | 3 | 0.10 % | 2.0 % | -12.5 % | model x |" in text
+    assert "| 2 other sources | 0 of 18 | - | - |" in text
+    assert "quiet" not in text
+
+
+def test_command_prints_tables_and_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(FOLDER)])
+    tables = capsys.readouterr().out
+    assert "| FSDP2: peak of a step | 23 |" in tables
+    main(["--toml", str(FOLDER)])
+    assert len(from_toml(capsys.readouterr().out).counted) == len(load().counted)
+
+
+def test_folder_without_counts_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds none of params\.csv"):
+        counted_accuracy(tmp_path)
