@@ -89,7 +89,7 @@ _VARIANTS = (
         _says(r"grad-reduce-in-bf16=true"),
         {"state": {"gradient_bytes": 2.0}},
     ),
-    Variant("eager blocks", ("torchtitan",), _says(r"\beager\b"), _EAGER_BLOCKS),
+    Variant("eager blocks", ("torchtitan", "torchtitan-2024"), _says(r"\beager\b"), _EAGER_BLOCKS),
     Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
     Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
@@ -98,6 +98,13 @@ _VARIANTS = (
         ("torchtune",),
         _OPTIMIZER_IN_BACKWARD,
         {"state": {"gradient_bytes": 0.0, "weight_gradient_bytes": 2.0}},
+    ),
+    # bitsandbytes' paged states live in managed memory, outside torch's allocator.
+    Variant(
+        "paged optimizer",
+        ("torchtune",),
+        _says(r"\bpaged_?adamw"),
+        {"state": {"optimizer_state_element_bytes": 0.0}},
     ),
 )
 
@@ -164,4 +171,4 @@ def states_dropout(row: MeasuredRow) -> bool | None:
 
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
-    return "adamw-8bit" if re.search(r"8-?bit adamw|adamw8bit", _described(row)) else "adamw"
+    return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", _described(row)) else "adamw"
