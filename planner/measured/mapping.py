@@ -184,9 +184,7 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     for pattern, stage in _ZERO:
         if text and re.search(pattern, text):
             return stage
-    return (
-        profile.parallelism.zero_stages[0] if not text and profile.name not in _UNSHARDED else 0
-    )
+    return profile.parallelism.zero_stages[0] if not text and profile.name not in _UNSHARDED else 0
 
 
 def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:

@@ -89,7 +89,12 @@ _VARIANTS = (
         _says(r"grad-reduce-in-bf16=true"),
         {"state": {"gradient_bytes": 2.0}},
     ),
-    Variant("eager blocks", ("torchtitan", "torchtitan-2024"), _says(r"\beager\b"), _EAGER_BLOCKS),
+    Variant(
+        "eager blocks",
+        ("torchtitan", "torchtitan-2024"),
+        _says(r"\beager\b"),
+        {"saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True}},
+    ),
     Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
     Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
