@@ -116,6 +116,9 @@ class SavedTensors(_Frozen):
     mask_buffer_bytes: Bytes = 0
     checkpoint_mask_bytes: Bytes = 0
     dropout: bool = False
+    # The per-op policy keeps the down projection's output, which nothing in backward reads: eager
+    # torch does as it is told, a compiled block drops it.
+    policy_keeps_unread: bool = True
     # MoE: the combine step keeps expert outputs to differentiate the gate weights.
     moe_keeps_expert_output: bool = True
     # Router: scores per expert, indices and weights per routed copy, sums per token.

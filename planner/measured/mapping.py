@@ -30,6 +30,7 @@ _PROFILES = (
     (r"megatron-deepspeed", "megatron-deepspeed"),
     (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
+    (r"torchtitan fsdp2", "torchtitan-2024"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
     (r"composer|llm-foundry", "llm-foundry"),
     (r"torchtune", "torchtune"),
@@ -227,7 +228,7 @@ def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMod
     modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
-    if "op" in text or "sac" in text or profile.name == "torchtitan":
+    if "op" in text or "sac" in text or profile.name.startswith("torchtitan"):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
 

@@ -91,14 +91,17 @@ _VARIANTS = (
     ),
     Variant(
         "eager blocks",
-        ("torchtitan",),
+        ("torchtitan", "torchtitan-2024"),
         _says(r"\beager\b"),
-        _EAGER_BLOCKS | {"kernels": {"memory_traffic": 4.0}},
+        {
+            "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
+            "kernels": {"memory_traffic": 4.0},
+        },
     ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
         "asynchronous tensor parallelism",
-        ("torchtitan",),
+        ("torchtitan", "torchtitan-2024"),
         _says(r"\basync_?tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
@@ -110,6 +113,13 @@ _VARIANTS = (
         ("torchtune",),
         _OPTIMIZER_IN_BACKWARD,
         {"state": {"gradient_bytes": 0.0, "weight_gradient_bytes": 2.0}},
+    ),
+    # bitsandbytes' paged states live in managed memory, outside torch's allocator.
+    Variant(
+        "paged optimizer",
+        ("torchtune",),
+        _says(r"\bpaged_?adamw"),
+        {"state": {"optimizer_state_element_bytes": 0.0}},
     ),
 )
 
@@ -176,4 +186,4 @@ def states_dropout(row: MeasuredRow) -> bool | None:
 
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
-    return "adamw-8bit" if re.search(r"8-?bit adamw|adamw8bit", _described(row)) else "adamw"
+    return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", _described(row)) else "adamw"

@@ -101,19 +101,21 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
         parameters=((width * hidden, ParamShard.TP), (bias * hidden, ParamShard.NONE)),
         saved=(
             *_down_input(context, f"{name}/down", width, Shard.TP, owner, 1.0),
-            Saved(
-                f"{name}/down_output",
-                2 * hidden,
-                Shard.SEQUENCE,
-                Module.NOTHING,
-                only_with=Module.SELECTIVE_OP,
-            ),
+            *_down_output(context, f"{name}/down_output"),
         ),
         collectives=tp_exit(f"{name}/down", hidden, Module.FULL | owner),
         rerun_with=Module.FULL | owner,
     )
     activation = _activation(context, name, width, Shard.TP, 1.0, owner)
     return (*ups, activation, down)
+
+
+def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
+    """The block's output, kept by the per-op policy because a product made it."""
+    if not context.saved.policy_keeps_unread:
+        return ()
+    size = 2.0 * context.model.hidden
+    return (Saved(name, size, Shard.SEQUENCE, Module.NOTHING, only_with=Module.SELECTIVE_OP),)
 
 
 def _down_input(

@@ -1,0 +1,159 @@
+"""What rows say of their software, and allocated or reserved peaks that it explains.
+
+The peaks are those on which the profiles were fitted: they guard a fit, and say nothing of how
+well other runs are predicted.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.frameworks import load_framework
+from planner.measured.mapping import map_row
+from planner.measured.model import UnpredictableRowError
+from planner.measured.predict import predict_rows
+from planner.measured.report import memory_error
+from planner.measured.rows import MeasuredRow
+from tests.measured.rows_for_tests import row
+
+# nanotron logs of 2024-07: Llama 1B on H100, allocated on rank 0.
+NANOTRON = {
+    "model": "Llama-1B", "layers": "24", "hidden": "2048", "ffn": "4096", "heads": "32",
+    "kv_heads": "32", "vocab": "50257", "act": "swiglu", "seq": "4096", "gpu": "H100-80GB",
+    "vpp": "1", "zero": "zero1", "seq_parallel": "y", "gbs": "1024", "precision": "bf16",
+    "recompute": "none", "flash": "y", "framework": "nanotron (2024-07)", "step_time_s": "",
+    "mem_kind": "allocated", "mem_scope": "max_over_ranks",
+}  # fmt: skip
+NANOTRON_PEAKS = [
+    ({"num_gpus": "8", "tp": "8", "pp": "1", "mbs": "32"}, "58.69"),
+    ({"num_gpus": "8", "tp": "2", "pp": "1", "mbs": "8"}, "42.63"),
+    ({"num_gpus": "8", "tp": "1", "pp": "4", "mbs": "4", "layers_per_stage": "7x2/6/4"}, "38.14"),
+    ({"num_gpus": "16", "tp": "4", "pp": "4", "mbs": "4", "layers_per_stage": "7x2/6/4"}, "12.80"),
+    ({"num_gpus": "64", "tp": "4", "pp": "1", "mbs": "8"}, "23.84"),
+]
+
+# Megatron-Core's own tests: GPT with 12 layers, allocated on the last rank.
+MEGATRON = {
+    "model": "gpt/gpt3_mcore", "layers": "12", "hidden": "512", "ffn": "2048", "heads": "8",
+    "kv_heads": "8", "vocab": "50257", "seq": "1024", "gpu": "A100-80GB", "num_gpus": "8",
+    "vpp": "1", "zero": "none", "seq_parallel": "n", "mbs": "4", "gbs": "32", "precision": "bf16",
+    "recompute": "none", "framework": "Megatron-Core CI (dev)", "step_time_s": "",
+    "mem_kind": "allocated", "mem_scope": "last_stage",
+}  # fmt: skip
+DROPOUT = "deterministic-mode=True; dropout attn=0.1 hidden=0.1; untied_emb=n"
+MEGATRON_PEAKS = [
+    ({"tp": "1", "pp": "4", "flash": "n", "notes": DROPOUT}, "2.50"),
+    ({"tp": "1", "pp": "2", "flash": "y", "notes": DROPOUT}, "2.42"),
+    ({"tp": "2", "pp": "2", "flash": "y", "notes": DROPOUT}, "1.33"),
+    ({"tp": "2", "pp": "2", "flash": "y", "notes": f"cross-entropy-loss-fusion=True; {DROPOUT}"},
+     "1.71"),
+]  # fmt: skip
+
+# torchtitan, Llama 3.1 8B on 128 H100 (96 GB): reserved.
+TORCHTITAN = {
+    "model": "Llama3.1-8B", "layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32",
+    "kv_heads": "8", "vocab": "128256", "act": "swiglu", "seq": "8192",
+    "gpu": "H100-96GB-HBM2e-500W", "num_gpus": "128", "tp": "1", "pp": "1", "vpp": "1",
+    "zero": "fsdp-zero3", "seq_parallel": "n", "mbs": "2", "gbs": "256", "precision": "bf16",
+    "recompute": "selective", "flash": "y", "framework": "torchtitan FSDP2", "step_time_s": "",
+    "mem_kind": "reserved", "mem_scope": "max_over_ranks",
+}  # fmt: skip
+TORCHTITAN_PEAKS = [({"variant": "eager"}, "67"), ({"variant": "compile"}, "62")]
+
+PEAKS = [
+    *((NANOTRON, cells, peak) for cells, peak in NANOTRON_PEAKS),
+    *((MEGATRON, cells, peak) for cells, peak in MEGATRON_PEAKS),
+    *((TORCHTITAN, cells, peak) for cells, peak in TORCHTITAN_PEAKS),
+]
+
+
+@pytest.mark.parametrize(("family", "cells", "peak"), PEAKS)
+def test_peak_of_a_measured_row(family: dict[str, str], cells: dict[str, str], peak: str) -> None:
+    (prediction,) = predict_rows([row(**(family | cells), peak_mem_gib=peak)])
+    assert prediction.error is None
+    assert memory_error(prediction) == pytest.approx(0.0, abs=0.04)
+
+
+def _torchtune(step: str, **cells: str) -> MeasuredRow:
+    return row(framework="torchtune", notes=f"cumulative flags table: {step}; packed", **cells)
+
+
+def test_torchtune_rows_have_the_options_of_the_rows_above_them() -> None:
+    def saved(step: str) -> tuple[float, float]:
+        rules = map_row(_torchtune(step)).job.framework.saved
+        return rules.gated_activation_tensors, rules.logits_peak_bytes
+
+    chunked = load_framework("torchtune").saved.logits_peak_bytes
+    assert saved("+packed") == (3.0, 12.0)
+    assert saved("+compile") == (2.0, 12.0)
+    assert saved("+chunkedCE") == (2.0, chunked)
+
+
+def test_gradients_vanish_where_the_optimizer_steps_in_backward() -> None:
+    assert map_row(_torchtune("+AC")).job.framework.state.gradient_bytes == 2.0
+    assert map_row(_torchtune("+opt_in_bwd")).job.framework.state.gradient_bytes == 0.0
+
+
+def test_the_optimizer_is_read_from_the_notes() -> None:
+    assert map_row(_torchtune("+8bit AdamW")).job.optimizer.name == "adamw-8bit"
+    paged = map_row(row(framework="torchtune", notes="recipe: PagedAdamW8bit"))
+    assert paged.job.optimizer.name == "adamw"
+    assert paged.job.framework.state.optimizer_state_element_bytes == 0.0
+
+
+@pytest.mark.parametrize(
+    "notes",
+    ["cpu_offloading_num_layers=40", "full finetune w/ CPU offload", "unpacked dataset"],
+)
+def test_memory_beyond_the_model_is_not_predicted(notes: str) -> None:
+    (prediction,) = predict_rows([row(notes=notes, peak_mem_gib="10")])
+    assert prediction.step_time_s is not None
+    assert prediction.memory_bytes() is None
+    assert memory_error(prediction) is None
+
+
+def test_dropout_as_the_row_states_it() -> None:
+    assert not map_row(row(notes="dropout attn=0.0 hidden=0.0")).job.dropout
+    assert map_row(row(notes="dropout attn=0.1 hidden=0.1")).job.dropout
+
+
+def test_options_of_megatron_in_the_notes() -> None:
+    notes = (
+        "multi-latent-attention=True; q-lora-rank=1536; mtp-num-layers=1; untied_emb=y; "
+        "qk-layernorm=True"
+    )
+    model = map_row(row(notes=notes)).job.model
+    assert model.mla is not None
+    assert (model.mla.q_lora_rank, model.mtp_layers, model.qk_norm) == (1536, 1, "head")
+    assert not model.tied_embeddings
+
+
+def test_ends_of_an_uneven_pipeline() -> None:
+    notes = "decoder-first-pipeline-num-layers=20; decoder-last-pipeline-num-layers=28"
+    assert map_row(row(notes=notes, pp="4", vpp="1")).block_layers == (20, 24, 24, 28)
+    counted = (
+        "account-for-embedding-in-pipeline-split=True; account-for-loss-in-pipeline-split=True"
+    )
+    mapped = map_row(row(notes=counted, layers="6", pp="4", vpp="2"))
+    assert mapped.block_layers == (0, 1, 1, 1, 1, 1, 1, 0)
+
+
+def test_hybrids_are_refused_by_name() -> None:
+    with pytest.raises(UnpredictableRowError, match="Mamba"):
+        map_row(row(model="nemotron/nemotron3_5_lightning"))
+    with pytest.raises(UnpredictableRowError, match="Mamba"):
+        map_row(row(notes="hybrid-layer-pattern=M-M*"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "profile"),
+    [
+        ("Megatron-DeepSpeed", "megatron-deepspeed"),
+        ("Megatron-Bridge (NeMo 26.02 container)", "megatron-bridge"),
+        ("Composer/llm-foundry FSDP", "llm-foundry"),
+        ("torchtitan FSDP2", "torchtitan-2024"),
+        ("torchtitan+torchao, torch.compile", "torchtitan"),
+    ],
+)
+def test_profile_of_a_framework_name(framework: str, profile: str) -> None:
+    assert map_row(row(framework=framework)).job.framework.name == profile
