@@ -177,6 +177,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
         tied_embeddings=float(model.tied_embeddings),
         sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
         eager_attention=_score_traffic(job),
+        top_k=float(model.moe.top_k if model.moe else 0),
         world=float(job.cluster.num_gpus),
         causal=1.0,
     )
@@ -229,6 +230,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         contention=overlap.contention,
         issue_s=kernels.issue_s,
         memory_traffic=kernels.memory_traffic,
+        dispatch_deduplicates=float(kernels.dispatch_deduplicates),
         cast_traffic_bytes=kernels.cast_traffic_bytes,
         pipeline_exchange_s=kernels.pipeline_exchange_s,
         outer_tensor_step_s=kernels.outer_tensor_step_s,

@@ -85,6 +85,20 @@ def collective_bytes(row: Array, key: Key, job: JobInputs) -> float:
 
 
 @jit
+def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Bytes of an expert exchange over those of all routed copies.
+
+    Of k experts drawn evenly over n ranks, n (1 - (1 - 1/n)^k) ranks hold some: a token that
+    crosses once a rank is sent that often instead of k times. Source: DeepSeek-V3,
+    arXiv 2412.19437, section 3.2.2 (which sends once a node, then fans out over NVLink).
+    """
+    if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0:
+        return 1.0
+    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** job.top_k)
+    return float(min(1.0, ranks / job.top_k))
+
+
+@jit
 def communication_terms(
     piece: int,
     key: Key,
@@ -106,9 +120,10 @@ def communication_terms(
         if row[f.COMM_SP_ONLY] > 0 and key.sequence_parallel == 0:
             continue
         code = int(row[f.COMM_GROUP])
-        seconds = collective_seconds(
-            int(row[f.COMM_KIND]), code, collective_bytes(row, key, job), key, job, links
-        )
+        size_bytes = collective_bytes(row, key, job)
+        if code == f.GROUP_EP:
+            size_bytes *= exchanged_share(key, job, framework)
+        seconds = collective_seconds(int(row[f.COMM_KIND]), code, size_bytes, key, job, links)
         if seconds == 0.0:
             continue
         if code == f.GROUP_TP and key.tp > links.scale_up_domain:

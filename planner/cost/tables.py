@@ -39,6 +39,8 @@ class JobInputs(NamedTuple):
     sequence_parallel: float
     # Traffic of unfused attention's softmax over a fused one's; 0 with fused attention.
     eager_attention: float
+    # Experts that a token is routed to; 0 without experts.
+    top_k: float
     # Ranks that train together: groups are placed on that many GPUs.
     world: float
     # 1 when attention masks the future: half of the square is computed.
@@ -75,6 +77,8 @@ class FrameworkInputs(NamedTuple):
     contention: float
     issue_s: float
     memory_traffic: float
+    # 1 where a token crosses once to each rank that holds some of its experts.
+    dispatch_deduplicates: float
     # HBM bytes of casting one element of an operand to low precision.
     cast_traffic_bytes: float
     # Least seconds of each of the tp exchanges around a TP product in a pipeline between nodes.

@@ -211,6 +211,12 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
+    # Passes over the routed copies around the dispatch: permute before the exchange and sort by
+    # expert after it, or one where the exchange itself writes them in order.
+    dispatch_passes: Annotated[float, Field(ge=0.0)] = 2.0
+    # A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
+    # for each of its experts.
+    dispatch_deduplicates: bool = False
     # HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     # written row-wise and column-wise.
     cast_traffic_bytes: Bytes = 4.0

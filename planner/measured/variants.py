@@ -62,7 +62,18 @@ _NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
 _NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
 _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
+# Dispatchers that send a token once a rank and write it where its expert reads it.
+_FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
+
 _VARIANTS = (
+    Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    # The exchange of one micro-batch runs beside the compute of another.
+    Variant(
+        "exchange overlapped",
+        (),
+        _says(r"\bmoe_a2a_overlap\b"),
+        {"overlap": {"expert": 0.9}},
+    ),
     Variant(
         "fused norms",
         ("torch-3d",),

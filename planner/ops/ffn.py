@@ -238,14 +238,15 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     hidden = float(context.model.hidden)
     copies = moe.top_k * context.expert_imbalance
     element = context.saved.activation_bytes
+    passes = context.profile.kernels.dispatch_passes
     return (
         Op(
             name="moe/dispatch",
             kind=OpKind.MEMORY,
             tokens=Shard.SEQUENCE,
-            # Permute before the exchange and sort by expert after it.
-            forward_bytes=4 * element * hidden * copies,
-            backward_bytes=4 * element * hidden * copies,
+            # Each a read and a write of the routed copies.
+            forward_bytes=2 * passes * element * hidden * copies,
+            backward_bytes=2 * passes * element * hidden * copies,
             forward_kernels=4,
             backward_kernels=4,
             saved=(
