@@ -180,7 +180,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_bytes=state.weight_bytes,
         gradient_bytes=state.gradient_bytes,
         master_bytes=state.master_bytes,
-        optimizer_bytes=_moment_bytes(job),
+        optimizer_bytes=moment_bytes(job),
         zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
         extra_gradient_bytes=state.extra_gradient_bytes,
         gathered_layers=state.gathered_layers,

@@ -19,10 +19,10 @@ from planner.errors import UsageError
 from planner.job import Job
 from planner.ops import flop_per_token
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.recomputation import recomputation
 from planner.request import Request
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
-from planner.search.terms import recomputation
 from planner.uncertainty import fit_probability, peak_interval, step_time_interval
 
 Status = Literal["optimal", "feasible", "evaluated"]

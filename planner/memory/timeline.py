@@ -68,6 +68,7 @@ class StepSettings:
     """
 
     layers: Sequence[int] | None = None
+    recomputed: Sequence[bool] | None = None
     embedding: bool = True
     head: bool = True
     in_flight: float = 1.0

@@ -12,14 +12,14 @@ from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout import LayoutContext
 from constraints.memory import MemoryNumbers
 from planner.cost import fields as f
 from planner.cost import linear
 from planner.cost.tables import Array, FrameworkInputs
 from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
-from planner.modules import Module
+from planner.recomputation import recomputation
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -48,24 +48,6 @@ class ShapeTerms:
     gather_bytes: Array
     scalars: Array
     framework: FrameworkInputs
-
-
-def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputation:
-    """How many layers may recompute in a mode.
-
-    Only `full` recomputation can be limited to some layers, where the framework can say so;
-    module lists hold for every layer.
-    """
-    if mode.mask == Module.NOTHING:
-        return "none"
-    if Module.FULL not in mode.mask:
-        return "all"
-    choices: dict[str, Recomputation] = {
-        "same-on-every-stage": "shared",
-        "any": "free",
-        "all-or-none": "all",
-    }
-    return choices[framework.parallelism.recompute_layers]
 
 
 def shape_terms(cost_model: CostModel, costed: CostedShapes, row: int) -> ShapeTerms:

@@ -1,0 +1,166 @@
+"""Memory of every pipeline stage of a configuration over a step, and what lies outside tensors.
+
+The bridge between a configuration (job, degrees, layout) and the timeline of one rank: which
+layers a stage holds, what it keeps in flight, what its communicators and allocator take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from constraints.layout import LayoutContext, block_recomputed
+from constraints.rule import Layout
+from planner.cost_tables import moment_bytes, op_context
+from planner.frameworks import RecomputeMode
+from planner.job import Job
+from planner.memory.rank import RankShape
+from planner.memory.timeline import PhaseMemory, StepSettings, memory_timeline
+from planner.plan import Degrees
+from planner.recomputation import recomputation
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccount:
+    """Bytes on one GPU of a pipeline stage.
+
+    `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
+    (the piece at whose moment the phase is heaviest). `outside`: bytes outside live tensors by
+    name: allocator rounding and fragmentation, library workspaces, CUDA context, one entry a
+    communicator. `reserved_names`: those of them that torch's allocator reports as reserved.
+    """
+
+    stage: int
+    layers: int
+    in_flight: float
+    first_step: tuple[PhaseMemory, ...]
+    later_steps: tuple[PhaseMemory, ...]
+    outside: Mapping[str, float]
+    reserved_names: frozenset[str] = frozenset({"fragmentation", "workspaces"})
+
+    @property
+    def peak(self) -> PhaseMemory:
+        """The heaviest phase of all steps."""
+        return max((*self.first_step, *self.later_steps), key=lambda phase: phase.total_bytes)
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Live tensors at the peak: `torch.cuda.max_memory_allocated`."""
+        return self.peak.total_bytes
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What the allocator holds: `torch.cuda.max_memory_reserved`."""
+        own = sum(self.outside[name] for name in self.reserved_names)
+        return self.allocated_bytes + own
+
+    @property
+    def total_bytes(self) -> float:
+        """What the driver reports for the process (nvidia-smi)."""
+        return self.allocated_bytes + sum(self.outside.values())
+
+
+def stage_accounts(
+    job: Job, degrees: Degrees, layout: Layout, mode: RecomputeMode | None = None
+) -> tuple[StageAccount, ...]:
+    """Accounts of all pipeline stages, first to last.
+
+    `layout` says which layers live and recompute where; `mode` what recomputing layers run again
+    (default: the job's first mode). Degrees and layout are taken as legal: the rules of
+    `constraints` check them.
+    """
+    return tuple(account(job, degrees, layout, stage, mode) for stage in range(degrees.pp))
+
+
+def account(
+    job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
+) -> StageAccount:
+    """Account of one pipeline stage; arguments as `stage_accounts`."""
+    mode = job.recompute[0] if mode is None else mode
+    layers, again = _stage_layers(job, layout, stage, mode)
+    in_flight = stage_in_flight(degrees, stage)
+    settings = StepSettings(
+        layers=layers,
+        recomputed=again,
+        embedding=stage == 0,
+        head=stage == degrees.pp - 1,
+        in_flight=in_flight,
+        grad_acc=degrees.grad_acc,
+        moment_bytes=moment_bytes(job),
+    )
+    shape = RankShape(
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=degrees.etp,
+        shards=degrees.dp * degrees.cp,
+        zero=degrees.zero,
+        mbs=degrees.mbs,
+        sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
+        recompute=mode.mask,
+    )
+    timeline = memory_timeline(op_context(job), shape, settings)
+    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
+    return StageAccount(
+        stage, len(layers), in_flight, timeline.first_step, timeline.later_steps, outside
+    )
+
+
+def _stage_layers(
+    job: Job, layout: Layout, stage: int, mode: RecomputeMode
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Indices into the model's layers of those on a stage, and which of them recompute."""
+    kinds = job.model.kind_indices
+    ctx = LayoutContext(
+        layout.pp,
+        layout.vpp,
+        kinds,
+        job.framework.parallelism.layouts,
+        recomputation(mode, job.framework),
+    )
+    taken = block_recomputed(layout, ctx) or (0,) * len(layout.block_layers)
+    layers: list[int] = []
+    again: list[bool] = []
+    start = 0
+    for block, count in enumerate(layout.block_layers):
+        if block % layout.pp == stage:
+            layers += range(start, start + count)
+            again += [position < taken[block] for position in range(count)]
+        start += count
+    return tuple(layers), tuple(again)
+
+
+def stage_in_flight(degrees: Degrees, stage: int) -> float:
+    """Micro-batches whose activations a stage holds at its peak, as the compiled core counts."""
+    from planner.cost.memory import SCHEDULE_1F1B, microbatches_in_flight
+
+    count = microbatches_in_flight.py_func(
+        float(stage), float(degrees.pp), float(degrees.vpp), float(degrees.grad_acc), SCHEDULE_1F1B
+    )
+    return float(count)
+
+
+def outside_bytes(job: Job, degrees: Degrees, allocated_bytes: float) -> dict[str, float]:
+    """Bytes outside live tensors by name; evidence is in the framework's and the GPU's files."""
+    outside = job.framework.outside
+    terms = {
+        "fragmentation": outside.fragmentation * allocated_bytes,
+        "workspaces": outside.workspace_bytes,
+        "context": job.cluster.gpu.context_bytes,
+    }
+    return terms | {
+        f"communicator {name}": outside.communicator_bytes for name in communicators(degrees)
+    }
+
+
+def communicators(degrees: Degrees) -> tuple[str, ...]:
+    """Communicators that a rank is a member of and that hold buffers, by name."""
+    groups = {
+        "tp": degrees.tp,
+        "cp": degrees.cp,
+        "dp": degrees.dp * degrees.cp,
+        "pp": degrees.pp,
+        "ep": degrees.ep,
+    }
+    names = [name for name, size in groups.items() if size > 1]
+    return (*names, "embedding") if degrees.pp > 1 else tuple(names)
