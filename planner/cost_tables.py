@@ -215,7 +215,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
     )
 
 
-def _moment_bytes(job: Job) -> float:
+def moment_bytes(job: Job) -> float:
     """Bytes of optimizer state per parameter; torch's AdamW keeps moments in the weights' type."""
     element = job.framework.state.optimizer_state_element_bytes
     scale = element / 4.0 if job.optimizer.name == "adamw" else 1.0
