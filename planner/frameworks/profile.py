@@ -148,6 +148,14 @@ class TrainingState(_Frozen):
     # Tensor parallelism, in backward: the gathered input, the gathered gradient of the output
     # and the gradient of the input before it is reduce-scattered.
     gathered_tensors: float = 0
+    # Gradients accumulate in buffers that exist from the first step to the last; otherwise
+    # backward makes them and the optimizer step frees them.
+    persistent_gradients: bool = False
+    # Backward of a feed-forward block in single torch operations: gradients of its product, of
+    # both factors and of the gate's input live at once. Otherwise: input and output of one product.
+    unfused_backward: bool = False
+    # DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets.
+    ddp_bucket_copies: float = 0
     # ZeRO-3: how many layers' gathered weights and unsharded gradients live at the peak.
     gathered_layers: float = 2
     reduce_buffer_layers: float = 1

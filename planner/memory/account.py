@@ -13,6 +13,7 @@ from constraints.layout import LayoutContext, block_recomputed
 from constraints.rule import Layout
 from planner.cost_tables import moment_bytes, op_context
 from planner.frameworks import RecomputeMode
+from planner.frameworks.profile import DataParallelBuckets
 from planner.job import Job
 from planner.memory.rank import RankShape
 from planner.memory.timeline import PhaseMemory, StepSettings, memory_timeline
@@ -84,9 +85,12 @@ def account(
         recomputed=again,
         embedding=stage == 0,
         head=stage == degrees.pp - 1,
+        mtp=job.model.mtp_layers if stage == degrees.pp - 1 else 0,
+        chunks=degrees.vpp,
         in_flight=in_flight,
         grad_acc=degrees.grad_acc,
         moment_bytes=moment_bytes(job),
+        ddp=_buckets(job, degrees),
     )
     shape = RankShape(
         tp=degrees.tp,
@@ -104,6 +108,13 @@ def account(
     return StageAccount(
         stage, len(layers), in_flight, timeline.first_step, timeline.later_steps, outside
     )
+
+
+def _buckets(job: Job, degrees: Degrees) -> DataParallelBuckets | None:
+    """Buckets of DistributedDataParallel where the framework uses it."""
+    copied = job.framework.state.ddp_bucket_copies > 0
+    used = copied and degrees.zero == 0 and degrees.dp * degrees.cp > 1
+    return DataParallelBuckets() if used else None
 
 
 def _stage_layers(
@@ -132,12 +143,12 @@ def _stage_layers(
 
 def stage_in_flight(degrees: Degrees, stage: int) -> float:
     """Micro-batches whose activations a stage holds at its peak, as the compiled core counts."""
-    from planner.cost.memory import SCHEDULE_1F1B, microbatches_in_flight
+    from planner.cost import memory
 
-    count = microbatches_in_flight.py_func(
-        float(stage), float(degrees.pp), float(degrees.vpp), float(degrees.grad_acc), SCHEDULE_1F1B
-    )
-    return float(count)
+    # The form itself, not its machine code: one number needs no compiler.
+    form = vars(memory)["microbatches_in_flight"].py_func
+    degrees_of = (degrees.pp, degrees.vpp, degrees.grad_acc)
+    return float(form(float(stage), *map(float, degrees_of), memory.SCHEDULE_1F1B))
 
 
 def outside_bytes(job: Job, degrees: Degrees, allocated_bytes: float) -> dict[str, float]:
