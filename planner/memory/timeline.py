@@ -126,5 +126,6 @@ def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemor
     peak, end = rank.forward(base, own.in_flight)
     yield PhaseMemory(name + label, peak, "loss" if rank.head else "")
     yield PhaseMemory("forward end" + label, end)
-    where, terms = max(rank.backward(base, own), key=lambda moment: sum(moment[1].values()))
+    moments = list(rank.backward(base, own)) or [("", end)]
+    where, terms = max(moments, key=lambda moment: sum(moment[1].values()))
     yield PhaseMemory("backward" + label, terms, where)
