@@ -21,11 +21,11 @@ from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import Request
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
-from planner.search.terms import recomputation
 from planner.uncertainty import fit_probability, peak_interval, step_time_interval
 
 GIB = 2.0**30
@@ -48,6 +48,11 @@ _TIME_TERMS = {
     "optimizer_s": f.STEP_OPTIMIZER,
     "host_s": f.STEP_HOST,
 }
+_PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
+    "backward",
+    "optimizer",
+    "forward",
+)
 _STAGE_TERMS = {
     "in_flight": f.STAGE_IN_FLIGHT,
     "weights": f.STAGE_WEIGHTS,
@@ -233,7 +238,7 @@ def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
         StageMemory(
             stage=index,
             layers=layout.stage_layers[index],
-            phase="optimizer" if stage[f.STAGE_PHASE] > 0 else "backward",
+            phase=_PHASES[int(stage[f.STAGE_PHASE])],
             **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
         )
         for index, stage in enumerate(stages)

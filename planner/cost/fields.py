@@ -67,8 +67,9 @@ SAVED_BYTES = 1
 SAVED_SHARD = 2
 SAVED_FREED_BY = 3
 SAVED_ONLY_WITH = 4
-SAVED_PADS_VOCABULARY = 5
-SAVED_COLUMNS = 6
+SAVED_PADS_VOCABULARY = 5  # the loss's logits
+SAVED_FIXED = 6  # bytes per micro-batch, however many sequences it holds
+SAVED_COLUMNS = 7
 
 # --- OpTable.collectives ---------------------------------------------------------------------
 COMM_PIECE = 0
@@ -113,6 +114,9 @@ KEY_SPAN = 7  # layers of one checkpoint
 KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer's cost
 KEY_COLUMNS = 9
 
+# `planner.modules.Module.FULL`.
+MODULE_FULL = 128
+
 # --- shapes ----------------------------------------------------------------------------------
 SHAPE_KEY = 0  # row of the key table
 SHAPE_DP = 1
@@ -153,7 +157,13 @@ PIECE_STATE_EXPERT = 19
 PIECE_UPDATE_BYTES = 20
 PIECE_UPDATE_FLOP_DENSE = 21
 PIECE_UPDATE_FLOP_EXPERT = 22
-PIECE_COLUMNS = 23
+# Gradients of its weights made in backward before they are accumulated, low-precision copies of
+# its weights, kept logits; parameters of the vocabulary table.
+PIECE_WEIGHT_GRADIENT = 23
+PIECE_CASTS = 24
+PIECE_LOGITS = 25
+PIECE_TABLE = 26
+PIECE_COLUMNS = 27
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0
@@ -192,5 +202,5 @@ STAGE_PEAK = 12
 STAGE_IN_FLIGHT = 13
 STAGE_FORWARD_S = 14
 STAGE_BACKWARD_S = 15
-STAGE_PHASE = 16  # phase of the peak: 0 forward/backward, 1 optimizer
+STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
 STAGE_COLUMNS = 17

@@ -45,6 +45,8 @@ class JobInputs(NamedTuple):
     world: float
     # 1 when attention masks the future: half of the square is computed.
     causal: float
+    # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
+    kinds_in_order: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):
@@ -113,3 +115,15 @@ class FrameworkInputs(NamedTuple):
     offload_s: float = 0.0
     # 1 where the largest temporary of an update is of the rank's shard of a tensor.
     update_sharded: float = 0.0
+    # 1 where gradients have buffers of their own, 0 where backward makes them.
+    persistent_gradients: float = 0.0
+    # Tensors of feed-forward width whose gradients an unfused backward holds; 0: it is fused.
+    unfused_tensors: float = 0.0
+    ddp_bucket_copies: float = 0.0
+    # Bytes of each layer's causal mask.
+    mask_buffer_bytes: float = 0.0
+    # Per logit, beyond what is kept, at the end of forward.
+    logits_forward_bytes: float = 0.0
+    activation_bytes: float = 2.0
+    residual_bytes: float = 2.0
+    weight_cast_bytes: float = 0.0

@@ -87,17 +87,12 @@ def pieces_of(piece: int, stage: int, counts: Array, grid: Grid, job: JobInputs)
 
 
 @jit
-def stage_update_bytes(
-    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs, framework: FrameworkInputs
-) -> tuple[float, float]:
-    """(extra optimizer state, temporaries of the largest update) of a stage, bytes."""
-    state = largest = 0.0
+def stage_extra_state(stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs) -> float:
+    """Extra optimizer state of a stage, bytes."""
+    state = 0.0
     for piece in range(job.pieces):
-        count = pieces_of(piece, stage, counts, grid, job)
-        if count > 0.0:
-            state += count * extra_state_bytes(costs[piece], grid)
-            largest = max(largest, largest_update_bytes(costs[piece], grid, framework))
-    return state, largest
+        state += pieces_of(piece, stage, counts, grid, job) * extra_state_bytes(costs[piece], grid)
+    return state
 
 
 @jit

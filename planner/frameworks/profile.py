@@ -157,6 +157,14 @@ class TrainingState(_Frozen):
     # Tensor parallelism, in backward: the gathered input, the gathered gradient of the output
     # and the gradient of the input before it is reduce-scattered.
     gathered_tensors: float = 0
+    # Gradients accumulate in buffers that exist from the first step to the last; otherwise
+    # backward makes them and the optimizer step frees them.
+    persistent_gradients: bool = False
+    # Backward of a feed-forward block in single torch operations: gradients of its product, of
+    # both factors and of the gate's input live at once. Otherwise: input and output of one product.
+    unfused_backward: bool = False
+    # DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets.
+    ddp_bucket_copies: float = 0
     # ZeRO-3: how many layers' gathered weights and unsharded gradients live at the peak.
     gathered_layers: float = 2
     reduce_buffer_layers: float = 1
@@ -251,9 +259,10 @@ class Outside(_Frozen):
 
     # Reserved over allocated, minus one: rounding to segments and fragmentation.
     fragmentation: Share = 0.04
-    # NCCL buffers of one communicator.
+    # NCCL buffers of one communicator. Assumption: a ring of 16 channels, each with a receiving
+    # connection of 4 MiB (NCCL_BUFFSIZE, NCCL's documentation), 4.7 MiB (LL128) and 0.5 MiB (LL).
     communicator_bytes: Bytes = 1.5e8
-    # cuBLAS workspaces and other library scratch.
+    # cuBLAS workspaces and other library scratch, allocated like tensors.
     workspace_bytes: Bytes = 7e7
     # Time of a step outside kernels and collectives: data loading, logging, scheduler.
     host_step_s: Annotated[float, Field(ge=0.0)] = 0.01

@@ -48,20 +48,25 @@ class RankShape:
 class PieceOnRank:
     """Bytes and parameters of one piece on one rank, for one micro-batch.
 
-    `kept`: from forward to backward under the recompute mode (`logits`: the loss's part of it);
-    `again`: made again in backward; `casts`: low-precision copies of weights; `transient`:
-    gradients of activations around the widest product, `weight_gradient` that of its weights.
+    `table`: parameters of the vocabulary table that embedding and head use. `kept`: bytes from
+    forward to backward under the recompute mode (`logits`: the loss's part of them); `again`: made
+    again in backward; `casts`: low-precision copies of weights (`casts_kept`: those that backward
+    finds); `working`: gradients of activations alive inside its backward beside everything kept;
+    `weight_gradient`: weight gradients made there before they are accumulated.
     """
 
     name: str
     dense: float
     experts: float
+    table: float
     kept: float
     logits: float
     again: float
     casts: float
-    transient: float
+    casts_kept: float
+    working: float
     weight_gradient: float
+    recomputes: bool
 
     @property
     def parameters(self) -> float:
@@ -70,13 +75,13 @@ class PieceOnRank:
 
 
 def padded_vocabulary(context: OpContext, tp: int) -> float:
-    """Vocabulary after the framework's rounding to a multiple of tp times its unit."""
+    """Vocabulary after the framework's rounding to a multiple of tp times its unit.
+
+    Without padding the first ranks hold the larger shares: tp times ceil(vocabulary / tp).
+    """
     rules = context.profile.parallelism
-    vocab = context.model.vocab
-    if not rules.vocabulary_padded:
-        return float(vocab)
-    unit = rules.vocabulary_multiple * tp
-    return float(-(-vocab // unit) * unit)
+    unit = (rules.vocabulary_multiple if rules.vocabulary_padded else 1) * tp
+    return float(-(-context.model.vocab // unit) * unit)
 
 
 def tensor_share(shard: Shard, context: OpContext, shape: RankShape) -> float:
@@ -131,30 +136,44 @@ def weight_elements(op: Op, shape: RankShape) -> float:
     return op.groups * (op.out_width + op.kv_out_width) * op.in_width / split
 
 
-def widest_product(piece: Piece, context: OpContext, shape: RankShape) -> tuple[float, float]:
-    """(elements of the largest input of a product, elements of one of its weights) on the rank."""
-    tokens = shape.tokens(context.seq)
-    widest = weight = 0.0
-    for op in piece.ops:
-        if op.kind is OpKind.ATTENTION or op.pads_vocabulary:
-            continue
-        rows = tokens * op.tokens_factor * tensor_share(op.tokens, context, shape)
-        size = rows * op.in_width * tensor_share(op.in_shard, context, shape)
-        if size > widest:
-            widest, weight = size, weight_elements(op, shape) / op.groups
-    return widest, weight
+def product_sizes(op: Op, context: OpContext, shape: RankShape) -> tuple[float, float]:
+    """Elements of a product's input and output on the rank."""
+    kv_heads = context.model.heads if context.model.mla else context.model.kv_heads
+    rows = shape.tokens(context.seq) * op.tokens_factor * tensor_share(op.tokens, context, shape)
+    into = op.in_width * tensor_share(op.in_shard, context, shape)
+    out = op.out_width * tensor_share(op.out_shard, context, shape)
+    return rows * into, rows * (out + op.kv_out_width / min(shape.tp, kv_heads))
 
 
-def gradient_transient_bytes(widest: float, context: OpContext, shape: RankShape) -> float:
-    """Gradients of activations alive beside everything kept, at the layer's widest point.
+def working_bytes(
+    piece: Piece, context: OpContext, shape: RankShape, parameters: float
+) -> tuple[float, float]:
+    """(gradients of activations, weight gradients) alive at the widest point of a backward.
 
-    Inside the feed-forward block: those of its product, of both factors and of the gate's input
-    (of the activation's output and input without a gate), and three of the residual's width.
+    Unfused, inside the feed-forward block: gradients of its product, of both factors and of the
+    gate's input (of the activation's output and input without a gate), three of the residual's
+    width, and one weight's gradient. Fused: input and output of the largest product, the tensors
+    gathered over tp, and the gradients of all the piece's weights where they are made beside
+    the buffer that accumulates them.
     """
-    saved = context.saved
-    stream = shape.tokens(context.seq) * context.model.hidden
-    tensors = 4.0 if context.model.gated else 2.0
-    return saved.activation_bytes * tensors * widest + 3.0 * saved.residual_bytes * stream
+    state = context.profile.in_mode(context.mode).state
+    element, stream = context.saved.activation_bytes, shape.tokens(context.seq)
+    stream *= context.model.hidden
+    products = [
+        (op, *product_sizes(op, context, shape))
+        for op in piece.ops
+        if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM) and not op.pads_vocabulary
+    ]
+    if not products:
+        return 0.0, 0.0
+    if state.unfused_backward:
+        widest, into, _ = max(products, key=lambda product: product[1])
+        tensors = 4.0 if context.model.gated else 2.0
+        one = element * weight_elements(widest, shape) / widest.groups
+        return element * tensors * into + 3.0 * context.saved.residual_bytes * stream, one
+    gathered = state.gathered_tensors * element * stream if shape.tp > 1 else 0.0
+    largest = max(into + out for _, into, out in products)
+    return element * largest + gathered, state.weight_gradient_bytes * parameters
 
 
 def recomputed_bytes(
@@ -179,16 +198,29 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
     left = sum(saved_bytes(r, context, shape) for r in rows if r.kept_under(shape.recompute))
     kept, again = recomputed_bytes(none, left, piece, shape)
     dense, experts = rank_parameters(piece, context, shape)
-    casts = sum(weight_elements(op, shape) for op in piece.ops)
-    widest, weight = widest_product(piece, context, shape)
+    casts = context.saved.weight_cast_bytes * sum(weight_elements(op, shape) for op in piece.ops)
+    working, weight_gradient = working_bytes(piece, context, shape, dense + experts)
     return PieceOnRank(
         name=piece.name,
         dense=dense,
         experts=experts,
+        table=table_parameters(context, shape) if _is_end(piece) else 0.0,
         kept=kept,
         logits=sum(saved_bytes(r, context, shape) for r in rows if r.name == "head/loss"),
         again=again,
-        casts=context.saved.weight_cast_bytes * casts,
-        transient=gradient_transient_bytes(widest, context, shape),
-        weight_gradient=context.saved.activation_bytes * weight,
+        casts=casts,
+        # Ends are never recomputed; a checkpointed layer makes its casts again.
+        casts_kept=0.0 if shape.recompute & Module.FULL and not _is_end(piece) else casts,
+        working=working,
+        weight_gradient=weight_gradient,
+        recomputes=bool(shape.recompute),
     )
+
+
+def _is_end(piece: Piece) -> bool:
+    return piece.name in ("embedding", "head")
+
+
+def table_parameters(context: OpContext, shape: RankShape) -> float:
+    """Parameters of the vocabulary table on the rank, padding included."""
+    return padded_vocabulary(context, shape.tp) * context.model.hidden / shape.tp

@@ -20,10 +20,11 @@ from constraints.rule import Layout
 from planner.cost import bounds
 from planner.cost import fields as f
 from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.recomputation import recomputation
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
-from planner.search.terms import layout_context, recomputation, shape_terms
+from planner.search.terms import layout_context, shape_terms
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
 TIE = 0.01

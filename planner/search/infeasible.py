@@ -14,12 +14,13 @@ from planner.errors import NothingFitsError, UsageError
 from planner.job import HbmReserve, Job, searched_modes
 from planner.optimizer_rules import supports
 from planner.optimizers import load_optimizer
+from planner.recomputation import recomputation
 from planner.request import Request
 from planner.search.arrays import kernel_layout, plain_context
 from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Effort, Explorer
-from planner.search.terms import layout_context, recomputation, shape_terms
+from planner.search.terms import layout_context, shape_terms
 
 GIB = 2.0**30
 # Doublings of the GPUs and halvings of the sequence that are tried.

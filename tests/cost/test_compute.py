@@ -240,7 +240,7 @@ def test_more_bandwidth_is_never_slower(
     faster = gpu._replace(hbm_bytes_per_s=gpu.hbm_bytes_per_s * factor)
     assert gemm_s(m, n, k, faster) <= gemm_s(m, n, k, gpu)
     eager = compute.eager_attention_forward_time_s
-    shape = (1.0, m, m, 4.0, 128.0, 128.0)
+    shape = (1.0, m, m, 4.0, 128.0, 128.0, 1.0)
     assert eager(*shape, faster) <= eager(*shape, gpu)
     assert compute.memory_bound_time_s(m * n, 1.0, faster) <= compute.memory_bound_time_s(
         m * n, 1.0, gpu

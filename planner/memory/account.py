@@ -1,0 +1,205 @@
+"""Memory of every pipeline stage of a configuration over a step, and what lies outside tensors.
+
+The bridge between a configuration (job, degrees, layout) and the timeline of one rank: which
+layers a stage holds, what it keeps in flight, what its communicators and allocator take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from constraints.layout import LayoutContext, block_recomputed
+from constraints.rule import Layout
+from planner.cost_tables import op_context
+from planner.frameworks import RecomputeMode
+from planner.frameworks.profile import DataParallelBuckets
+from planner.job import Job
+from planner.memory.rank import RankShape
+from planner.memory.timeline import PhaseMemory, StepSettings, memory_timeline
+from planner.memory.update import extra_state_bytes, largest_update_bytes
+from planner.ops.rows import Piece
+from planner.ops.table import pieces
+from planner.optimizer_terms import gradients_on_gpu, moment_bytes, trained_profile
+from planner.plan import Degrees
+from planner.recomputation import recomputation
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccount:
+    """Bytes on one GPU of a pipeline stage.
+
+    `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
+    (the piece at whose moment the phase is heaviest). `outside`: bytes outside live tensors by
+    name: allocator rounding and fragmentation, CUDA context, one entry a
+    communicator. `reserved_names`: those of them that torch's allocator reports as reserved.
+    """
+
+    stage: int
+    layers: int
+    in_flight: float
+    first_step: tuple[PhaseMemory, ...]
+    later_steps: tuple[PhaseMemory, ...]
+    outside: Mapping[str, float]
+    reserved_names: frozenset[str] = frozenset({"fragmentation"})
+
+    @property
+    def peak(self) -> PhaseMemory:
+        """The heaviest phase of all steps."""
+        return max((*self.first_step, *self.later_steps), key=lambda phase: phase.total_bytes)
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Live tensors at the peak: `torch.cuda.max_memory_allocated`."""
+        return self.peak.total_bytes
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What the allocator holds: `torch.cuda.max_memory_reserved`."""
+        own = sum(self.outside[name] for name in self.reserved_names)
+        return self.allocated_bytes + own
+
+    @property
+    def total_bytes(self) -> float:
+        """What the driver reports for the process (nvidia-smi)."""
+        return self.allocated_bytes + sum(self.outside.values())
+
+
+def stage_accounts(
+    job: Job, degrees: Degrees, layout: Layout, mode: RecomputeMode | None = None
+) -> tuple[StageAccount, ...]:
+    """Accounts of all pipeline stages, first to last.
+
+    `layout` says which layers live and recompute where; `mode` what recomputing layers run again
+    (default: the job's first mode). Degrees and layout are taken as legal: the rules of
+    `constraints` check them.
+    """
+    return tuple(account(job, degrees, layout, stage, mode) for stage in range(degrees.pp))
+
+
+def account(
+    job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
+) -> StageAccount:
+    """Account of one pipeline stage; arguments as `stage_accounts`."""
+    mode = job.recompute[0] if mode is None else mode
+    layers, again = _stage_layers(job, layout, stage, mode)
+    plain = op_context(job)
+    context = replace(plain, profile=trained_profile(plain.profile, job.optimizer_setting))
+    in_flight = stage_in_flight(degrees, stage)
+    shape = RankShape(
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=degrees.etp,
+        shards=degrees.shard if degrees.shard and degrees.zero else degrees.dp * degrees.cp,
+        zero=degrees.zero,
+        mbs=degrees.mbs,
+        sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
+        recompute=mode.mask,
+        recompute_share=mode.share,
+        recompute_span=mode.span,
+    )
+    table = pieces(plain)
+    own = _stage_pieces(job, table, layers, stage, degrees.pp)
+    settings = StepSettings(
+        layers=layers,
+        recomputed=again,
+        embedding=stage == 0,
+        head=stage == degrees.pp - 1,
+        mtp=job.model.mtp_layers if stage == degrees.pp - 1 else 0,
+        chunks=degrees.vpp,
+        in_flight=in_flight,
+        grad_acc=degrees.grad_acc,
+        moment_bytes=moment_bytes(context.profile, job.optimizer_setting),
+        # The trained profile says what a list kernel copies: nothing if it is another.
+        optimizer_kernel="foreach",
+        extra_state_bytes=extra_state_bytes(own, plain, shape, job.optimizer_setting),
+        update_bytes=largest_update_bytes(table, plain, shape, job.optimizer_setting),
+        gradients_on_gpu=gradients_on_gpu(context.profile, job.optimizer_setting),
+        ddp=_buckets(job, degrees),
+        workspace_bytes=job.framework.outside.workspace_bytes,
+    )
+    timeline = memory_timeline(context, shape, settings)
+    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
+    return StageAccount(
+        stage, len(layers), in_flight, timeline.first_step, timeline.later_steps, outside
+    )
+
+
+def _stage_pieces(
+    job: Job, table: tuple[Piece, ...], layers: tuple[int, ...], stage: int, pp: int
+) -> tuple[Piece, ...]:
+    """Pieces that a stage updates: a tied head away from the embedding owns a copy of it."""
+    kinds = len(job.model.kinds)
+    own = [table[job.model.kind_indices[index]] for index in layers]
+    if stage == 0 or (stage == pp - 1 and job.model.tied_embeddings):
+        own.append(table[kinds])
+    if stage == pp - 1:
+        own += [table[kinds + 1], *table[kinds + 2 :] * job.model.mtp_layers]
+    return tuple(own)
+
+
+def _buckets(job: Job, degrees: Degrees) -> DataParallelBuckets | None:
+    """Buckets of DistributedDataParallel where the framework uses it."""
+    copied = job.framework.state.ddp_bucket_copies > 0
+    used = copied and degrees.zero == 0 and degrees.dp * degrees.cp > 1
+    return DataParallelBuckets() if used else None
+
+
+def _stage_layers(
+    job: Job, layout: Layout, stage: int, mode: RecomputeMode
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Indices into the model's layers of those on a stage, and which of them recompute."""
+    kinds = job.model.kind_indices
+    ctx = LayoutContext(
+        layout.pp,
+        layout.vpp,
+        kinds,
+        job.framework.parallelism.layouts,
+        recomputation(mode, job.framework),
+    )
+    taken = block_recomputed(layout, ctx) or (0,) * len(layout.block_layers)
+    layers: list[int] = []
+    again: list[bool] = []
+    start = 0
+    for block, count in enumerate(layout.block_layers):
+        if block % layout.pp == stage:
+            layers += range(start, start + count)
+            again += [position < taken[block] for position in range(count)]
+        start += count
+    return tuple(layers), tuple(again)
+
+
+def stage_in_flight(degrees: Degrees, stage: int) -> float:
+    """Micro-batches whose activations a stage holds at its peak, as the compiled core counts."""
+    from planner.cost import memory
+
+    # The form itself, not its machine code: one number needs no compiler.
+    form = vars(memory)["microbatches_in_flight"].py_func
+    degrees_of = (degrees.pp, degrees.vpp, degrees.grad_acc)
+    return float(form(float(stage), *map(float, degrees_of), memory.SCHEDULE_1F1B))
+
+
+def outside_bytes(job: Job, degrees: Degrees, allocated_bytes: float) -> dict[str, float]:
+    """Bytes outside live tensors by name; evidence is in the framework's and the GPU's files."""
+    outside = job.framework.outside
+    terms = {
+        "fragmentation": outside.fragmentation * allocated_bytes,
+        "context": job.cluster.gpu.context_bytes,
+    }
+    return terms | {
+        f"communicator {name}": outside.communicator_bytes for name in communicators(degrees)
+    }
+
+
+def communicators(degrees: Degrees) -> tuple[str, ...]:
+    """Communicators that a rank is a member of and that hold buffers, by name."""
+    groups = {
+        "tp": degrees.tp,
+        "cp": degrees.cp,
+        "dp": degrees.dp * degrees.cp,
+        "pp": degrees.pp,
+        "ep": degrees.ep,
+    }
+    names = [name for name, size in groups.items() if size > 1]
+    return (*names, "embedding") if degrees.pp > 1 else tuple(names)
