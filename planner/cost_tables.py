@@ -32,6 +32,7 @@ def op_context(job: Job) -> OpContext:
         attention=job.attention,
         dropout=job.dropout,
         expert_imbalance=job.expert_imbalance,
+        mode=job.dtype,
     )
 
 

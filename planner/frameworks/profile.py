@@ -240,6 +240,9 @@ def _pairs(table: object) -> object:
 Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs)]
 
 
+DtypeModeName = Literal["bf16", "amp", "fp32"]
+
+
 class DtypeMode(_Frozen):
     """What a dtype mode changes in the tables `saved` and `state`."""
 
@@ -284,6 +287,8 @@ class FrameworkProfile(_Frozen):
     recompute: tuple[RecomputeMode, ...]
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
+    # The one that people train in unless they say otherwise.
+    usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:

@@ -15,8 +15,9 @@ from planner.cost_tables import moment_bytes, op_context
 from planner.frameworks import RecomputeMode
 from planner.frameworks.profile import DataParallelBuckets
 from planner.job import Job
+from planner.memory.moments import Rank
 from planner.memory.rank import RankShape
-from planner.memory.timeline import PhaseMemory, StepSettings, memory_timeline
+from planner.memory.timeline import PhaseMemory, StepSettings, make_rank, rank_timeline
 from planner.plan import Degrees
 from planner.recomputation import recomputation
 
@@ -77,6 +78,23 @@ def account(
     job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
 ) -> StageAccount:
     """Account of one pipeline stage; arguments as `stage_accounts`."""
+    rank = stage_rank(job, degrees, layout, stage, mode)
+    timeline = rank_timeline(rank)
+    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
+    return StageAccount(
+        stage,
+        len(rank.layers),
+        rank.settings.in_flight,
+        timeline.first_step,
+        timeline.later_steps,
+        outside,
+    )
+
+
+def stage_rank(
+    job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
+) -> Rank:
+    """What one GPU of a pipeline stage holds; arguments as `stage_accounts`."""
     mode = job.recompute[0] if mode is None else mode
     layers, again = _stage_layers(job, layout, stage, mode)
     in_flight = stage_in_flight(degrees, stage)
@@ -103,11 +121,7 @@ def account(
         sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
         recompute=mode.mask,
     )
-    timeline = memory_timeline(op_context(job), shape, settings)
-    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
-    return StageAccount(
-        stage, len(layers), in_flight, timeline.first_step, timeline.later_steps, outside
-    )
+    return make_rank(op_context(job), shape, settings)
 
 
 def _buckets(job: Job, degrees: Degrees) -> DataParallelBuckets | None:
