@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,45 +15,76 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MemoryNumbers:
-    """Memory of one shape in whole units, rounded so that what fits here fits in truth.
+class MomentNumbers:
+    """Memory of every stage at one moment of a step, in whole units.
 
-    Index s is a stage, k a kind of layer. Peak of backward: stage[s] + layers·layer[s][k] -
-    recomputed·freed[s][k] + working set + gather buffer. Peak of the optimizer step:
-    optimizer_stage[s] + layers·optimizer_layer[k]. Each must not exceed `limit`. The working
-    set is the largest among ends[s] (embedding, head, logits) and the kinds present, more where
-    they recompute; the gather buffer belongs to the largest kind present.
+    Index s is a stage, k a kind of layer: stage[s] + layers·layer[s][k] - recomputed·freed[s][k]
+    + working set + gather buffer. The working set is the largest among the kinds present, and
+    among those that recompute; the gather buffer belongs to the largest kind present.
     """
 
-    unit_bytes: int
-    limit: int
     stage: tuple[int, ...]
     layer: tuple[tuple[int, ...], ...]
     freed: tuple[tuple[int, ...], ...]
-    ends: tuple[int, ...]
     working: tuple[int, ...]
     working_recomputed: tuple[int, ...]
     gather: tuple[int, ...]
-    optimizer_stage: tuple[int, ...]
-    optimizer_layer: tuple[int, ...]
 
-    def peak(self, stage: int, layers: list[int], recomputed: list[int]) -> int:
-        """Peak of one stage that holds these layers of each kind, in units."""
-        kinds = range(len(layers))
-        working = self.ends[stage]
-        gather = 0
-        backward = self.stage[stage]
-        optimizer = self.optimizer_stage[stage]
-        for kind in kinds:
-            count, again = layers[kind], recomputed[kind]
-            backward += count * self.layer[stage][kind] - again * self.freed[stage][kind]
-            optimizer += count * self.optimizer_layer[kind]
+    def size(self, stage: int, layers: list[int], recomputed: list[int]) -> int:
+        """Units that one stage with these layers of each kind holds."""
+        total = self.stage[stage]
+        working = gather = 0
+        for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):
+            total += count * self.layer[stage][kind] - again * self.freed[stage][kind]
             if count:
                 working = max(working, self.working[kind])
                 gather = max(gather, self.gather[kind])
             if again:
                 working = max(working, self.working_recomputed[kind])
-        return max(backward + working + gather, optimizer)
+        return total + working + gather
+
+    def never_exceeds(self, other: MomentNumbers) -> bool:
+        """Whether no layout holds more at this moment than at the other, term by term."""
+        rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
+        per_layer = all(
+            own <= theirs and own - freed <= theirs - saved
+            for layers, freed_here, others, freed_there in rows
+            for own, freed, theirs, saved in zip(
+                layers, freed_here, others, freed_there, strict=True
+            )
+        )
+        maxima = zip(
+            (*self.stage, *self.working, *self.working_recomputed, *self.gather),
+            (*other.stage, *other.working, *other.working_recomputed, *other.gather),
+            strict=True,
+        )
+        return per_layer and all(own <= theirs for own, theirs in maxima)
+
+
+def undominated(moments: Iterable[MomentNumbers]) -> tuple[MomentNumbers, ...]:
+    """The moments that some layout may have as its peak, in order."""
+    kept: list[MomentNumbers] = []
+    for own in moments:
+        if any(own.never_exceeds(other) for other in kept):
+            continue
+        kept = [other for other in kept if not other.never_exceeds(own)] + [own]
+    return tuple(kept)
+
+
+@dataclass(frozen=True)
+class MemoryNumbers:
+    """Memory of one shape in whole units, rounded so that what fits here fits in truth.
+
+    At each moment of a step every stage must stay within `limit`.
+    """
+
+    unit_bytes: int
+    limit: int
+    moments: tuple[MomentNumbers, ...]
+
+    def peak(self, stage: int, layers: list[int], recomputed: list[int]) -> int:
+        """Peak of one stage that holds these layers of each kind, in units."""
+        return max(own.size(stage, layers, recomputed) for own in self.moments)
 
 
 @dataclass(frozen=True)
@@ -71,25 +103,23 @@ class StageMemory:
         return f"{self.name}[{stage}]"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Both phases of every stage within the limit."""
+        """Every moment of every stage within the limit."""
         memory = ctx.memory
         if memory is None:
             return
         for stage in range(ctx.pp):
             layers = variables.stage(variables.kind_layers, stage, ctx.pp)
             again = variables.stage(variables.kind_recomputed, stage, ctx.pp)
-            kept = sum(n * size for n, size in zip(layers, memory.layer[stage], strict=True)) - sum(
-                n * size for n, size in zip(again, memory.freed[stage], strict=True)
-            )
-            working, gather = _buffers(model, layers, again, stage, ctx, memory)
-            backward = model.add(memory.stage[stage] + kept + working + gather <= memory.limit)
-            owned = sum(n * size for n, size in zip(layers, memory.optimizer_layer, strict=True))
-            optimizer = model.add(memory.optimizer_stage[stage] + owned <= memory.limit)
-            for constraint in (backward, optimizer):
+            for own in memory.moments:
+                kept = sum(
+                    n * size for n, size in zip(layers, own.layer[stage], strict=True)
+                ) - sum(n * size for n, size in zip(again, own.freed[stage], strict=True))
+                working, gather = _buffers(model, layers, again, ctx, own)
+                constraint = model.add(own.stage[stage] + kept + working + gather <= memory.limit)
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """Both phases of every stage within the limit."""
+        """Every moment of every stage within the limit."""
         memory = ctx.memory
         if memory is None:
             return True
@@ -104,9 +134,8 @@ def _buffers(
     model: CpModel,
     layers: list[Expression],
     again: list[Expression],
-    stage: int,
     ctx: LayoutContext,
-    memory: MemoryNumbers,
+    memory: MomentNumbers,
 ) -> tuple[Expression, Expression]:
     """(working set, gather buffer) of a stage: each the largest among what the stage holds."""
     working = [*zip(layers, memory.working, strict=True)]
@@ -114,22 +143,22 @@ def _buffers(
         working += zip(again, memory.working_recomputed, strict=True)
     gather = [*zip(layers, memory.gather, strict=True)]
     return (
-        _largest_present(model, working, memory.ends[stage], ctx),
-        _largest_present(model, gather, 0, ctx),
+        _largest_present(model, working, ctx),
+        _largest_present(model, gather, ctx),
     )
 
 
 def _largest_present(
-    model: CpModel, candidates: list[tuple[Expression, int]], floor: int, ctx: LayoutContext
+    model: CpModel, candidates: list[tuple[Expression, int]], ctx: LayoutContext
 ) -> Expression:
-    """A variable that is at least `floor` and the size of each candidate with a positive count.
+    """A variable that is at least 0 and the size of each candidate with a positive count.
 
     Limits are upper bounds, so the solver keeps it at exactly that maximum.
     """
-    larger = [(count, size) for count, size in candidates if size > floor]
+    larger = [(count, size) for count, size in candidates if size > 0]
     if not larger:
-        return floor
-    largest = model.new_int_var(floor, max(size for _, size in larger), "")
+        return 0
+    largest = model.new_int_var(0, max(size for _, size in larger), "")
     for count, size in larger:
         present = model.new_bool_var("")
         model.add(count <= ctx.layers * present)

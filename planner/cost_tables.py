@@ -6,7 +6,6 @@ The op table decides what is counted; this module only flattens it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -37,24 +36,8 @@ def op_context(job: Job) -> OpContext:
 
 
 def job_pieces(job: Job) -> tuple[Piece, ...]:
-    """Pieces of the job's model under its framework, for the compiled core.
-
-    Bytes that a micro-batch keeps once are spread over the tokens of one sequence: exact for
-    micro-batches of one sequence, above the truth (masks, seeds) for larger ones.
-    """
-    return tuple(_spread_fixed(piece, job.seq) for piece in pieces(op_context(job)))
-
-
-def _spread_fixed(piece: Piece, seq: int) -> Piece:
-    return replace(piece, ops=tuple(_spread_op(op, seq) for op in piece.ops))
-
-
-def _spread_op(op: Op, seq: int) -> Op:
-    saved = tuple(
-        replace(row, bytes_per_token=row.bytes_per_token + row.fixed_bytes / seq, fixed_bytes=0.0)
-        for row in op.saved
-    )
-    return replace(op, saved=saved)
+    """Pieces of the job's model under its framework, for the compiled core."""
+    return pieces(op_context(job))
 
 
 def flatten(all_pieces: Sequence[Piece]) -> OpTable:
@@ -80,6 +63,7 @@ def flatten(all_pieces: Sequence[Piece]) -> OpTable:
                     saved.freed_by,
                     saved.only_with,
                     op.pads_vocabulary and saved.name == "head/loss",
+                    saved.fixed_bytes,
                 )
                 for index, op in rows
                 for saved in op.saved
@@ -213,6 +197,14 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_gradient_bytes=state.weight_gradient_bytes,
         gathered_tensors=state.gathered_tensors,
         logits_sharded=float(profile.saved.logits_sharded),
+        persistent_gradients=float(state.persistent_gradients),
+        unfused_tensors=_unfused_tensors(job),
+        ddp_bucket_copies=state.ddp_bucket_copies,
+        mask_buffer_bytes=_mask_buffer(job),
+        logits_forward_bytes=profile.saved.logits_forward_bytes,
+        activation_bytes=profile.saved.activation_bytes,
+        residual_bytes=profile.saved.residual_bytes,
+        weight_cast_bytes=profile.saved.weight_cast_bytes,
     )
 
 
@@ -221,6 +213,20 @@ def moment_bytes(job: Job) -> float:
     element = job.framework.state.optimizer_state_element_bytes
     scale = element / 4.0 if job.optimizer.name == "adamw" else 1.0
     return job.optimizer.state_bytes * scale
+
+
+def _unfused_tensors(job: Job) -> float:
+    """Gradients of feed-forward width alive in an unfused backward, 0 in a fused one."""
+    if not job.framework.state.unfused_backward:
+        return 0.0
+    return 4.0 if job.model.gated else 2.0
+
+
+def _mask_buffer(job: Job) -> float:
+    """Bytes of a layer's causal mask, where unfused attention registers one."""
+    if job.attention != "eager":
+        return 0.0
+    return float(job.framework.saved.mask_buffer_bytes * job.model.max_positions**2)
 
 
 def _logits_transient(profile: FrameworkProfile) -> float:

@@ -43,6 +43,11 @@ _TIME_TERMS = {
     "optimizer_s": f.STEP_OPTIMIZER,
     "host_s": f.STEP_HOST,
 }
+_PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
+    "backward",
+    "optimizer",
+    "forward",
+)
 _STAGE_TERMS = {
     "in_flight": f.STAGE_IN_FLIGHT,
     "weights": f.STAGE_WEIGHTS,
@@ -198,7 +203,7 @@ def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
         StageMemory(
             stage=index,
             layers=layout.stage_layers[index],
-            phase="optimizer" if stage[f.STAGE_PHASE] > 0 else "backward",
+            phase=_PHASES[int(stage[f.STAGE_PHASE])],
             **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
         )
         for index, stage in enumerate(stages)

@@ -105,7 +105,7 @@ class StageMemory(_Frozen):
     communication: float
     allocated: float
     peak: float
-    phase: Literal["backward", "optimizer"]
+    phase: Literal["backward", "optimizer", "forward"]
     forward_s: float
     backward_s: float
 

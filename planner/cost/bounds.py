@@ -14,25 +14,23 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import jit, jit_parallel, prange
+from planner.cost.data_parallel import Grid
 from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.keys import Key
 from planner.cost.linear import (
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
-    SCALAR_GATHER_BASE,
-    SCALAR_LOGITS,
-    SCALAR_ROOT_GATHER,
     TERM_BACKWARD,
-    TERM_DROPPED,
     TERM_FORWARD,
-    TERM_GATHER,
     TERM_OPTIMIZER,
-    TERM_PERSISTENT,
     TERM_RECOMPUTE,
-    TERM_SAVED,
-    TERM_TEMPORARY,
-    TERM_WORKING,
     layout_terms,
 )
+from planner.cost.linear_memory import ends_counts, layer_holds, moment_bytes, no_maxima
+from planner.cost.memory import microbatches_in_flight
+from planner.cost.moments import LAYER, MTP, OPTIMIZER, LayerMaxima, Pass, exists, passes
+from planner.cost.stage import layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.
@@ -67,56 +65,100 @@ WHOLE = 1e-9
 
 
 @jit
-def cheapest_layer(terms: Array, first: int, end: int, recompute: int) -> Array:
-    """LAYER_* minima over the kinds first..end-1 of layers; `recompute` is a RECOMPUTE_* code."""
+def bound_pass(in_flight: float, grid: Grid, framework: FrameworkInputs) -> Pass:
+    """The pass with most gradients: the second micro-batch's if there is one."""
+    first, second, count = passes(in_flight, grid.grad_acc, framework)
+    return second if count > 0 else first
+
+
+@jit
+def layer_bytes(
+    kind: int, counts: Array, costs: Array, key: Key, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs,
+) -> tuple[float, float, float]:  # fmt: skip
+    """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
+    the update, gathered weights if it is the largest)."""
+    zero, one = no_maxima(), Pass(0.0, bound_pass(1.0, grid, framework).accumulates)
+    empty = layer_holds(0, kind, 0.0, 0.0, costs, counts, key, grid, job)
+    plain = layer_holds(0, kind, 1.0, 0.0, costs, counts, key, grid, job)
+    again = layer_holds(0, kind, 1.0, 1.0, costs, counts, key, grid, job)
+    base = moment_bytes(LAYER, empty, zero, one, key, grid, job, framework)
+    held = min(
+        moment_bytes(LAYER, plain, zero, one, key, grid, job, framework),
+        moment_bytes(LAYER, again, zero, one, key, grid, job, framework),
+    )
+    update = moment_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
+    update -= moment_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
+    most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
+    largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0)
+    gather = moment_bytes(LAYER, empty, largest, one, key, grid, job, framework)
+    return held - base, update, gather - base
+
+
+@jit
+def layer_columns(
+    terms: Array, recompute: int, costs: Array, key: Key, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs,
+) -> Array:  # fmt: skip
+    """LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
+    out = np.zeros((job.kinds, LAYER_COLUMNS))
+    counts = np.zeros((job.pieces, 1))
+    for kind in range(job.kinds):
+        own, cost = terms[kind], costs[kind]
+        again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
+        held, update, gather = layer_bytes(kind, counts, costs, key, grid, job, framework)
+        plain = layer_maxima(cost, 1.0, 0.0, key, grid, framework)
+        remade = layer_maxima(cost, 0.0, 1.0, key, grid, framework)
+        out[kind, LAYER_SECONDS] = own[TERM_FORWARD] + own[TERM_BACKWARD] + again
+        out[kind, LAYER_RECOMPUTE] = max(own[TERM_RECOMPUTE], 0.0)
+        out[kind, LAYER_PERSISTENT] = held
+        out[kind, LAYER_SAVED] = cost[f.PIECE_SAVED]
+        out[kind, LAYER_SAVED_RECOMPUTED] = min(cost[f.PIECE_SAVED], cost[f.PIECE_SAVED_RECOMPUTED])
+        out[kind, LAYER_WORKING] = plain.working
+        out[kind, LAYER_WORKING_RECOMPUTED] = remade.working_again
+        out[kind, LAYER_OPTIMIZER_BYTES] = update
+        out[kind, LAYER_GATHER] = gather
+    return out
+
+
+@jit
+def cheapest_layer(layers: Array, first: int, end: int) -> Array:
+    """LAYER_* minima over the kinds first..end-1 of layers."""
     layer = np.full(LAYER_COLUMNS, np.inf)
     for kind in range(first, end):
-        own = terms[kind]
-        again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
-        kept = own[TERM_SAVED] - own[TERM_DROPPED]
-        values = (
-            own[TERM_FORWARD] + own[TERM_BACKWARD] + again,
-            max(own[TERM_RECOMPUTE], 0.0),
-            own[TERM_PERSISTENT],
-            own[TERM_SAVED],
-            min(kept, own[TERM_SAVED]),
-            own[TERM_WORKING],
-            own[TERM_WORKING] + max(own[TERM_DROPPED], 0.0),
-            own[TERM_PERSISTENT] + own[TERM_TEMPORARY],
-            own[TERM_GATHER],
-        )
         for column in range(LAYER_COLUMNS):
-            layer[column] = min(layer[column], values[column])
+            layer[column] = min(layer[column], layers[kind, column])
     return layer
 
 
 @jit
 def empty_stages(
-    terms: Array, in_flight: Array, scalars: Array, costs: Array, job: JobInputs
+    terms: Array, costs: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs
 ) -> Array:
     """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
-    pp = in_flight.shape[0]
+    pp = int(grid.pp)
+    counts = ends_counts(pp, job)
+    zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
-    stages[:, STAGE_FLIGHT] = in_flight
-    stages[:, STAGE_BYTES] = scalars[SCALAR_GATHER_BASE]
-    for piece in range(job.kinds, job.pieces):
-        own = terms[piece]
-        count = float(job.mtp_layers) if piece == job.kinds + 2 else 1.0
-        stage = stages[0] if piece == job.kinds else stages[pp - 1]
-        flight = in_flight[0] if piece == job.kinds else 1.0
-        stage[STAGE_SECONDS] += count * (own[TERM_FORWARD] + own[TERM_BACKWARD])
-        stage[STAGE_BYTES] += count * (own[TERM_PERSISTENT] + flight * own[TERM_SAVED])
-        stage[STAGE_OPTIMIZER_BYTES] += count * (own[TERM_PERSISTENT] + own[TERM_TEMPORARY])
-        stage[STAGE_ENDS] = max(stage[STAGE_ENDS], own[TERM_WORKING])
-        if piece < job.kinds + 2:
-            root = costs[piece, f.PIECE_DENSE_PARAMETERS]
-            stage[STAGE_BYTES] += scalars[SCALAR_ROOT_GATHER] * root
-    last = stages[pp - 1]
-    last[STAGE_ENDS] = max(last[STAGE_ENDS], scalars[SCALAR_LOGITS])
-    if job.tied_embeddings > 0 and pp > 1:
-        own = terms[job.kinds]
-        last[STAGE_BYTES] += own[TERM_PERSISTENT]
-        last[STAGE_OPTIMIZER_BYTES] += own[TERM_PERSISTENT] + own[TERM_TEMPORARY]
+    for stage in range(pp):
+        in_flight = microbatches_in_flight(
+            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
+        )
+        own = bound_pass(in_flight, grid, framework)
+        holds = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job)
+        base = moment_bytes(LAYER, holds, zero, own, key, grid, job, framework)
+        stages[stage, STAGE_FLIGHT] = own.in_flight
+        stages[stage, STAGE_BYTES] = base
+        stages[stage, STAGE_OPTIMIZER_BYTES] = moment_bytes(
+            OPTIMIZER, holds, zero, own, key, grid, job, framework
+        )
+        for moment in range(MTP + 1):
+            if exists(moment, holds, own, grid):
+                size = moment_bytes(moment, holds, zero, own, key, grid, job, framework)
+                stages[stage, STAGE_ENDS] = max(stages[stage, STAGE_ENDS], size - base)
+        for piece in range(job.kinds, job.pieces):
+            seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
+            stages[stage, STAGE_SECONDS] += counts[piece, stage] * seconds
     return stages
 
 
@@ -142,11 +184,11 @@ def stage_room(
     else:
         in_update = np.inf
     room = min(in_update, time_left / layer[LAYER_SECONDS])
-    left = limit_bytes - stage[STAGE_BYTES] - layer[LAYER_GATHER]
+    left = limit_bytes - stage[STAGE_BYTES]
     plain = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED]
     light = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED_RECOMPUTED]
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
-    left -= max(stage[STAGE_ENDS], layer[busy])
+    left -= max(stage[STAGE_ENDS], layer[busy] + layer[LAYER_GATHER])
     if recompute == RECOMPUTE_NONE:
         return whole(min(room, left / plain))
     room = min(room, left / light)
@@ -220,12 +262,15 @@ def layout_bounds_s(
     links: LinkInputs, out: Array,
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes, context included)."""
-    terms, in_flight, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
-    stages = empty_stages(terms, in_flight, scalars, costs, job)
+    terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
+    key = read_key(key_row, job)
+    grid = read_grid(shape, key)
+    stages = empty_stages(terms, costs, key, grid, job, framework)
+    layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
     pp, vpp, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
     total_s = model_seconds(terms, totals, recompute, job)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
-    layer = cheapest_layer(terms, 0, job.kinds, recompute)
+    layer = cheapest_layer(layers, 0, job.kinds)
     for index in range(limits_bytes.shape[0]):
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
@@ -234,7 +279,7 @@ def layout_bounds_s(
         )
         if job.kinds > 1:
             for kind in range(job.kinds):
-                alone = cheapest_layer(terms, kind, kind + 1, recompute)
+                alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
                     stages, alone, recompute, limit, totals[kind], 0.0, slowest_s
                 )

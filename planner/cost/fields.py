@@ -62,8 +62,9 @@ SAVED_BYTES = 1
 SAVED_SHARD = 2
 SAVED_FREED_BY = 3
 SAVED_ONLY_WITH = 4
-SAVED_PADS_VOCABULARY = 5
-SAVED_COLUMNS = 6
+SAVED_PADS_VOCABULARY = 5  # the loss's logits
+SAVED_FIXED = 6  # bytes per micro-batch, however many sequences it holds
+SAVED_COLUMNS = 7
 
 # --- OpTable.collectives ---------------------------------------------------------------------
 COMM_PIECE = 0
@@ -105,6 +106,9 @@ KEY_MBS = 4
 KEY_MODULES = 5  # recompute mode as a mask of modules
 KEY_COLUMNS = 6
 
+# `planner.modules.Module.FULL`.
+MODULE_FULL = 128
+
 # --- shapes ----------------------------------------------------------------------------------
 SHAPE_KEY = 0  # row of the key table
 SHAPE_DP = 1
@@ -136,7 +140,13 @@ PIECE_WORKING = 14
 # Parameters on one rank before ZeRO, sharded over dp·cp and over the expert-data group.
 PIECE_DENSE_PARAMETERS = 15
 PIECE_EXPERT_PARAMETERS = 16
-PIECE_COLUMNS = 17
+# Gradients of its weights made in backward before they are accumulated, low-precision copies of
+# its weights, kept logits; parameters of the vocabulary table.
+PIECE_WEIGHT_GRADIENT = 17
+PIECE_CASTS = 18
+PIECE_LOGITS = 19
+PIECE_TABLE = 20
+PIECE_COLUMNS = 21
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0
@@ -175,5 +185,5 @@ STAGE_PEAK = 12
 STAGE_IN_FLIGHT = 13
 STAGE_FORWARD_S = 14
 STAGE_BACKWARD_S = 15
-STAGE_PHASE = 16  # phase of the peak: 0 forward/backward, 1 optimizer
+STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
 STAGE_COLUMNS = 17

@@ -9,52 +9,18 @@ from __future__ import annotations
 from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.keys import Key, local_tokens, padding_factor, shard_factor
-from planner.cost.piece_compute import backward_buffers_bytes, compute_terms
+from planner.cost.keys import Key
+from planner.cost.piece_compute import compute_terms
+from planner.cost.piece_memory import (
+    cast_bytes,
+    logits_kept_bytes,
+    parameters_on_rank,
+    saved_bytes,
+    table_parameters,
+    working_bytes,
+)
 from planner.cost.piece_traffic import communication_terms, exposed
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
-
-
-@jit
-def saved_bytes(piece: int, key: Key, modules: int, table: OpTable, job: JobInputs) -> float:
-    """Bytes a rank keeps from forward to backward for one piece and micro-batch under `modules`."""
-    tokens = local_tokens(key, job)
-    total = 0.0
-    for index in range(table.saved.shape[0]):
-        row = table.saved[index]
-        if int(row[f.SAVED_PIECE]) != piece or int(row[f.SAVED_FREED_BY]) & modules:
-            continue
-        only_with = int(row[f.SAVED_ONLY_WITH])
-        if only_with != 0 and not only_with & modules:
-            continue
-        size = row[f.SAVED_BYTES] * shard_factor(int(row[f.SAVED_SHARD]), key, job.kv_heads)
-        if row[f.SAVED_PADS_VOCABULARY] > 0:
-            size *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        total += size * tokens
-    return total
-
-
-@jit
-def parameters_on_rank(piece: int, key: Key, table: OpTable, job: JobInputs) -> tuple[float, float]:
-    """(dense, expert) parameters of one piece on one rank, before ZeRO."""
-    dense = expert = 0.0
-    for index in range(table.parameters.shape[0]):
-        row = table.parameters[index]
-        if int(row[f.PARAM_PIECE]) != piece:
-            continue
-        count = row[f.PARAM_COUNT]
-        shard = int(row[f.PARAM_SHARD])
-        if row[f.PARAM_PADS_VOCABULARY] > 0 and shard == f.PARAM_SHARD_TP:
-            count *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        if shard == f.PARAM_SHARD_EXPERT:
-            expert += count / (key.ep * key.etp)
-        elif shard == f.PARAM_SHARD_TP:
-            dense += count / key.tp
-        elif shard == f.PARAM_SHARD_KV:
-            dense += count / min(key.tp, job.kv_heads)
-        else:
-            dense += count
-    return dense, expert
 
 
 @jit
@@ -102,7 +68,10 @@ def piece_cost(
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     out[f.PIECE_SAVED_RECOMPUTED] = saved_bytes(piece, key, key.modules, table, job)
     dense, expert = parameters_on_rank(piece, key, table, job)
-    out[f.PIECE_WORKING] = terms.working_bytes
-    if piece < job.kinds:
-        out[f.PIECE_WORKING] += backward_buffers_bytes(dense + expert, key, job, framework)
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
+    out[f.PIECE_WORKING], out[f.PIECE_WEIGHT_GRADIENT] = working_bytes(
+        piece, dense + expert, key, table, job, framework
+    )
+    out[f.PIECE_CASTS] = cast_bytes(piece, key, table, framework)
+    out[f.PIECE_LOGITS] = logits_kept_bytes(piece, key, table, job)
+    out[f.PIECE_TABLE] = table_parameters(key, job)

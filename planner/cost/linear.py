@@ -1,8 +1,8 @@
-"""A step's cost as linear terms of the layer counts: what the layout solver and bounds read.
+"""A step's time as linear terms of the layer counts: what the layout solver and bounds read.
 
-Within one shape, a stage's seconds and bytes are sums over its layers plus constants, except for
-a maximum here and there (working sets, exposed traffic). This module gives the coefficients, from
-the same functions that `planner.cost.step` costs a finished layout with.
+Within one shape, a stage's seconds are sums over its layers plus constants, except for a maximum
+here and there (exposed traffic). This module gives the coefficients, from the same functions that
+`planner.cost.step` costs a finished layout with; `planner.cost.linear_memory` gives its bytes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,12 @@ import numpy as np
 
 from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid, gather_seconds, optimizer_seconds, reduce_seconds
-from planner.cost.fields import (
-    PIECE_DENSE_PARAMETERS,
-    PIECE_EXPERT_PARAMETERS,
-    PIECE_SAVED,
-    PIECE_SAVED_RECOMPUTED,
-    PIECE_WORKING,
-)
+from planner.cost.fields import PIECE_DENSE_PARAMETERS, PIECE_EXPERT_PARAMETERS
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.keys import Key
-from planner.cost.memory import (
-    communicator_bytes,
-    gather_bytes,
-    gradient_bytes,
-    microbatches_in_flight,
-    optimizer_bytes,
-    optimizer_temporary_bytes,
-    weight_bytes,
-)
+from planner.cost.memory import communicator_bytes
 from planner.cost.pipeline import exposed_transfer_s
-from planner.cost.stage import logits_bytes
 from planner.cost.step import (
     backward_seconds,
     forward_seconds,
@@ -46,34 +31,18 @@ TERM_FORWARD = 0
 TERM_BACKWARD = 1
 # Seconds more if it recomputes, its ZeRO-3 traffic then having more to hide behind.
 TERM_RECOMPUTE = 2
-TERM_SAVED = 3
-TERM_DROPPED = 4  # bytes of TERM_SAVED that recomputation does not keep
-TERM_WORKING = 5
-TERM_PERSISTENT = 6  # weights, gradients, optimizer state
-TERM_TEMPORARY = 7
-TERM_GATHER = 8  # ZeRO-2/3 buffers if it is the largest piece of its stage
-TERM_OPTIMIZER = 9
-TERM_REDUCE = 10
-TERM_ALL_GATHER = 11
-TERM_COLUMNS = 12
-TIME_TERMS = (
-    TERM_FORWARD,
-    TERM_BACKWARD,
-    TERM_RECOMPUTE,
-    TERM_OPTIMIZER,
-    TERM_REDUCE,
-    TERM_ALL_GATHER,
-)
+TERM_OPTIMIZER = 3
+TERM_REDUCE = 4
+TERM_ALL_GATHER = 5
+TERM_COLUMNS = 6
+TIME_TERMS = tuple(range(TERM_COLUMNS))
 
 # --- per shape -----------------------------------------------------------------------------------
 SCALAR_FIXED_S = 0  # exposed transfers between stages, and the host
-SCALAR_FIXED_BYTES = 1  # workspaces, context, communicators
-SCALAR_LOGITS = 2
-SCALAR_ROOT_GATHER = 3  # bytes per dense parameter of embedding and head, gathered by the root
-SCALAR_GATHER_BASE = 4  # ZeRO-2/3 buffers of any stage
-SCALAR_REDUCE_BASE = 5
-SCALAR_ALL_GATHER_BASE = 6
-SCALAR_COLUMNS = 7
+SCALAR_FIXED_BYTES = 1  # context, communicators
+SCALAR_REDUCE_BASE = 2
+SCALAR_ALL_GATHER_BASE = 3
+SCALAR_COLUMNS = 4
 TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
 
 
@@ -134,26 +103,11 @@ def piece_terms(
 ) -> None:
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
     dense, expert = cost[PIECE_DENSE_PARAMETERS], cost[PIECE_EXPERT_PARAMETERS]
-    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     plain = fsdp_seconds(cost, False, key, grid, job, framework, links)
     again = fsdp_seconds(cost, True, key, grid, job, framework, links)
     out[TERM_FORWARD] = forward_seconds(cost)
     out[TERM_BACKWARD] = backward_seconds(cost) + plain
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
-    out[TERM_SAVED] = cost[PIECE_SAVED]
-    out[TERM_DROPPED] = cost[PIECE_SAVED] - cost[PIECE_SAVED_RECOMPUTED]
-    out[TERM_WORKING] = cost[PIECE_WORKING]
-    out[TERM_PERSISTENT] = (
-        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
-    )
-    out[TERM_TEMPORARY] = optimizer_temporary_bytes(
-        dense, expert, zero, shards, expert_shards, framework
-    )
-    if shards > 1.0:
-        base = gather_bytes(0.0, 0.0, zero, framework)
-        out[TERM_GATHER] = gather_bytes(dense + expert, 0.0, zero, framework) - base
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
 
 
@@ -199,8 +153,8 @@ def layout_terms(
     framework: FrameworkInputs,
     gpu: GpuInputs,
     links: LinkInputs,
-) -> tuple[Array, Array, Array]:
-    """Coefficients of one shape: (terms[piece, TERM_*], in_flight[stage], scalars[SCALAR_*])."""
+) -> tuple[Array, Array]:
+    """Coefficients of one shape's step time: (terms[piece, TERM_*], scalars[SCALAR_*])."""
     key = read_key(key_row, job)
     grid = read_grid(shape, key)
     terms = np.zeros((job.pieces, TERM_COLUMNS))
@@ -212,19 +166,7 @@ def layout_terms(
     scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
     )
-    scalars[SCALAR_FIXED_BYTES] = (
-        framework.workspace_bytes
-        + framework.context_bytes
-        + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    scalars[SCALAR_FIXED_BYTES] = framework.context_bytes + communicator_bytes(
+        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
     )
-    scalars[SCALAR_LOGITS] = logits_bytes(key, job, framework)
-    if grid.shards > 1.0:
-        base = gather_bytes(0.0, 0.0, grid.zero, framework)
-        scalars[SCALAR_GATHER_BASE] = base
-        scalars[SCALAR_ROOT_GATHER] = gather_bytes(0.0, 1.0, grid.zero, framework) - base
-    in_flight = np.zeros(int(grid.pp))
-    for stage in range(int(grid.pp)):
-        in_flight[stage] = microbatches_in_flight(
-            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-        )
-    return terms, in_flight, scalars
+    return terms, scalars

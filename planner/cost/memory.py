@@ -36,14 +36,16 @@ def weight_bytes(
     dense: float, expert: float, zero: int, shards: float, expert_shards: float,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Low-precision weights that stay on the rank: all of them below ZeRO-3."""
+    """Low-precision weights that stay on the rank.
+
+    All of them below ZeRO-3, unless fp32 shards are the parameters (FSDP): there ZeRO-2 and 3
+    gather them for each pass.
+    """
+    if zero > 1 and shards > 1.0 and framework.zero3_keeps_weight_shard == 0.0:
+        return 0.0
     if zero < 3:
         return framework.weight_bytes * (dense + expert)
-    return (
-        framework.zero3_keeps_weight_shard
-        * framework.weight_bytes
-        * (dense / shards + expert / expert_shards)
-    )
+    return framework.weight_bytes * (dense / shards + expert / expert_shards)
 
 
 @jit
@@ -53,7 +55,7 @@ def gradient_bytes(
 ) -> float:  # fmt: skip
     """Gradients that stay on the rank: sharded from ZeRO-2 on."""
     per_parameter = framework.gradient_bytes + framework.extra_gradient_bytes
-    if zero < 2:
+    if zero < 2 or shards <= 1.0:
         return per_parameter * (dense + expert)
     return framework.gradient_bytes * (dense / shards + expert / expert_shards)
 
@@ -68,23 +70,6 @@ def optimizer_bytes(
     if zero < 1:
         return per_parameter * (dense + expert)
     return per_parameter * (dense / shards + expert / expert_shards)
-
-
-@jit
-def gather_bytes(largest_layer: float, root: float, zero: int, framework: FrameworkInputs) -> float:
-    """ZeRO-2/3 buffers: gathered weights of the layers in flight (and of the root module, which
-    holds embedding and head), and unsharded gradients on their way to reduction.
-
-    Measured on FSDP2: one layer's bf16 weights mid-backward, two at the loss, one layer's fp32
-    gradients in the reduce buffer.
-    """
-    if zero < 2:
-        return 0.0
-    reduce = framework.reduce_buffer_layers * framework.gradient_bytes * largest_layer
-    if zero < 3:
-        return reduce + framework.bucket_bytes
-    layers = framework.gathered_layers * framework.weight_bytes * largest_layer
-    return layers + reduce + framework.root_stays_gathered * framework.weight_bytes * root
 
 
 @jit

@@ -116,7 +116,7 @@ class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    hide behind), and kernels to issue by pass.
     """
 
     forward: float
@@ -128,7 +128,6 @@ class ComputeTerms(NamedTuple):
     kernels_forward: float
     kernels_backward: float
     kernels_recompute: float
-    working_bytes: float
 
 
 @jit
@@ -142,7 +141,7 @@ def compute_terms(
 ) -> ComputeTerms:
     """Sum the rows of one piece."""
     forward = backward = recompute = 0.0
-    gemm_backward = attention_forward = attention_backward = working = 0.0
+    gemm_backward = attention_forward = attention_backward = 0.0
     kernels_forward = kernels_backward = kernels_recompute = 0.0
     for row in range(table.ops.shape[0]):
         op = table.ops[row]
@@ -162,7 +161,6 @@ def compute_terms(
             attention_backward += seconds_backward
         if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
-            working = max(working, gradients_in_flight_bytes(op, key, job))
     return ComputeTerms(
         forward,
         backward,
@@ -173,29 +171,4 @@ def compute_terms(
         kernels_forward,
         kernels_backward,
         kernels_recompute,
-        working,
     )
-
-
-@jit
-def gradients_in_flight_bytes(op: Array, key: Key, job: JobInputs) -> float:
-    """16-bit gradients of a product's input and output; logits are accounted for at the loss."""
-    if op[f.OP_PADS_VOCABULARY] > 0:
-        return 0.0
-    rows, out, depth = gemm_shape(op, key, job)
-    return 2.0 * rows * (out + depth)
-
-
-@jit
-def backward_buffers_bytes(
-    parameters: float, key: Key, job: JobInputs, framework: FrameworkInputs
-) -> float:
-    """A layer's weight gradients before they are accumulated, and what is gathered over tp.
-
-    On eight B200 (SimuMax, Megatron-Core without fused accumulation) both are seen to the tenth
-    of a GiB: one layer's 16-bit gradients, three tensors of full width.
-    """
-    gathered = 0.0
-    if key.tp > 1.0:
-        gathered = framework.gathered_tensors * 2.0 * job.hidden * local_tokens(key, job)
-    return framework.weight_gradient_bytes * parameters + gathered

@@ -1,89 +1,203 @@
-"""Memory of one pipeline stage: what it holds, phase by phase."""
+"""Memory of one pipeline stage: what it holds, moment by moment, and the heaviest of them."""
 
 from __future__ import annotations
+
+import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid
-from planner.cost.keys import Key, local_tokens, padding_factor
-from planner.cost.memory import (
-    communicator_bytes,
-    gather_bytes,
-    gradient_bytes,
-    microbatches_in_flight,
-    optimizer_bytes,
-    optimizer_temporary_bytes,
-    weight_bytes,
+from planner.cost.keys import Key
+from planner.cost.memory import communicator_bytes, microbatches_in_flight
+from planner.cost.moments import (
+    FORWARD,
+    MOMENTS,
+    OPTIMIZER,
+    LayerMaxima,
+    MomentTerms,
+    Pass,
+    StageHolds,
+    at_rest,
+    exists,
+    gradient_per_parameter,
+    is_sharded,
+    keeps_weights,
+    moment_terms,
+    passes,
+    sharded_gradients,
+    total_bytes,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def logits_elements(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Logits of a micro-batch that the loss of one rank works on."""
-    padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    split = key.tp if framework.logits_sharded > 0.0 else 1.0
-    return padded / split * local_tokens(key, job)
-
-
-@jit
-def logits_bytes(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Bytes at the loss beyond what is kept: fp32 logits and their gradient in flight, or a little
-    later the 16-bit gradient of the logits beside the head's weight gradient."""
-    elements = logits_elements(key, job, framework)
-    padding = padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    head = framework.weight_gradient_bytes * job.vocab * padding * job.hidden / key.tp
-    later = 2.0 * elements + head if head > 0.0 else 0.0
-    return max(framework.logits_transient_bytes * elements, later)
+def tied_copy(stage: int, counts: Array, costs: Array, job: JobInputs) -> float:
+    """Parameters of the vocabulary table that a tied head away from the embedding copies."""
+    if job.tied_embeddings == 0.0 or counts[job.kinds + 1, stage] == 0.0:
+        return 0.0
+    return 0.0 if counts[job.kinds, stage] > 0.0 else float(costs[job.kinds, f.PIECE_TABLE])
 
 
 @jit
 def stage_parameters(
-    stage: int, counts: Array, costs: Array, job: JobInputs, pp: float
-) -> tuple[float, float, float]:
-    """(dense, expert, largest layer's) parameters of a stage; a tied head copies the embedding."""
-    dense = expert = largest = 0.0
+    stage: int, counts: Array, costs: Array, job: JobInputs
+) -> tuple[float, float]:
+    """(dense, expert) parameters of a stage; a tied head copies the vocabulary table."""
+    dense, expert = tied_copy(stage, counts, costs, job), 0.0
     for piece in range(job.pieces):
-        count = counts[piece, stage]
-        if count == 0.0:
-            continue
-        own = costs[piece, f.PIECE_DENSE_PARAMETERS]
-        routed = costs[piece, f.PIECE_EXPERT_PARAMETERS]
-        dense += count * own
-        expert += count * routed
-        if piece < job.kinds:
-            largest = max(largest, own + routed)
-    head = job.kinds + 1
-    if job.tied_embeddings > 0 and pp > 1.0 and counts[head, stage] > 0.0:
-        dense += costs[job.kinds, f.PIECE_DENSE_PARAMETERS]
-    return dense, expert, largest
+        dense += counts[piece, stage] * costs[piece, f.PIECE_DENSE_PARAMETERS]
+        expert += counts[piece, stage] * costs[piece, f.PIECE_EXPERT_PARAMETERS]
+    return dense, expert
 
 
 @jit
-def stage_activations(
-    stage: int, counts: Array, recomputed: Array, costs: Array, job: JobInputs
-) -> tuple[float, float, float]:
-    """Bytes kept per micro-batch in flight, bytes kept once (head), largest working set.
+def new_gradients(dense: float, expert: float, grid: Grid, framework: FrameworkInputs) -> float:
+    """Gradients that a piece leaves behind in a pass that makes them."""
+    if is_sharded(grid):
+        return sharded_gradients(dense, expert, grid, framework)
+    return gradient_per_parameter(framework) * (dense + expert)
 
-    The working set is what one layer needs on top during its backward: the gradients of its
-    largest operation, and under recomputation the tensors that it makes again.
-    """
-    per_microbatch = once = working = 0.0
-    for piece in range(job.pieces):
-        count = counts[piece, stage]
+
+@jit
+def layer_maxima(
+    cost: Array, plain: float, again: float, key: Key, grid: Grid, framework: FrameworkInputs
+) -> LayerMaxima:
+    """Maxima of one kind with `plain` layers and `again` that recompute."""
+    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
+    kept, light = cost[f.PIECE_SAVED], cost[f.PIECE_SAVED_RECOMPUTED]
+    sharded = is_sharded(grid)
+    working = cost[f.PIECE_WORKING] + (0.0 if sharded else cost[f.PIECE_WEIGHT_GRADIENT])
+    remade = working + max(kept - light, 0.0)
+    gathered = 0.0
+    if sharded and grid.zero == 2 and not keeps_weights(grid, framework):
+        gathered = framework.weight_bytes * (dense + expert)
+    made = new_gradients(dense, expert, grid, framework)
+    # The last layer in backward is the stage's first, which recomputes if any does.
+    last = (remade if again > 0.0 else working) - made + gathered
+    if again == 0.0 or not key.modules & f.MODULE_FULL:
+        last += cost[f.PIECE_CASTS]
+    done = 0.0
+    if grid.vpp <= 1.0:
+        last += light if again > 0.0 else kept
+        done = -(kept if plain > 0.0 else light)
+    return LayerMaxima(
+        dense + expert,
+        working if plain > 0.0 else 0.0,
+        remade if again > 0.0 else 0.0,
+        last,
+        done + made - gathered,
+        done - gathered,
+    )
+
+
+@jit
+def stage_maxima(
+    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
+    job: JobInputs, framework: FrameworkInputs,
+) -> LayerMaxima:  # fmt: skip
+    """Maxima over the kinds of layers on a stage; zero without layers."""
+    largest = working = working_again = 0.0
+    last = making = done = -np.inf
+    for kind in range(job.kinds):
+        count, again = counts[kind, stage], recomputed[kind, stage]
         if count == 0.0:
             continue
-        saved = costs[piece, f.PIECE_SAVED]
-        dropped = saved - costs[piece, f.PIECE_SAVED_RECOMPUTED]
-        again = recomputed[piece, stage]
-        kept = count * saved - again * dropped
-        if piece > job.kinds:
-            once += kept
-        else:
-            per_microbatch += kept
-        extra = max(dropped, 0.0) if again > 0.0 else 0.0
-        working = max(working, costs[piece, f.PIECE_WORKING] + extra)
-    return per_microbatch, once, working
+        own = layer_maxima(costs[kind], count - again, again, key, grid, framework)
+        largest, working = max(largest, own.largest), max(working, own.working)
+        working_again, last = max(working_again, own.working_again), max(last, own.last)
+        making, done = max(making, own.done_making), max(done, own.done)
+    if largest == 0.0:
+        last = making = done = 0.0
+    return LayerMaxima(largest, working, working_again, last, making, done)
+
+
+@jit
+def layer_sums(
+    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, job: JobInputs
+) -> tuple[float, float, float, float, float]:
+    """(layers, bytes they keep, those of them that do not recompute keep, weight casts, casts that
+    backward finds) of a stage."""
+    layers = kept = plain_kept = casts = casts_kept = 0.0
+    for kind in range(job.kinds):
+        count, again = counts[kind, stage], recomputed[kind, stage]
+        layers += count
+        plain_kept += (count - again) * costs[kind, f.PIECE_SAVED]
+        kept += again * costs[kind, f.PIECE_SAVED_RECOMPUTED]
+        casts += count * costs[kind, f.PIECE_CASTS]
+        remakes = again if key.modules & f.MODULE_FULL else 0.0
+        casts_kept += (count - remakes) * costs[kind, f.PIECE_CASTS]
+    return layers, kept + plain_kept, plain_kept, casts, casts_kept
+
+
+@jit
+def stage_holds(
+    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
+    job: JobInputs,
+) -> StageHolds:  # fmt: skip
+    """Contents of one stage. Multi-token prediction: all modules keep, one works at a time.
+
+    Tables shared by all layers belong to the embedding and follow the recompute mode; the ends
+    themselves never run again.
+    """
+    dense, expert = stage_parameters(stage, counts, costs, job)
+    layers, kept, plain_kept, casts, casts_kept = layer_sums(
+        stage, counts, recomputed, costs, key, job
+    )
+    first, last, mtp = job.kinds, job.kinds + 1, min(job.kinds + 2, job.pieces - 1)
+    has_first, has_last = counts[first, stage], counts[last, stage]
+    head = has_last * costs[last, f.PIECE_DENSE_PARAMETERS] + tied_copy(stage, counts, costs, job)
+    shared = 0.0
+    if job.tied_embeddings > 0.0 and has_first > 0.0 and has_last > 0.0:
+        shared = costs[first, f.PIECE_TABLE]
+    modules = counts[mtp, stage] if mtp > last else 0.0
+    one = min(modules, 1.0)
+    alone = 0.0 if is_sharded(grid) else costs[mtp, f.PIECE_WEIGHT_GRADIENT]
+    return StageHolds(
+        dense,
+        expert,
+        layers,
+        kept,
+        plain_kept,
+        casts,
+        casts_kept,
+        has_first * costs[first, f.PIECE_DENSE_PARAMETERS],
+        has_first * costs[first, f.PIECE_SAVED_RECOMPUTED],
+        has_last,
+        head,
+        head + shared,
+        has_last * costs[last, f.PIECE_SAVED_RECOMPUTED],
+        has_last * costs[last, f.PIECE_LOGITS],
+        has_last * costs[last, f.PIECE_CASTS],
+        modules * costs[mtp, f.PIECE_DENSE_PARAMETERS],
+        modules * costs[mtp, f.PIECE_EXPERT_PARAMETERS],
+        modules * costs[mtp, f.PIECE_SAVED],
+        modules * costs[mtp, f.PIECE_CASTS],
+        one * (costs[mtp, f.PIECE_WORKING] + alone),
+        one * costs[mtp, f.PIECE_LOGITS],
+    )
+
+
+@jit
+def heaviest_moment(
+    holds: StageHolds, most: LayerMaxima, in_flight: float, key: Key, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs,
+) -> tuple[int, MomentTerms]:  # fmt: skip
+    """The moment at which a stage holds most, and its terms."""
+    first, second, count = passes(in_flight, grid.grad_acc, framework)
+    rest = at_rest(holds, key, grid, job, framework)
+    best, peak, where = rest, total_bytes(rest), OPTIMIZER
+    for index in range(2):
+        if count not in (index, 2):
+            continue
+        own: Pass = first if index == 0 else second
+        for moment in range(MOMENTS - 1):
+            if not exists(moment, holds, own, grid):
+                continue
+            terms = moment_terms(moment, rest, holds, most, own, key, grid, job, framework)
+            size = total_bytes(terms)
+            if size > peak:
+                best, peak, where = terms, size, moment
+    return where, best
 
 
 @jit
@@ -98,45 +212,26 @@ def stage_memory(
     framework: FrameworkInputs,
     out: Array,
 ) -> None:
-    """Fill the STAGE_* memory columns of one stage; the peak is the larger of two phases.
-
-    Backward peak: weights + gradients + optimizer state + activations in flight + working set
-    (logits on the last stage) + gather buffers. Optimizer peak: state + temporaries.
-    """
-    dense, expert, largest = stage_parameters(stage, counts, costs, job, grid.pp)
-    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    """Fill the STAGE_* memory columns of one stage: terms of its heaviest moment, and around them
+    what lies outside tensors."""
     in_flight = microbatches_in_flight(
         float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
     )
-    per_microbatch, once, working = stage_activations(stage, counts, recomputed, costs, job)
-    root = 0.0
-    for piece in (job.kinds, job.kinds + 1):
-        root += counts[piece, stage] * costs[piece, f.PIECE_DENSE_PARAMETERS]
-    head = counts[job.kinds + 1, stage]
-    logits = logits_bytes(key, job, framework) if head > 0.0 else 0.0
-    out[f.STAGE_WEIGHTS] = weight_bytes(dense, expert, zero, shards, expert_shards, framework)
-    out[f.STAGE_GRADIENTS] = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
-    out[f.STAGE_OPTIMIZER] = optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
-    out[f.STAGE_ACTIVATIONS] = per_microbatch * in_flight + once
-    # Logits live at the loss, a layer's working set deep in backward: never together.
-    out[f.STAGE_LOGITS] = logits if logits >= working else 0.0
-    out[f.STAGE_WORKING] = 0.0 if logits >= working else working
-    out[f.STAGE_GATHER] = gather_bytes(largest, root, zero, framework) if shards > 1.0 else 0.0
-    temporary = optimizer_temporary_bytes(dense, expert, zero, shards, expert_shards, framework)
-    persistent = out[f.STAGE_WEIGHTS] + out[f.STAGE_GRADIENTS] + out[f.STAGE_OPTIMIZER]
-    backward_peak = (
-        persistent
-        + out[f.STAGE_ACTIVATIONS]
-        + out[f.STAGE_LOGITS]
-        + out[f.STAGE_WORKING]
-        + out[f.STAGE_GATHER]
-    )
-    optimizer_peak = persistent + temporary
-    out[f.STAGE_OPTIMIZER_TEMPORARY] = temporary
-    out[f.STAGE_PHASE] = 1.0 if optimizer_peak > backward_peak else 0.0
-    allocated = max(backward_peak, optimizer_peak)
+    holds = stage_holds(stage, counts, recomputed, costs, key, grid, job)
+    most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
+    moment, terms = heaviest_moment(holds, most, in_flight, key, grid, job, framework)
+    out[f.STAGE_WEIGHTS] = terms.weights
+    out[f.STAGE_GRADIENTS] = terms.gradients
+    out[f.STAGE_OPTIMIZER] = terms.optimizer
+    out[f.STAGE_ACTIVATIONS] = terms.activations
+    out[f.STAGE_WORKING] = terms.working
+    out[f.STAGE_LOGITS] = terms.logits
+    out[f.STAGE_GATHER] = terms.gather
+    out[f.STAGE_OPTIMIZER_TEMPORARY] = terms.temporary
+    out[f.STAGE_PHASE] = 1.0 if moment == OPTIMIZER else 2.0 if moment == FORWARD else 0.0
+    allocated = total_bytes(terms)
     out[f.STAGE_ALLOCATED] = allocated
-    out[f.STAGE_FRAGMENTATION] = allocated * framework.fragmentation + framework.workspace_bytes
+    out[f.STAGE_FRAGMENTATION] = allocated * framework.fragmentation
     out[f.STAGE_CONTEXT] = framework.context_bytes
     out[f.STAGE_COMMUNICATION] = communicator_bytes(
         key.tp, key.cp, grid.dp, grid.pp, key.ep, framework

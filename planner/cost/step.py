@@ -25,6 +25,7 @@ from planner.cost.memory import (
     optimizer_bytes,
     weight_bytes,
 )
+from planner.cost.moments import passes
 from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
 from planner.cost.stage import stage_memory, stage_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -174,7 +175,7 @@ def data_parallel_terms(
     """
     exposed_s = optimizer_s = drain_s = 0.0
     for stage in range(int(grid.pp)):
-        dense, expert, _ = stage_parameters(stage, counts, costs, job, grid.pp)
+        dense, expert = stage_parameters(stage, counts, costs, job)
         optimizer_s = max(optimizer_s, optimizer_seconds(dense, expert, grid, framework, gpu))
         seconds = 0.0
         if grid.zero < 2:
@@ -296,19 +297,28 @@ def step_bounds(
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
         + framework.host_step_s
     )
+    out[f.STEP_PEAK_BOUND] = (
+        peak_bound_bytes(dense, expert, saved, grid, framework) * (1.0 + framework.fragmentation)
+        + framework.context_bytes
+        + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    )
+
+
+@jit
+def peak_bound_bytes(
+    dense: float, expert: float, saved: float, grid: Grid, framework: FrameworkInputs
+) -> float:
+    """Live bytes that the heaviest stage holds at least: the mean over stages, with the model's
+    parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     in_flight = microbatches_in_flight(
         grid.pp - 1.0, grid.pp, grid.vpp, grid.grad_acc, framework.schedule
     )
-    mean = (
-        weight_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
-        + saved * in_flight
-    ) / grid.pp
-    out[f.STEP_PEAK_BOUND] = (
-        mean * (1.0 + framework.fragmentation)
-        + framework.workspace_bytes
-        + framework.context_bytes
-        + communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    first, second, count = passes(in_flight, grid.grad_acc, framework)
+    own = second if count > 0 else first
+    gradients = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
+    state = weight_bytes(dense, expert, zero, shards, expert_shards, framework) + optimizer_bytes(
+        dense, expert, zero, shards, expert_shards, framework
     )
+    backward = state + own.accumulates * gradients + saved * own.in_flight
+    return max(backward, state + gradients) / grid.pp + framework.workspace_bytes

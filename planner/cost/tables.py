@@ -90,3 +90,15 @@ class FrameworkInputs(NamedTuple):
     gathered_tensors: float = 0.0
     # 1 where the loss works on logits split over tp, 0 where it gathers them.
     logits_sharded: float = 1.0
+    # 1 where gradients have buffers of their own, 0 where backward makes them.
+    persistent_gradients: float = 0.0
+    # Tensors of feed-forward width whose gradients an unfused backward holds; 0: it is fused.
+    unfused_tensors: float = 0.0
+    ddp_bucket_copies: float = 0.0
+    # Bytes of each layer's causal mask.
+    mask_buffer_bytes: float = 0.0
+    # Per logit, beyond what is kept, at the end of forward.
+    logits_forward_bytes: float = 0.0
+    activation_bytes: float = 2.0
+    residual_bytes: float = 2.0
+    weight_cast_bytes: float = 0.0

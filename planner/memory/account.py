@@ -28,7 +28,7 @@ class StageAccount:
 
     `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
     (the piece at whose moment the phase is heaviest). `outside`: bytes outside live tensors by
-    name: allocator rounding and fragmentation, library workspaces, CUDA context, one entry a
+    name: allocator rounding and fragmentation, CUDA context, one entry a
     communicator. `reserved_names`: those of them that torch's allocator reports as reserved.
     """
 
@@ -38,7 +38,7 @@ class StageAccount:
     first_step: tuple[PhaseMemory, ...]
     later_steps: tuple[PhaseMemory, ...]
     outside: Mapping[str, float]
-    reserved_names: frozenset[str] = frozenset({"fragmentation", "workspaces"})
+    reserved_names: frozenset[str] = frozenset({"fragmentation"})
 
     @property
     def peak(self) -> PhaseMemory:
@@ -109,6 +109,7 @@ def stage_rank(
         grad_acc=degrees.grad_acc,
         moment_bytes=moment_bytes(job),
         ddp=_buckets(job, degrees),
+        workspace_bytes=job.framework.outside.workspace_bytes,
     )
     shape = RankShape(
         tp=degrees.tp,
@@ -170,7 +171,6 @@ def outside_bytes(job: Job, degrees: Degrees, allocated_bytes: float) -> dict[st
     outside = job.framework.outside
     terms = {
         "fragmentation": outside.fragmentation * allocated_bytes,
-        "workspaces": outside.workspace_bytes,
         "context": job.cluster.gpu.context_bytes,
     }
     return terms | {

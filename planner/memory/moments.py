@@ -159,6 +159,7 @@ class Rank:
             "gradients": gradients,
             "inputs": 8.0 * self.shape.tokens(self.context.seq),
             "gradient buckets": self._buckets(),
+            "workspaces": self.settings.workspace_bytes,
         }
 
     def _mask_buffers(self) -> float:
@@ -224,7 +225,7 @@ class Rank:
         return float(self.state.root_stays_gathered) * self.state.weight_bytes * self.root
 
     def backward(self, base: Terms, own: Pass) -> Iterator[tuple[str, Terms]]:
-        """Moments between the loss and the embedding's gradient, in order."""
+        """Moments between the loss and the embedding's gradient, in order; none without pieces."""
         if self.head is not None:
             yield "loss", self._at_loss(base, own)
         for left in range(len(self.order), 0, -1):
@@ -280,6 +281,9 @@ class Rank:
             per_parameter = self.state.weight_gradient_bytes
         return terms | {"working": self._stream + per_parameter * self._head_made()}
 
+    def _head_gradient(self) -> float:
+        return self.state.weight_gradient_bytes * self._head_made()
+
     def _head_made(self) -> float:
         """Parameters whose gradients the head makes: its own, or the embedding's table."""
         if self.head is None:
@@ -315,7 +319,8 @@ class Rank:
             loss = self.context.saved.logits_peak_bytes - self.context.saved.logits_saved_bytes
             working["logits"] = max(0.0, loss) * self.logits()
         if not self.sharded:
-            return working
+            # Where weight gradients are made beside the buffer, the head's is still there.
+            return working | {"working": working["working"] + self._head_gradient()}
         if self.shape.zero > 2:
             gathered = self._root_gathered() + self._layer_gather(self.state.gathered_layers)
         elif self.keeps_weights:

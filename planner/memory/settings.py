@@ -21,7 +21,8 @@ class StepSettings:
     `chunks`: model chunks of a stage (interleaving); `in_flight`: micro-batches whose activations
     it holds at once; `moment_bytes`: optimizer state per parameter beside the master copy;
     `reduce_every_microbatch` False: FSDP without gradient sync while accumulating; `ddp`: the
-    buckets of DistributedDataParallel, None without it.
+    buckets of DistributedDataParallel, None without it; `workspace_bytes`: cuBLAS and library
+    scratch, which torch's allocator hands out like any tensor.
     """
 
     layers: Sequence[int] | None = None
@@ -36,3 +37,4 @@ class StepSettings:
     optimizer_kernel: OptimizerKernel = "foreach"
     reduce_every_microbatch: bool = True
     ddp: DataParallelBuckets | None = None
+    workspace_bytes: float = 0.0

@@ -137,7 +137,7 @@ def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemor
     pieces, flight = len(rank.order), own.in_flight
     yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight)
     yield PhaseMemory("forward end" + label, end, "", pieces, flight)
-    moments = list(rank.backward(base, own))
+    moments = list(rank.backward(base, own)) or [("", end)]
     worst = max(range(len(moments)), key=lambda moment: sum(moments[moment][1].values()))
     where, terms = moments[worst]
     # One moment a piece, last piece first; before them the loss, where the rank holds it.

@@ -13,10 +13,11 @@ from math import ceil, floor
 import numpy as np
 
 from constraints.layout import LayoutContext
-from constraints.memory import MemoryNumbers
+from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from planner.cost import fields as f
 from planner.cost import linear
-from planner.cost.tables import Array, FrameworkInputs
+from planner.cost.linear_memory import MemoryMoments, memory_moments
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
@@ -33,8 +34,7 @@ class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a tied
-    head's copy of the embedding); `kept_bytes[stage]` what those keep for backward,
-    `ends_bytes[stage]` the largest of their working sets and the logits.
+    head's copy of the vocabulary table); `memory`: bytes at every moment.
     """
 
     pp: int
@@ -42,10 +42,7 @@ class ShapeTerms:
     grad_acc: int
     layer: Array
     stage: Array
-    in_flight: Array
-    kept_bytes: Array
-    ends_bytes: Array
-    gather_bytes: Array
+    memory: MemoryMoments
     scalars: Array
     framework: FrameworkInputs
 
@@ -55,7 +52,7 @@ def shape_terms(cost_model: CostModel, costed: CostedShapes, row: int) -> ShapeT
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    terms, in_flight, scalars = linear.layout_terms(
+    terms, scalars = linear.layout_terms(
         shape,
         costed.keys[key],
         costed.costs[key],
@@ -64,56 +61,33 @@ def shape_terms(cost_model: CostModel, costed: CostedShapes, row: int) -> ShapeT
         cost_model.gpu_inputs,
         cost_model.link_inputs,
     )
-    return assemble(terms, in_flight, scalars, shape, cost_model, costed.costs[key])
-
-
-def assemble(
-    terms: Array,
-    in_flight: Array,
-    scalars: Array,
-    shape: Array,
-    cost_model: CostModel,
-    costs: Array,
-) -> ShapeTerms:
-    """Group the pieces that are pinned to the first and last stage."""
-    job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    kinds, pp = job.kinds, int(shape[f.SHAPE_PP])
-    first, last = terms[kinds], terms[kinds + 1 :]
-    multiples = np.array([1.0, float(job.mtp_layers)])[: len(last), None]
-    stage = np.zeros((pp, linear.TERM_COLUMNS))
-    stage[0] += first
-    stage[-1] += (last * multiples).sum(axis=0)
-    kept = np.zeros(pp)
-    kept[0] += first[linear.TERM_SAVED] * in_flight[0]
-    kept[-1] += (last * multiples)[:, linear.TERM_SAVED].sum()
-    ends = np.zeros(pp)
-    ends[0] = first[linear.TERM_WORKING]
-    ends[-1] = max(ends[-1], last[:, linear.TERM_WORKING].max(), scalars[linear.SCALAR_LOGITS])
-    root = np.zeros(pp)
-    root[0] += costs[kinds, f.PIECE_DENSE_PARAMETERS]
-    root[-1] += costs[kinds + 1, f.PIECE_DENSE_PARAMETERS]
-    if job.tied_embeddings > 0 and pp > 1:
-        tied = [
-            linear.TERM_PERSISTENT,
-            linear.TERM_TEMPORARY,
-            linear.TERM_OPTIMIZER,
-            linear.TERM_REDUCE,
-            linear.TERM_ALL_GATHER,
-        ]
-        stage[-1, tied] += first[tied]
+    pp = int(shape[f.SHAPE_PP])
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
-        layer=terms[:kinds],
-        stage=stage,
-        in_flight=in_flight,
-        kept_bytes=kept,
-        ends_bytes=ends,
-        gather_bytes=scalars[linear.SCALAR_GATHER_BASE] + root * scalars[linear.SCALAR_ROOT_GATHER],
+        layer=terms[: job.kinds],
+        stage=pinned_terms(terms, pp, job, costed.costs[key]),
+        memory=memory_moments(shape, costed.keys[key], costed.costs[key], job, framework),
         scalars=scalars,
         framework=framework,
     )
+
+
+def pinned_terms(terms: Array, pp: int, job: JobInputs, costs: Array) -> Array:
+    """[stage, TERM_*] of the pieces that are pinned to the first and last stage."""
+    first, last = terms[job.kinds], terms[job.kinds + 1 :]
+    multiples = np.array([1.0, float(job.mtp_layers)])[: len(last), None]
+    stage = np.zeros((pp, linear.TERM_COLUMNS))
+    stage[0] += first
+    stage[-1] += (last * multiples).sum(axis=0)
+    if job.tied_embeddings > 0 and pp > 1:
+        # The head's copy is of the vocabulary table, without learned positions.
+        embedding = costs[job.kinds]
+        share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
+        tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+        stage[-1, tied] += share * first[tied]
+    return stage
 
 
 def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
@@ -124,22 +98,23 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
-    layer, flight = terms.layer, terms.in_flight
-    persistent, temporary = layer[:, linear.TERM_PERSISTENT], layer[:, linear.TERM_TEMPORARY]
-    kept = terms.stage[:, linear.TERM_PERSISTENT]
-    working, dropped = layer[:, linear.TERM_WORKING], layer[:, linear.TERM_DROPPED]
+    own = terms.memory
+    moments = (
+        MomentNumbers(
+            stage=_up(own.stage[row]),
+            layer=tuple(_up(sizes) for sizes in own.layer[row]),
+            freed=tuple(_down(sizes) for sizes in own.freed[row]),
+            working=_up(own.working[row]),
+            working_recomputed=_up(own.working_again[row]),
+            gather=_up(own.gather[row]),
+        )
+        for row in range(len(own.stage))
+        if own.stage[row].any() or own.layer[row].any()
+    )
     return MemoryNumbers(
         unit_bytes=MEMORY_UNIT_BYTES,
         limit=floor(allocated_limit_bytes(terms, limit_bytes) / MEMORY_UNIT_BYTES),
-        stage=_up(kept + terms.kept_bytes + terms.gather_bytes),
-        layer=tuple(_up(persistent + n * layer[:, linear.TERM_SAVED]) for n in flight),
-        freed=tuple(_down(n * dropped) for n in flight),
-        ends=_up(terms.ends_bytes),
-        working=_up(working),
-        working_recomputed=_up(working + np.maximum(dropped, 0.0)),
-        gather=_up(layer[:, linear.TERM_GATHER]),
-        optimizer_stage=_up(kept + terms.stage[:, linear.TERM_TEMPORARY]),
-        optimizer_layer=_up(persistent + temporary),
+        moments=undominated(moments),
     )
 
 

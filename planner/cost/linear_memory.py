@@ -1,0 +1,171 @@
+"""Memory of a stage as affine functions of its layer counts: what the layout solver reads.
+
+The coefficients come from `planner.cost.moments`, which costs a finished layout, evaluated on a
+stage without layers and with one more layer of each kind. Maxima over kinds stay maxima.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost._jit import jit
+from planner.cost.data_parallel import Grid
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.keys import Key
+from planner.cost.memory import microbatches_in_flight
+from planner.cost.moments import (
+    LAYER_SECOND,
+    MOMENTS,
+    OPTIMIZER,
+    LayerMaxima,
+    Pass,
+    StageHolds,
+    at_rest,
+    exists,
+    moment_terms,
+    passes,
+    total_bytes,
+)
+from planner.cost.stage import layer_maxima, stage_holds
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+# Moments of the first pass, of the second, and the optimizer's.
+ROWS = 2 * (MOMENTS - 1) + 1
+
+
+class MemoryMoments(NamedTuple):
+    """Bytes of each moment (first index) of each stage (second index), see `ROWS`.
+
+    stage + layers·layer[kind] - recomputed·freed[kind] + the largest of `working` among the kinds
+    present and of `working_again` among those that recompute + the largest of `gather`. A moment
+    that a stage does not have is zero.
+    """
+
+    stage: Array
+    layer: Array
+    freed: Array
+    working: Array
+    working_again: Array
+    gather: Array
+
+
+@jit
+def no_maxima() -> LayerMaxima:
+    """A stage without layers."""
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@jit
+def moment_bytes(
+    moment: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Key, grid: Grid,
+    job: JobInputs, framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Bytes of a stage at a moment."""
+    rest = at_rest(holds, key, grid, job, framework)
+    return total_bytes(moment_terms(moment, rest, holds, most, own, key, grid, job, framework))
+
+
+@jit
+def ends_counts(pp: int, job: JobInputs) -> Array:
+    """counts[piece, stage] of a pipeline without layers."""
+    counts = np.zeros((job.pieces, pp))
+    counts[job.kinds, 0] = 1.0
+    counts[job.kinds + 1, pp - 1] = 1.0
+    if job.mtp_layers > 0:
+        counts[job.kinds + 2, pp - 1] = float(job.mtp_layers)
+    return counts
+
+
+@jit
+def layer_holds(
+    stage: int, kind: int, layers: float, again: float, costs: Array, counts: Array, key: Key,
+    grid: Grid, job: JobInputs,
+) -> StageHolds:  # fmt: skip
+    """Contents of a stage with its ends and so many layers of one kind."""
+    recomputed = np.zeros_like(counts)
+    own = counts.copy()
+    own[kind, stage], recomputed[kind, stage] = layers, again
+    return stage_holds(stage, own, recomputed, costs, key, grid, job)
+
+
+@jit
+def present(most: LayerMaxima, done_making: float, done: float) -> LayerMaxima:
+    """Maxima of one kind but for its parameters, with what any kind may change once done."""
+    return LayerMaxima(0.0, most.working, most.working_again, most.last, done_making, done)
+
+
+@jit
+def fill_moment(
+    row: int, moment: int, own: Pass, stage: int, counts: Array, costs: Array, key: Key,
+    grid: Grid, job: JobInputs, framework: FrameworkInputs, out: MemoryMoments,
+) -> None:  # fmt: skip
+    """Coefficients of one moment of one stage."""
+    two = layer_holds(stage, 0, 2.0, 0.0, costs, counts, key, grid, job)
+    if moment != OPTIMIZER and not exists(moment, two, own, grid):
+        return
+    zero = no_maxima()
+    empty = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job)
+    base = moment_bytes(moment, empty, zero, own, key, grid, job, framework)
+    out.stage[row, stage] = base
+    making, done = -np.inf, -np.inf
+    for kind in range(job.kinds):
+        most = layer_maxima(costs[kind], 0.0, 1.0, key, grid, framework)
+        making, done = max(making, most.done_making), max(done, most.done)
+    if moment != LAYER_SECOND:
+        making = done = 0.0
+    bare = moment_bytes(moment, two, zero, own, key, grid, job, framework)
+    for kind in range(job.kinds):
+        plain = layer_holds(stage, kind, 1.0, 0.0, costs, counts, key, grid, job)
+        again = layer_holds(stage, kind, 1.0, 1.0, costs, counts, key, grid, job)
+        first = moment_bytes(moment, plain, zero, own, key, grid, job, framework)
+        second = moment_bytes(moment, again, zero, own, key, grid, job, framework)
+        out.layer[row, stage, kind] = first - base
+        out.freed[row, stage, kind] = first - second
+        most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
+        largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0)
+        gather = moment_bytes(moment, two, largest, own, key, grid, job, framework)
+        out.gather[row, kind] = gather - bare
+        alone = present(most, making, done)
+        size = moment_bytes(moment, two, alone, own, key, grid, job, framework)
+        out.working[row, kind] = size - bare
+        remade = layer_maxima(costs[kind], 0.0, 1.0, key, grid, framework)
+        alone = present(remade, making, done)
+        size = moment_bytes(moment, two, alone, own, key, grid, job, framework)
+        out.working_again[row, kind] = size - bare
+
+
+@jit
+def memory_moments(
+    shape: Array, key_row: Array, costs: Array, job: JobInputs, framework: FrameworkInputs
+) -> MemoryMoments:
+    """Coefficients of every moment of every stage of one shape."""
+    key = read_key(key_row, job)
+    grid = read_grid(shape, key)
+    pp = int(grid.pp)
+    out = MemoryMoments(
+        np.zeros((ROWS, pp)),
+        np.zeros((ROWS, pp, job.kinds)),
+        np.zeros((ROWS, pp, job.kinds)),
+        np.zeros((ROWS, job.kinds)),
+        np.zeros((ROWS, job.kinds)),
+        np.zeros((ROWS, job.kinds)),
+    )
+    counts = ends_counts(pp, job)
+    for stage in range(pp):
+        in_flight = microbatches_in_flight(
+            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
+        )
+        first, second, count = passes(in_flight, grid.grad_acc, framework)
+        for index in range(2):
+            if count not in (index, 2):
+                continue
+            own = first if index == 0 else second
+            for moment in range(MOMENTS - 1):
+                row = index * (MOMENTS - 1) + moment
+                fill_moment(row, moment, own, stage, counts, costs, key, grid, job, framework, out)
+        fill_moment(
+            ROWS - 1, OPTIMIZER, first, stage, counts, costs, key, grid, job, framework, out
+        )
+    return out

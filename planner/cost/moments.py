@@ -1,0 +1,397 @@
+"""What a pipeline stage holds at each moment of a step, as affine functions of its contents.
+
+The compiled counterpart of `planner.memory.moments`, where each moment is explained; a test holds
+one against the other. Affine, so that the layout solver reads its coefficients off the very
+functions that cost a finished layout. With several kinds of layers on a stage, or several chunks,
+a moment inside the layers counts what all of them keep: an upper bound by less than a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.cost._jit import jit
+from planner.cost.data_parallel import Grid
+from planner.cost.keys import Key, local_tokens, padding_factor
+from planner.cost.memory import (
+    gradient_bytes,
+    optimizer_bytes,
+    optimizer_temporary_bytes,
+    weight_bytes,
+)
+from planner.cost.tables import FrameworkInputs, JobInputs
+
+# Moments; the last is the optimizer's.
+FORWARD = 0
+LOSS = 1
+HEAD = 2
+MTP = 3
+LAYER = 4  # the first backward of a layer that does not recompute
+LAYER_AGAIN = 5  # the first one of a layer that does
+LAYER_SECOND = 6  # sharded: the second layer, while the first one's gradients are reduced
+LAYER_LAST = 7  # gradients made along the way have piled up
+EMBEDDING = 8
+OPTIMIZER = 9
+MOMENTS = 10
+
+
+class StageHolds(NamedTuple):
+    """Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch.
+
+    `kept`: from forward to backward (`plain`: by layers that do not recompute, `logits`: the
+    loss's part); `casts`: of weights, `_kept` those that backward finds; `head_made`: parameters
+    whose gradients the head makes, a tied table included.
+    """
+
+    dense: float
+    expert: float
+    layers: float
+    layer_kept: float
+    plain_kept: float
+    layer_casts: float
+    layer_casts_kept: float
+    embedding_parameters: float
+    embedding_kept: float
+    head: float
+    head_parameters: float
+    head_made: float
+    head_kept: float
+    head_logits: float
+    head_casts: float
+    mtp_dense: float
+    mtp_expert: float
+    mtp_kept: float
+    mtp_casts: float
+    mtp_working: float
+    mtp_logits: float
+
+
+class LayerMaxima(NamedTuple):
+    """Maxima over the kinds of layers on a stage.
+
+    `largest`: parameters; `working`, `working_again`: working sets of plain layers and of those
+    that recompute; `last`: what the last layer in backward adds to what all leave behind;
+    `done_making`, `done`: what the first one changes once it is done (gradients made less what it
+    gave back), in a pass that makes gradients and in one that accumulates them.
+    """
+
+    largest: float
+    working: float
+    working_again: float
+    last: float
+    done_making: float
+    done: float
+
+
+class Pass(NamedTuple):
+    """One micro-batch's forward and backward.
+
+    `in_flight` micro-batches of activations at its start; `accumulates` 1 if all gradients exist
+    before it, 0 if it makes them.
+    """
+
+    in_flight: float
+    accumulates: float
+
+
+class MomentTerms(NamedTuple):
+    """Bytes of a moment by term."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    working: float
+    logits: float
+    gather: float
+    temporary: float
+
+
+@jit
+def total_bytes(terms: MomentTerms) -> float:
+    """Sum of the terms."""
+    return (
+        terms.weights
+        + terms.gradients
+        + terms.optimizer
+        + terms.activations
+        + terms.working
+        + terms.logits
+        + terms.gather
+        + terms.temporary
+    )
+
+
+@jit
+def is_sharded(grid: Grid) -> bool:
+    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
+    return grid.zero > 1 and grid.shards > 1.0
+
+
+@jit
+def gradient_per_parameter(framework: FrameworkInputs) -> float:
+    """Bytes of an unsharded gradient."""
+    return framework.gradient_bytes + framework.extra_gradient_bytes
+
+
+@jit
+def sharded_gradients(dense: float, expert: float, grid: Grid, framework: FrameworkInputs) -> float:
+    """Gradients divided by the ZeRO groups."""
+    return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
+
+
+@jit
+def keeps_weights(grid: Grid, framework: FrameworkInputs) -> bool:
+    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
+    return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
+
+
+@jit
+def weights_at_rest(
+    holds: StageHolds, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Weights, mask buffers, input ids, gradient buckets and library workspaces."""
+    total = holds.layers * framework.mask_buffer_bytes + framework.workspace_bytes
+    total += 8.0 * local_tokens(key, job)
+    total += weight_bytes(
+        holds.dense, holds.expert, grid.zero, grid.shards, grid.expert_shards, framework
+    )
+    if grid.zero == 0 and grid.shards > 1.0:
+        own = framework.gradient_bytes * (holds.dense + holds.expert)
+        total += framework.ddp_bucket_copies * own
+    if is_sharded(grid) and grid.zero == 2:
+        total += framework.bucket_bytes
+    return total
+
+
+@jit
+def logits_elements(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Logits of a micro-batch that the loss of one rank works on."""
+    padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    split = key.tp if framework.logits_sharded > 0.0 else 1.0
+    return padded / split * local_tokens(key, job)
+
+
+@jit
+def root_gathered(holds: StageHolds, grid: Grid, framework: FrameworkInputs) -> float:
+    """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
+    if not is_sharded(grid):
+        return 0.0
+    if grid.zero < 3:
+        if keeps_weights(grid, framework):
+            return 0.0
+        return framework.weight_bytes * (holds.dense + holds.expert)
+    ends = holds.embedding_parameters + holds.head_parameters
+    return framework.root_stays_gathered * framework.weight_bytes * ends
+
+
+@jit
+def kept_bytes(moment: int, holds: StageHolds, in_flight: float, vpp: float) -> float:
+    """Bytes kept for backward; the head's follows its forward at once, so it keeps one's."""
+    kept = in_flight * (holds.layer_kept + holds.embedding_kept)
+    if moment in (FORWARD, LOSS):
+        kept += holds.mtp_kept + holds.head_kept
+    elif moment == HEAD:
+        kept += holds.mtp_kept + holds.head_kept - holds.head_logits
+    elif moment == MTP:
+        kept += holds.mtp_kept - holds.mtp_logits
+    elif moment == EMBEDDING:
+        kept -= holds.layer_kept / vpp
+    elif vpp <= 1.0 and moment == LAYER_AGAIN:
+        # The layers behind it, which keep all, have given it back.
+        kept -= holds.plain_kept
+    elif vpp <= 1.0 and moment == LAYER_LAST:
+        kept -= holds.layer_kept
+    return kept
+
+
+@jit
+def cast_bytes(moment: int, holds: StageHolds) -> float:
+    """Low-precision copies of weights (autocast), all of them until forward ends."""
+    if moment == FORWARD:
+        return holds.layer_casts + holds.mtp_casts + holds.head_casts
+    if moment in (LOSS, HEAD):
+        return holds.layer_casts_kept + holds.mtp_casts + holds.head_casts
+    if moment in (LAYER_LAST, EMBEDDING):
+        return 0.0
+    return holds.layer_casts_kept + (holds.mtp_casts if moment == MTP else 0.0)
+
+
+@jit
+def made_gradients(moment: int, holds: StageHolds, grid: Grid, framework: FrameworkInputs) -> float:
+    """Gradients that exist at a moment of a pass that makes them."""
+    if moment in (FORWARD, LOSS, HEAD):
+        return 0.0
+    dense, expert = holds.head_parameters, 0.0
+    if moment in (LAYER_LAST, EMBEDDING):
+        dense, expert = holds.dense - holds.embedding_parameters, holds.expert
+    elif moment != MTP:
+        dense, expert = dense + holds.mtp_dense, holds.mtp_expert
+    if is_sharded(grid):
+        return sharded_gradients(dense, expert, grid, framework)
+    tied = holds.head_made - holds.head_parameters
+    return gradient_per_parameter(framework) * (dense + expert + tied)
+
+
+@jit
+def table_gradient_bytes(moment: int, framework: FrameworkInputs) -> float:
+    """Bytes per parameter of the vocabulary table's gradient while it is made, unsharded.
+
+    Where gradients have buffers of their own, the head's is made beside them if its product does
+    not accumulate; the embedding's always, unless unreduced gradients are kept anyway.
+    """
+    if framework.persistent_gradients == 0.0:
+        return gradient_per_parameter(framework)
+    if moment == HEAD:
+        return framework.weight_gradient_bytes
+    return 0.0 if framework.extra_gradient_bytes > 0.0 else framework.weight_bytes
+
+
+@jit
+def working_bytes(
+    moment: int, holds: StageHolds, most: LayerMaxima, key: Key, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Gradients in flight and tensors made again."""
+    if moment in (FORWARD, LOSS):
+        return 0.0
+    sharded = is_sharded(grid)
+    if moment in (HEAD, EMBEDDING):
+        stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
+        made = holds.head_made if moment == HEAD else holds.embedding_parameters
+        return stream if sharded else stream + table_gradient_bytes(moment, framework) * made
+    size = 0.0 if sharded else framework.weight_gradient_bytes * holds.head_made
+    if moment == MTP:
+        size += holds.mtp_working
+    elif moment == LAYER:
+        size += most.working
+    elif moment == LAYER_AGAIN:
+        size += most.working_again
+    elif moment == LAYER_LAST:
+        size += most.last
+    else:
+        size += max(most.working, most.working_again)
+    return size
+
+
+@jit
+def loss_bytes(
+    moment: int, holds: StageHolds, key: Key, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Logits in flight beside those kept."""
+    if holds.head == 0.0 or moment not in (FORWARD, LOSS, HEAD, MTP):
+        return 0.0
+    elements = logits_elements(key, job, framework)
+    if moment == FORWARD:
+        return framework.logits_forward_bytes * elements
+    if moment == HEAD:
+        return framework.activation_bytes * elements
+    return framework.logits_transient_bytes * elements
+
+
+@jit
+def gather_bytes(
+    moment: int, holds: StageHolds, most: LayerMaxima, grid: Grid, framework: FrameworkInputs
+) -> float:
+    """Buffers of ZeRO-2/3: gathered weights, gradients that wait, and those being reduced."""
+    if not is_sharded(grid):
+        return 0.0
+    root = root_gathered(holds, grid, framework)
+    layer = framework.weight_bytes * most.largest
+    if moment == FORWARD:
+        return root + layer
+    if moment == LOSS:
+        return root + (layer if grid.zero > 2 else 0.0)
+    if moment == HEAD:
+        return root + framework.weight_bytes * holds.head_made
+    ends = holds.embedding_parameters + holds.head_parameters
+    if moment == EMBEDDING:
+        return (framework.weight_bytes + framework.gradient_bytes) * ends
+    held = framework.root_stays_gathered * framework.weight_bytes * holds.head_made
+    if grid.zero > 2:
+        held += root + framework.gathered_layers * layer
+    elif not keeps_weights(grid, framework):
+        gone = 0.0 if moment == MTP else holds.mtp_dense + holds.mtp_expert
+        held += framework.weight_bytes * ends if moment == LAYER_LAST else root
+        held -= 0.0 if moment == LAYER_LAST else framework.weight_bytes * gone
+    if moment == LAYER_SECOND or (moment == LAYER_LAST and holds.layers > 1.0):
+        held += framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
+    return held
+
+
+@jit
+def at_rest(
+    holds: StageHolds, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs
+) -> MomentTerms:
+    """The optimizer's moment: state, all gradients, temporaries of the update."""
+    dense, expert = holds.dense, holds.expert
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    return MomentTerms(
+        weights_at_rest(holds, key, grid, job, framework),
+        gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
+        optimizer_bytes(dense, expert, zero, shards, expert_shards, framework),
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        optimizer_temporary_bytes(dense, expert, zero, shards, expert_shards, framework),
+    )
+
+
+@jit
+def moment_terms(
+    moment: int, rest: MomentTerms, holds: StageHolds, most: LayerMaxima, own: Pass, key: Key,
+    grid: Grid, job: JobInputs, framework: FrameworkInputs,
+) -> MomentTerms:  # fmt: skip
+    """Bytes at one moment of a pass; `rest` is `at_rest` of the same contents."""
+    if moment == OPTIMIZER:
+        return rest
+    gradients = rest.gradients
+    kept = kept_bytes(moment, holds, own.in_flight, grid.vpp)
+    if own.accumulates == 0.0:
+        gradients = made_gradients(moment, holds, grid, framework)
+    if moment == LAYER_SECOND:
+        kept += most.done_making if own.accumulates == 0.0 else most.done
+    return MomentTerms(
+        rest.weights,
+        gradients,
+        rest.optimizer,
+        kept + cast_bytes(moment, holds),
+        working_bytes(moment, holds, most, key, grid, job, framework),
+        loss_bytes(moment, holds, key, job, framework),
+        gather_bytes(moment, holds, most, grid, framework),
+        0.0,
+    )
+
+
+@jit
+def exists(moment: int, holds: StageHolds, own: Pass, grid: Grid) -> bool:
+    """Whether a stage with these contents has the moment, and no other always exceeds it."""
+    if moment in (LOSS, HEAD):
+        return holds.head > 0.0
+    if moment == MTP:
+        return holds.mtp_kept > 0.0
+    if moment == EMBEDDING:
+        return holds.embedding_parameters > 0.0
+    if moment == LAYER_SECOND:
+        return is_sharded(grid) and holds.layers > 1.0
+    if moment == LAYER_LAST:
+        return own.accumulates == 0.0
+    return True
+
+
+@jit
+def passes(in_flight: float, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, int]:
+    """(pass of the first micro-batch, pass of the second, which of them count: 0, 1 or 2 = both).
+
+    As many micro-batches as there are are in flight at the first backward, one less at the second
+    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
+    holds all that the first does and the gradients.
+    """
+    later = min(in_flight, grad_acc - 1.0)
+    first, second = Pass(in_flight, 0.0), Pass(later, 1.0)
+    if framework.persistent_gradients > 0.0:
+        return Pass(in_flight, 1.0), second, 0
+    if grad_acc <= 1.0:
+        return first, second, 0
+    return first, second, 1 if later >= in_flight else 2
