@@ -1,0 +1,138 @@
+"""What `planner memory` shows of `--solve` and `--advise`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.memory.advice import Advice, Move
+from planner.memory.solve import Border, Point, Solution
+from planner.report.plans import error_share, step_time_text
+from planner.report.tables import Block, Column, Notes, TableData
+from planner.report.units import gib, percent_sure, plural, seconds, signed_share
+
+_MOST_ROWS = 12
+_NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
+
+
+def solution_blocks(solution: Solution) -> tuple[Block, ...]:
+    """The largest value that fits and the next one, for both probabilities."""
+    name = _NAMES[solution.unknown]
+    rows = [
+        row for border in (solution.safe, solution.even) for row in _border_rows(border, solution)
+    ]
+    table = TableData(
+        title=f"Largest {name} that fits (--solve {solution.unknown})",
+        columns=(
+            Column("fits with", "left"),
+            Column("", "left"),
+            Column(solution.unknown),
+            Column("total GiB"),
+            Column("of"),
+            Column("probability"),
+        ),
+        rows=tuple(rows),
+    )
+    steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
+    return table, Notes(
+        (
+            f"Tried{steps}, keeping {solution.held}. The next value was evaluated too and does "
+            "not fit.",
+        )
+    )
+
+
+def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
+    sure = f"≥ {border.probability:.0%}".replace("%", " %")
+    rows = []
+    if border.largest is None:
+        rows.append((sure, "largest", "none", "", "", ""))
+    else:
+        rows.append((sure, "largest", *_point_cells(border.largest)))
+    if border.beyond is not None:
+        rows.append(("", "next", *_point_cells(border.beyond)))
+    else:
+        rows.append(("", "next", "none", "", "", f"the {_NAMES[solution.unknown]} ends here"))
+    return rows
+
+
+def _point_cells(point: Point) -> tuple[str, ...]:
+    own = point.footprint
+    error = error_share(own.total_bytes, own.interval) * 100
+    return (
+        f"{point.value:,}",
+        f"{gib(own.total_bytes, 2)} ±{error:.0f} %",
+        gib(own.limit_bytes),
+        percent_sure(own.fit_probability),
+    )
+
+
+def advice_blocks(advice: Advice) -> tuple[Block, ...]:
+    """Tables of the moves; the last line says what was looked at."""
+    blocks: list[Block] = [
+        table
+        for title, moves in (
+            ("Changes that make it fit, cheapest first", advice.sufficient),
+            ("Changes that help but do not suffice, most memory first", advice.partial),
+            ("Pairs of changes that make it fit, cheapest first", advice.pairs),
+        )
+        for table in _tables(title, moves)
+    ]
+    if advice.closest is not None:
+        blocks += _tables("No pair makes it fit; the lightest", (advice.closest,))
+    return (*blocks, Notes(_advice_notes(advice)))
+
+
+def _tables(title: str, moves: Sequence[Move]) -> list[Block]:
+    if not moves:
+        return []
+    more = len(moves) - _MOST_ROWS
+    if more > 0:
+        title += f" ({more} more with --json)"
+    return [
+        TableData(
+            title=title,
+            columns=(
+                Column("option", "left", wrap=True),
+                Column("total\nGiB"),
+                Column("saves\nGiB"),
+                Column("fits"),
+                Column("step time"),
+                Column("costs"),
+                Column(""),
+            ),
+            rows=tuple(_move_row(move) for move in moves[:_MOST_ROWS]),
+        )
+    ]
+
+
+def _move_row(move: Move) -> tuple[str, ...]:
+    plan = move.plan
+    base_s = plan.step_time_s - move.extra_s
+    follows = f" ({move.follows})" if move.follows else ""
+    return (
+        move.flags + follows,
+        gib(plan.peak_bytes),
+        gib(move.saved_bytes),
+        percent_sure(plan.fit_probability),
+        step_time_text(plan),
+        _signed_seconds(move.extra_s),
+        signed_share(move.extra_s / base_s),
+    )
+
+
+def _signed_seconds(time_s: float) -> str:
+    return f"{'-' if time_s < 0 else '+'}{seconds(abs(time_s))}"
+
+
+def _advice_notes(advice: Advice) -> tuple[str, ...]:
+    base = advice.base
+    lines = [
+        f"As it stands: {gib(base.peak_bytes, 2)} GiB, fits with probability "
+        f"{percent_sure(base.fit_probability)}, {step_time_text(base)} a step if it ran.",
+        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
+        "same batch; those that break a rule or save nothing are left out. To fit means with "
+        "probability ≥ 80 %. Other optimizers, and other types, train another model.",
+    ]
+    if not (advice.sufficient or advice.pairs):
+        lines.append("Nothing that was looked at makes it fit; planner search tries more GPUs.")
+    return tuple(lines)
