@@ -63,7 +63,7 @@ class Request(BaseModel):
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. limits:
-    degree name to allowed values. Raises UsageError (ValueError) for anything that does not resolve.
+    degree name to allowed values. Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -40,6 +40,8 @@ _DEGREES: tuple[tuple[str, int | None, str], ...] = (
     ("etp", 1, "TP inside experts."),
     ("dp", None, "Data parallelism. [default: from the GPUs]"),
 )
+# No model has more experts than this for one rank to take the load of.
+MOST_IMBALANCE = 4096
 _LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
 
 
@@ -55,9 +57,14 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 
 def _seq(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback: a sequence length in tokens, within what a model could ever be trained on."""
-    tokens = _tokens(ctx, param, value)
-    if tokens is not None and tokens > LONGEST_SEQ:
-        hint = f"{value} tokens: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens"
+    if value is None:
+        return None
+    try:
+        tokens = parse_tokens(value)
+    except UsageError:
+        tokens = 0
+    if not 1 <= tokens <= LONGEST_SEQ:
+        hint = f"{value!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
         raise click.BadParameter(hint, ctx, param)
     return tokens
 
@@ -97,7 +104,7 @@ def _apply(function: Command, decorators: list[Callable[[Command], Command]]) ->
 
 def job_options(function: Command) -> Command:
     """What is trained, on what, with which framework and batch."""
-    positive = click.IntRange(min=1)
+    positive = click.IntRange(1, MOST_MICRO_BATCHES)
     return _apply(
         function,
         [
@@ -162,7 +169,7 @@ def job_options(function: Command) -> Command:
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
-                type=click.FloatRange(min=1),
+                type=click.FloatRange(1, MOST_IMBALANCE),
                 default=1.0,
                 show_default=True,
                 help="Load of the busiest expert rank over the mean.",

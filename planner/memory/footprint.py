@@ -106,9 +106,7 @@ def memory_footprint(
     recomputed: Sequence[int] | None = None,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
-    return footprint_of(
-        configure(request.resolve(), degrees, recompute, block_layers, recomputed)
-    )
+    return footprint_of(configure(request.resolve(), degrees, recompute, block_layers, recomputed))
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:

@@ -121,7 +121,8 @@ def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) 
         case "mbs" if batch_is_fixed:
             return _dividing_micro_batches(configuration)
         case "mbs":
-            held = f"{degrees.grad_acc:,} micro-batches a step"
+            count = degrees.grad_acc
+            held = "1 micro-batch a step" if count == 1 else f"{count:,} micro-batches a step"
             return _stepped(configuration, held, LARGEST_DEGREE, 1, _with_mbs)
         case "seq":
             return _sequences(configuration)
@@ -144,15 +145,20 @@ def _dividing_micro_batches(configuration: Configuration) -> _Axis:
     """Micro-batches that divide a data-parallel rank's share of the batch."""
     degrees = configuration.degrees
     share = degrees.mbs * degrees.grad_acc
+
+    def place(mbs: int) -> Configuration:
+        changes = {"mbs": mbs, "grad_acc": share // mbs}
+        return _again(configuration, configuration.job, degrees.model_copy(update=changes))
+
     values = [
         value
         for value in range(1, min(share, LARGEST_DEGREE) + 1)
-        if share % value == 0 and _is_legal(lambda: _with_batch(configuration, value, share))
+        if share % value == 0 and _is_legal(place, value)
     ]
     if not values:
         raise UsageError(f"no micro-batch that divides {share:,} sequences obeys the rules")
     held = f"global batch of {degrees.gbs:,} sequences, which mbs·dp divides"
-    return _Axis(values, 0, held, lambda value: _with_batch(configuration, value, share))
+    return _Axis(values, 0, held, place)
 
 
 def _stepped(
@@ -163,20 +169,22 @@ def _stepped(
     place: Callable[[Configuration, int], Configuration],
 ) -> _Axis:
     """Multiples of the least step, a power of two times `step`, whose multiples are legal."""
+
+    def placed(value: int) -> Configuration:
+        return place(configuration, value)
+
     for doubling in range(_MOST_DOUBLINGS):
         unit = step << doubling
         first = [unit * count for count in (1, 2, 3) if unit * count <= largest]
-        legal = [_is_legal(lambda value=value: place(configuration, value)) for value in first]
-        if first and all(legal):
-            values = range(unit, largest + 1, unit)
-            return _Axis(values, unit, held, lambda value: place(configuration, value))
+        if first and all(_is_legal(placed, value) for value in first):
+            return _Axis(range(unit, largest + 1, unit), unit, held, placed)
     place(configuration, step)
     raise UsageError(f"no multiples of {step:,} up to {largest:,} obey the rules")
 
 
-def _is_legal(make: Callable[[], Configuration]) -> bool:
+def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
     try:
-        make()
+        place(value)
     except UsageError:
         return False
     return True
@@ -193,13 +201,6 @@ def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configur
 def _with_mbs(configuration: Configuration, mbs: int) -> Configuration:
     degrees = configuration.degrees.model_copy(update={"mbs": mbs})
     return _again(configuration, configuration.job, degrees)
-
-
-def _with_batch(configuration: Configuration, mbs: int, share: int) -> Configuration:
-    changes = {"mbs": mbs, "grad_acc": share // mbs}
-    return _again(
-        configuration, configuration.job, configuration.degrees.model_copy(update=changes)
-    )
 
 
 def _with_seq(configuration: Configuration, seq: int) -> Configuration:

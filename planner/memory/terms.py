@@ -89,9 +89,7 @@ def phase_rows(account: StageAccount) -> tuple[PhaseRow, ...]:
         ("first", account.first_step),
         ("later", account.later_steps),
     )
-    return tuple(
-        PhaseRow(step, phase, phase is peak) for step, phases in steps for phase in phases
-    )
+    return tuple(PhaseRow(step, phase, phase is peak) for step, phases in steps for phase in phases)
 
 
 def peak_row(account: StageAccount) -> PhaseRow:

@@ -179,7 +179,8 @@ def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
 
 def _steps(parts: Sequence[Part], start: float, top: float) -> list[tuple[str, ...]]:
     """Rows of a waterfall from `start` on."""
-    rows, reached = [], start
+    rows: list[tuple[str, ...]] = []
+    reached = start
     for part in parts:
         before, reached = reached, reached + part.size_bytes
         bar = step_bar(before, reached, top)

@@ -43,7 +43,7 @@ def solution_blocks(solution: Solution) -> tuple[Block, ...]:
 
 def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
     sure = f"≥ {border.probability:.0%}".replace("%", " %")
-    rows = []
+    rows: list[tuple[str, ...]] = []
     if border.largest is None:
         rows.append((sure, "largest", "none", "", "", ""))
     else:
@@ -134,5 +134,7 @@ def _advice_notes(advice: Advice) -> tuple[str, ...]:
         "probability ≥ 80 %. Other optimizers, and other types, train another model.",
     ]
     if not (advice.sufficient or advice.pairs):
-        lines.append("Nothing that was looked at makes it fit; planner search tries more GPUs.")
+        lines.append(
+            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
+        )
     return tuple(lines)

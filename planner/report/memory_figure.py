@@ -14,6 +14,7 @@ from planner.memory.footprint import Footprint
 from planner.memory.terms import phase_rows
 from planner.report.memory import peak_text, phase_text, total_sentence
 from planner.report.plans import degrees_text
+from planner.report.units import gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,7 @@ class Group:
 
 
 GROUPS = (
-    Group(
-        "weights", "#0072B2", ("weights", "master weights", "gathered weights", "weight casts")
-    ),
+    Group("weights", "#0072B2", ("weights", "master weights", "gathered weights", "weight casts")),
     Group("optimizer", "#56B4E9", ("optimizer state", "optimizer temporaries")),
     Group(
         "gradients",
@@ -42,6 +41,8 @@ GROUPS = (
     Group("beside the tensors", "#999999", ()),
 )
 _OTHER, _OUTSIDE = 6, 7
+# A limit this many times above the bars would leave nothing to see of them.
+_DWARFED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,24 @@ class Panel:
     @property
     def top_bytes(self) -> float:
         """What the vertical axis must reach."""
+        highest = self._highest_bytes
+        return max(self.limit_bytes, highest) if self.shows_limit else highest
+
+    @property
+    def shows_limit(self) -> bool:
+        """Whether the limit is on the scale; it is not if it dwarfs the bars."""
+        return self._highest_bytes > _DWARFED * self.limit_bytes
+
+    @property
+    def limit_text(self) -> str:
+        """What the line of the limit says, or the arrow towards it."""
+        beyond = "" if self.shows_limit else " (beyond the top)"
+        return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
+
+    @property
+    def _highest_bytes(self) -> float:
         highest = max(bar.total_bytes for bar in self.bars)
-        return max(self.limit_bytes, highest, self.interval[1] if self.interval else 0.0)
+        return max(highest, self.interval[1] if self.interval else 0.0)
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -98,10 +115,9 @@ def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figur
     own = footprint.configuration
     job = own.job
     return Figure(
-        f"{job.model.name} on {own.degrees.gpus:,} {job.cluster.gpu.name}, "
-        f"{job.framework.name}, {degrees_text(own.degrees)}, "
-        f"{own.degrees.mbs:,} × {job.seq:,} tokens",
-        total_sentence(footprint),
+        f"{job.model.name} on {own.degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
+        f"{degrees_text(own.degrees)}, {own.degrees.mbs:,} × {job.seq:,} tokens: "
+        f"{total_sentence(footprint)}",
         tuple(_panel(footprint, account) for account in stages),
         f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
         "Beside the tensors: as at the peak.",

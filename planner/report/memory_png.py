@@ -60,10 +60,7 @@ def _panel(panel: Panel, axes: Axes) -> None:
         axes.bar(places, sizes, 0.72, bottom=reached, color=group.colour, label=group.name)
         reached = [low + size for low, size in zip(reached, sizes, strict=True)]
     _peak(panel, places, axes)
-    limit = panel.limit_bytes / GIB
-    words = f"HBM that may be used: {gib(panel.limit_bytes)} GiB"
-    axes.axhline(limit, color="#cc0000", linestyle="--", linewidth=1.2)
-    axes.text(places[0] - 0.36, limit, words, color="#cc0000", fontsize=8, va="bottom")
+    _limit(panel, axes)
     labels = [f"{bar.phase}" for bar in panel.bars]
     axes.set_xticks(places, labels, rotation=35, ha="right", fontsize=8)
     axes.set_ylim(0, panel.top_bytes / GIB * 1.12)
@@ -73,6 +70,24 @@ def _panel(panel: Panel, axes: Axes) -> None:
         f"left: {panel.bars[0].step}; right: {panel.bars[-1].step}", fontsize=8, color="#555555"
     )
     axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _limit(panel: Panel, axes: Axes) -> None:
+    """The line of the limit, or a word at the top if it lies beyond."""
+    colour = "#cc0000"
+    if not panel.shows_limit:
+        axes.text(
+            0.99, 0.97, panel.limit_text, color=colour, fontsize=8, ha="right", va="top",
+            transform=axes.transAxes,
+        )  # fmt: skip
+        return
+    limit = panel.limit_bytes / GIB
+    axes.axhline(limit, color=colour, linestyle="--", linewidth=1.2)
+    axes.text(
+        0.99, limit, panel.limit_text, color=colour, fontsize=8, ha="right", va="bottom",
+        transform=axes.get_yaxis_transform(),
+        bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1},
+    )  # fmt: skip
 
 
 def _peak(panel: Panel, places: list[float], axes: Axes) -> None:

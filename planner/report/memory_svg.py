@@ -142,13 +142,15 @@ def _steps(panel: Panel, scale: Scale) -> Iterator[str]:
 
 
 def _limit(panel: Panel, scale: Scale) -> Iterator[str]:
-    y = scale.y(panel.limit_bytes)
-    yield (
-        f"<line x1='{_LEFT}' y1='{y:.1f}' x2='{_WIDTH - _RIGHT}' y2='{y:.1f}' stroke='#c00' "
-        "stroke-width='1.5' stroke-dasharray='6 4'/>"
-    )
-    text = f"HBM that may be used: {gib(panel.limit_bytes)} GiB"
-    yield _text(_LEFT + 4, y - 5, text, size=12, colour="#c00")
+    y = scale.top
+    if panel.shows_limit:
+        y = scale.y(panel.limit_bytes)
+        yield (
+            f"<line x1='{_LEFT}' y1='{y:.1f}' x2='{_WIDTH - _RIGHT}' y2='{y:.1f}' stroke='#c00' "
+            "stroke-width='1.5' stroke-dasharray='6 4'/>"
+        )
+    place = _WIDTH - _RIGHT - 4
+    yield _text(place, y - 5, panel.limit_text, size=12, colour="#c00", anchor="end")
 
 
 def _legend(panel: Panel, top: float) -> Iterator[str]:
@@ -156,7 +158,8 @@ def _legend(panel: Panel, top: float) -> Iterator[str]:
     for place, index in enumerate(panel.used):
         row, column = divmod(place, _LEGEND_COLUMNS)
         x, y = _LEFT + column * pitch, top + row * _LEGEND_ROW
-        yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{GROUPS[index].colour}'/>"
+        colour = GROUPS[index].colour
+        yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{colour}'/>"
         yield _text(x + 18, y + 11, GROUPS[index].name, size=12)
 
 
@@ -188,7 +191,8 @@ def _text(
 ) -> str:
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' "
-        f"text-anchor='{anchor}' fill='{colour}'>{escape(text)}</text>"
+        f"text-anchor='{anchor}' fill='{colour}' stroke='white' stroke-width='3' "
+        f"paint-order='stroke'>{escape(text)}</text>"
     )
 
 
