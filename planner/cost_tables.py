@@ -149,6 +149,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
         eager_attention=float(job.attention == "eager"),
         world=float(job.cluster.num_gpus),
         causal=1.0,
+        kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
     )
 
 

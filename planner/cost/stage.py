@@ -95,7 +95,10 @@ def stage_maxima(
     stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
     job: JobInputs, framework: FrameworkInputs,
 ) -> LayerMaxima:  # fmt: skip
-    """Maxima over the kinds of layers on a stage; zero without layers."""
+    """Maxima over the kinds of layers on a stage; zero without layers.
+
+    Where kinds follow each other, the first and the last layer are of the first and last kind.
+    """
     largest = working = working_again = 0.0
     last = making = done = -np.inf
     for kind in range(job.kinds):
@@ -104,8 +107,13 @@ def stage_maxima(
             continue
         own = layer_maxima(costs[kind], count - again, again, key, grid, framework)
         largest, working = max(largest, own.largest), max(working, own.working)
-        working_again, last = max(working_again, own.working_again), max(last, own.last)
-        making, done = max(making, own.done_making), max(done, own.done)
+        working_again = max(working_again, own.working_again)
+        if job.kinds_in_order > 0.0:
+            last = own.last if last == -np.inf else last
+            making, done = own.done_making, own.done
+        else:
+            last = max(last, own.last)
+            making, done = max(making, own.done_making), max(done, own.done)
     if largest == 0.0:
         last = making = done = 0.0
     return LayerMaxima(largest, working, working_again, last, making, done)

@@ -42,6 +42,8 @@ class JobInputs(NamedTuple):
     world: float
     # 1 when attention masks the future: half of the square is computed.
     causal: float
+    # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
+    kinds_in_order: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

@@ -72,13 +72,13 @@ class PieceOnRank:
 
 
 def padded_vocabulary(context: OpContext, tp: int) -> float:
-    """Vocabulary after the framework's rounding to a multiple of tp times its unit."""
+    """Vocabulary after the framework's rounding to a multiple of tp times its unit.
+
+    Without padding the first ranks hold the larger shares: tp times ceil(vocabulary / tp).
+    """
     rules = context.profile.parallelism
-    vocab = context.model.vocab
-    if not rules.vocabulary_padded:
-        return float(vocab)
-    unit = rules.vocabulary_multiple * tp
-    return float(-(-vocab // unit) * unit)
+    unit = (rules.vocabulary_multiple if rules.vocabulary_padded else 1) * tp
+    return float(-(-context.model.vocab // unit) * unit)
 
 
 def tensor_share(shard: Shard, context: OpContext, shape: RankShape) -> float:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from constraints.layout import LayoutContext
 from constraints.memory import MemoryNumbers
 from planner.cost import linear
+from planner.cost.linear_memory import MemoryMoments
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import framework_inputs, legal_layouts, step_time_s
@@ -32,16 +33,10 @@ def synthetic_terms(
         terms[:, linear.TERM_OPTIMIZER] = rng.uniform(1e-4, 5e-4, rows)
         terms[:, linear.TERM_REDUCE] = traffic * rng.uniform(1e-3, 9e-3, rows)
         terms[:, linear.TERM_ALL_GATHER] = traffic * rng.uniform(1e-3, 5e-3, rows)
-        terms[:, linear.TERM_PERSISTENT] = rng.uniform(0.5, 1.5, rows) * GIB
-        terms[:, linear.TERM_TEMPORARY] = rng.uniform(0.0, 0.5, rows) * GIB
         return terms
 
     layer = times(kinds)
     layer[:, linear.TERM_RECOMPUTE] = rng.uniform(1e-3, 3e-3, kinds)
-    layer[:, linear.TERM_SAVED] = rng.uniform(0.2, 1.0, kinds) * GIB
-    layer[:, linear.TERM_DROPPED] = rng.uniform(0.1, 0.9, kinds) * layer[:, linear.TERM_SAVED]
-    layer[:, linear.TERM_WORKING] = rng.uniform(0.0, 0.3, kinds) * GIB
-    layer[:, linear.TERM_GATHER] = rng.uniform(0.0, 0.3, kinds) * GIB
     stage = np.zeros((pp, linear.TERM_COLUMNS))
     stage[[0, -1]] += times(2)
     scalars = np.zeros(linear.SCALAR_COLUMNS)
@@ -53,14 +48,33 @@ def synthetic_terms(
         grad_acc=grad_acc,
         layer=layer,
         stage=stage,
-        in_flight=np.minimum(grad_acc, np.arange(pp, 0, -1.0)),
-        kept_bytes=np.zeros(pp),
-        ends_bytes=rng.uniform(0.0, 0.5, pp) * GIB,
-        gather_bytes=np.zeros(pp),
+        memory=synthetic_memory(rng, pp, kinds, grad_acc),
         scalars=scalars,
         framework=framework_inputs(
             fragmentation=0.04, hide_gradient_reduction=0.9, hide_parameter_gather=1.0
         ),
+    )
+
+
+def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: int) -> MemoryMoments:
+    """A layer's backward, the loss, and the optimizer; some hundred MiB a layer."""
+    in_flight = np.minimum(grad_acc, np.arange(pp, 0, -1.0))[:, None]
+    persistent = rng.uniform(0.5, 1.5, kinds) * GIB
+    saved = rng.uniform(0.2, 1.0, kinds) * GIB
+    dropped = rng.uniform(0.1, 0.9, kinds) * saved
+    working = rng.uniform(0.0, 0.3, kinds) * GIB
+    gather = rng.uniform(0.0, 0.3, kinds) * GIB
+    ends = rng.uniform(0.5, 1.5, pp) * GIB
+    layer = persistent + in_flight * saved
+    update = np.broadcast_to(persistent + rng.uniform(0.0, 0.5, kinds) * GIB, layer.shape)
+    none, nothing = np.zeros(kinds), np.zeros_like(layer)
+    return MemoryMoments(
+        stage=np.array([ends, ends + rng.uniform(0.0, 0.5, pp) * GIB, ends]),
+        layer=np.array([layer, layer, update]),
+        freed=np.array([in_flight * dropped, in_flight * dropped, nothing]),
+        working=np.array([working, none, none]),
+        working_again=np.array([working + dropped, none, none]),
+        gather=np.array([gather, none, none]),
     )
 
 
@@ -149,7 +163,8 @@ def test_memory_rounds_to_the_safe_side() -> None:
     """What fits in whole units fits in bytes, with every term rounded up."""
     terms = synthetic_terms(3, 2, 1)
     numbers: MemoryNumbers = memory_numbers(terms, 20 * GIB)
-    exact = terms.layer[0, linear.TERM_PERSISTENT] + 2 * terms.layer[0, linear.TERM_SAVED]
-    assert 0 <= numbers.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
-    freed = 2 * terms.layer[0, linear.TERM_DROPPED]
-    assert 0 <= freed - numbers.freed[0][0] * numbers.unit_bytes < numbers.unit_bytes
+    backward = numbers.moments[0]
+    exact = terms.memory.layer[0, 0, 0]
+    assert 0 <= backward.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
+    freed = terms.memory.freed[0, 0, 0]
+    assert 0 <= freed - backward.freed[0][0] * numbers.unit_bytes < numbers.unit_bytes

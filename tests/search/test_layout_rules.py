@@ -16,35 +16,45 @@ from constraints.layout import (
     make_variables,
     shared_count,
 )
-from constraints.memory import MemoryNumbers
+from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers
 from planner.search.conflict import layout_conflict
 from tests.search.brute import every_layout
 
-MEMORY = MemoryNumbers(
-    unit_bytes=1,
-    limit=30,
+BACKWARD = MomentNumbers(
     stage=(3, 1),
     layer=((9, 6), (6, 4)),
-    freed=((5, 2), (3, 1)),
-    ends=(2, 4),
+    freed=((5, 2), (3, -1)),
     working=(3, 1),
     working_recomputed=(5, 2),
     gather=(1, 2),
-    optimizer_stage=(2, 2),
-    optimizer_layer=(8, 9),
 )
+LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=(0, 0), gather=(0, 0))
+OPTIMIZER = MomentNumbers(
+    stage=(2, 2),
+    layer=((8, 9), (8, 9)),
+    freed=((0, 0), (0, 0)),
+    working=(0, 0),
+    working_recomputed=(0, 0),
+    gather=(0, 0),
+)
+MEMORY = MemoryNumbers(unit_bytes=1, limit=30, moments=(BACKWARD, LOSS, OPTIMIZER))
 
-ONE_KIND = replace(
-    MEMORY,
-    layer=((9,), (6,)),
-    freed=((5,), (3,)),
-    working=(3,),
-    working_recomputed=(5,),
-    gather=(1,),
-    optimizer_layer=(8,),
-)
+
+def first_kind(own: MomentNumbers) -> MomentNumbers:
+    """The same numbers for a model with one kind of layer."""
+    return MomentNumbers(
+        own.stage,
+        tuple(sizes[:1] for sizes in own.layer),
+        tuple(sizes[:1] for sizes in own.freed),
+        own.working[:1],
+        own.working_recomputed[:1],
+        own.gather[:1],
+    )
+
+
+ONE_KIND = replace(MEMORY, moments=tuple(first_kind(own) for own in MEMORY.moments))
 
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
@@ -125,19 +135,15 @@ def test_shared_count_is_megatrons_number() -> None:
 
 def test_conflict_is_minimal() -> None:
     """Two layers that no stage can hold: the layers must be placed, and one stage is too small."""
-    tight = MemoryNumbers(
-        unit_bytes=1,
-        limit=10,
+    backward = MomentNumbers(
         stage=(0, 0),
         layer=((20,), (6,)),
         freed=((0,), (0,)),
-        ends=(0, 0),
         working=(0,),
         working_recomputed=(0,),
         gather=(0,),
-        optimizer_stage=(0, 0),
-        optimizer_layer=(0,),
     )
+    tight = MemoryNumbers(unit_bytes=1, limit=10, moments=(backward,))
     ctx = LayoutContext(2, 1, (0, 0), memory=tight)
     core = layout_conflict(ctx)
     # Stage 0 cannot hold the layer that it must have; the other rules are not to blame.
@@ -146,3 +152,22 @@ def test_conflict_is_minimal() -> None:
 
 def test_no_conflict_where_a_layout_exists() -> None:
     assert layout_conflict(LayoutContext(2, 1, (0, 0, 0))) == ()
+
+
+@pytest.mark.parametrize(
+    ("moments", "kept"),
+    [
+        ((BACKWARD, LOSS, OPTIMIZER), (BACKWARD, LOSS, OPTIMIZER)),
+        ((BACKWARD, replace(BACKWARD, stage=(4, 2))), (replace(BACKWARD, stage=(4, 2)),)),
+        ((BACKWARD, replace(BACKWARD, working=(2, 1))), (BACKWARD,)),
+        # It keeps less of a plain layer, but more of one that recomputes.
+        (
+            (BACKWARD, replace(BACKWARD, freed=((4, 2), (3, -1)))),
+            (replace(BACKWARD, freed=((4, 2), (3, -1))),),
+        ),
+    ],
+)
+def test_moments_that_no_layout_has_as_its_peak_are_dropped(
+    moments: tuple[MomentNumbers, ...], kept: tuple[MomentNumbers, ...]
+) -> None:
+    assert undominated(moments) == kept
