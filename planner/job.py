@@ -44,8 +44,8 @@ class Job:
     """A training job, every name already resolved.
 
     `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
-    saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes that the
-    search may use; `limits` maps a degree to the values it may take.
+    saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
+    that the search may use; `limits` maps a degree to the values it may take.
     """
 
     model: ModelSpec

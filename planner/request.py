@@ -96,7 +96,8 @@ class Request(BaseModel):
         model = resolved.spec
         seq = self.seq or model.pretraining_seq
         cluster = self._cluster()
-        cluster.gpu.peak(self.precision)
+        precision = self._precision(dtype)
+        cluster.gpu.peak(precision)
         return Job(
             model=model,
             cluster=cluster,
@@ -104,7 +105,7 @@ class Request(BaseModel):
             optimizer=load_optimizer(self.optimizer),
             batch=self._batch(seq),
             seq=seq,
-            precision=self.precision,
+            precision=precision,
             dtype=dtype,
             attention=self.attention,
             recompute=self._recompute_modes(profile, searched_modes(model, profile)),
@@ -115,6 +116,16 @@ class Request(BaseModel):
             allow_tp_across_domains=self.allow_tp_across_domains,
             model_alias=resolved.alias_of and self.model,
         )
+
+    def _precision(self, dtype: DtypeModeName) -> str:
+        """Precision of the products: fp32 where everything is."""
+        if dtype != "fp32":
+            return self.precision
+        if self.precision not in ("bf16", "fp32"):
+            raise UsageError(
+                f"dtype fp32 computes in fp32, not in {self.precision}; give dtype bf16 or amp"
+            )
+        return "fp32"
 
     def _cluster(self) -> Cluster:
         if (self.gpus is None) == (self.cluster is None):

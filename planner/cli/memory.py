@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from planner.cli.errors import FAILURE
 from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
 from planner.cli.options import configuration_options, job_options, output_format
+from planner.cli.output import check_output
 from planner.errors import UsageError
 from planner.plan import LARGEST_DEGREE
+from planner.plan_file import refuse_to_overwrite, write_bytes, write_text
 
 if TYPE_CHECKING:
     from planner.memory.account import StageAccount
@@ -22,8 +25,22 @@ if TYPE_CHECKING:
     from planner.memory.footprint import Configuration, Footprint
     from planner.memory.solve import Solution, Unknown
     from planner.plan import Degrees
-    from planner.report.tables import Block
+    from planner.report.tables import Report
     from planner.request import Request
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What is to be shown and written."""
+
+    request: Request
+    footprint: Footprint
+    stages: list[StageAccount]
+    worst: Footprint | None
+    solution: Solution | None
+    advice: Advice | None
+    notes: list[str]
+
 
 DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
@@ -103,17 +120,37 @@ def command(**options: Any) -> None:
 def _train(options: dict[str, Any], style: str) -> int:
     """Account, solve and advise as asked; write and print; the exit status."""
     output, plot = _checked_files(options)
+    if options["advise"] and options["solve"] is not None:
+        raise UsageError("give --solve or --advise, not both")
+    found = _findings(options)
+    if output is not None:
+        write_text(output, _document(found))
+    if plot is not None:
+        write_bytes(plot, _picture(plot, found))
+    _print(found, style, options["tensors"])
+    solved = found.solution is None or found.solution.safe.largest is not None
+    return 0 if found.footprint.fits and solved else FAILURE
+
+
+def _findings(options: dict[str, Any]) -> _Findings:
+    from planner.memory.footprint import configure, dropless_worst_case
+
     given_gpus = options["gpus"] is not None or options["cluster"] is not None
     notes = _complete(options)
     request, degrees = given_configuration(options)
-    configuration = _configuration(options, request, degrees)
+    layers = options["layers_per_stage"], options["recompute_layers"]
+    configuration = configure(request.resolve(), degrees, options["recompute"], *layers)
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)
-    stages = _stages(options["stage"], footprint)
-    advice = _advice(options, request, degrees, may_add_gpus=not given_gpus)
-    _write(options, output, plot, request, footprint, stages, solution, advice)
-    _print(options, style, request, footprint, stages, solution, advice, notes)
-    return 0 if footprint.fits and (solution is None or solution.safe.largest) else FAILURE
+    return _Findings(
+        request,
+        footprint,
+        _stages(options["stage"], footprint),
+        dropless_worst_case(footprint.configuration),
+        solution,
+        _advice(options, request, degrees, may_add_gpus=not given_gpus),
+        notes,
+    )
 
 
 # --- input ---------------------------------------------------------------------------------------
@@ -188,18 +225,6 @@ def _least_data_parallel(options: dict[str, Any]) -> int:
     return int(group // gcd(group, inner))
 
 
-def _configuration(options: dict[str, Any], request: Request, degrees: Degrees) -> Configuration:
-    from planner.memory.footprint import configure
-
-    return configure(
-        request.resolve(),
-        degrees,
-        options["recompute"],
-        options["layers_per_stage"],
-        options["recompute_layers"],
-    )
-
-
 def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
     if wanted == "all":
         return list(footprint.stages)
@@ -214,9 +239,6 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 
 def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
     """Files to write, known to be writable and drawable; before any work is done."""
-    from planner.cli.output import check_output
-    from planner.plan_file import refuse_to_overwrite
-
     output, plot = check_output(options["output"], options["force"]), options["plot"]
     if plot is not None:
         refuse_to_overwrite(plot, options["force"])
@@ -257,8 +279,6 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    if options["solve"] is not None:
-        raise UsageError("give --solve or --advise, not both")
     from planner.cli.progress import notice_if_first_run, watched
     from planner.memory.advice import advise
 
@@ -278,95 +298,60 @@ def _advice(
 # --- output --------------------------------------------------------------------------------------
 
 
-def _document(
-    request: Request,
-    footprint: Footprint,
-    solution: Solution | None,
-    advice: Advice | None,
-) -> str:
-    from planner.memory.footprint import dropless_worst_case
+def _document(found: _Findings) -> str:
     from planner.report.memory_data import memory_document, to_json
 
-    worst = dropless_worst_case(footprint.configuration)
     return to_json(
-        memory_document(request, footprint, worst=worst, solution=solution, advice=advice)
+        memory_document(
+            found.request,
+            found.footprint,
+            worst=found.worst,
+            solution=found.solution,
+            advice=found.advice,
+        )
     )
 
 
-def _write(
-    options: dict[str, Any],
-    output: Path | None,
-    plot: Path | None,
-    request: Request,
-    footprint: Footprint,
-    stages: list[StageAccount],
-    solution: Solution | None,
-    advice: Advice | None,
-) -> None:
-    from planner.plan_file import write_bytes, write_text
-
-    if output is not None:
-        write_text(output, _document(request, footprint, solution, advice))
-    if plot is not None:
-        write_bytes(plot, _picture(plot, footprint, stages))
-
-
-def _picture(plot: Path, footprint: Footprint, stages: list[StageAccount]) -> bytes:
+def _picture(plot: Path, found: _Findings) -> bytes:
     from planner.report.memory_figure import memory_figure
+
+    figure = memory_figure(found.footprint, found.stages)
+    if plot.suffix.lower() == ".png":
+        from planner.report.memory_png import memory_png
+
+        return memory_png(figure)
     from planner.report.memory_svg import memory_html, memory_svg
 
-    figure = memory_figure(footprint, stages)
-    match plot.suffix.lower():
-        case ".png":
-            from planner.report.memory_png import memory_png
-
-            return memory_png(figure)
-        case ".html":
-            return memory_html(figure).encode()
-        case _:
-            return memory_svg(figure).encode()
+    is_page = plot.suffix.lower() == ".html"
+    return (memory_html(figure) if is_page else memory_svg(figure)).encode()
 
 
-def _print(
-    options: dict[str, Any],
-    style: str,
-    request: Request,
-    footprint: Footprint,
-    stages: list[StageAccount],
-    solution: Solution | None,
-    advice: Advice | None,
-    notes: list[str],
-) -> None:
+def _print(found: _Findings, style: str, tensors: bool) -> None:
     match style:
         case "json":
-            click.echo(_document(request, footprint, solution, advice), nl=False)
+            click.echo(_document(found), nl=False)
         case "csv":
             from planner.report.memory_data import memory_csv
 
-            click.echo(memory_csv(footprint), nl=False)
+            click.echo(memory_csv(found.footprint), nl=False)
         case _:
             from planner.cli.output import print_report
-            from planner.memory.footprint import dropless_worst_case
-            from planner.memory.terms import peak_tensors
-            from planner.report.memory import memory_report
 
-            report = memory_report(
-                footprint,
-                stages,
-                tensors=peak_tensors(footprint, stages[0]) if options["tensors"] else (),
-                worst=dropless_worst_case(footprint.configuration),
-                notes=notes,
-                more=_more(solution, advice),
-            )
-            print_report(report)
+            print_report(_report(found, tensors))
 
 
-def _more(solution: Solution | None, advice: Advice | None) -> list[Block]:
+def _report(found: _Findings, tensors: bool) -> Report:
+    from planner.memory.terms import peak_tensors
+    from planner.report.memory import memory_report
     from planner.report.memory_changes import advice_blocks, solution_blocks
 
-    blocks: list[Block] = []
-    if solution is not None:
-        blocks += solution_blocks(solution)
-    if advice is not None:
-        blocks += advice_blocks(advice)
-    return blocks
+    more = [] if found.solution is None else [*solution_blocks(found.solution)]
+    more += [] if found.advice is None else [*advice_blocks(found.advice)]
+    return memory_report(
+        found.footprint,
+        found.stages,
+        tensors=peak_tensors(found.footprint, found.stages[0]) if tensors else (),
+        worst=found.worst,
+        notes=found.notes,
+        more=more,
+    )

@@ -277,7 +277,8 @@ class _Adviser:
         job, own = self.job, self.setup
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
-        if rule == "all-or-none" or "full" not in modes or own.recompute != "none":
+        fits = self.base.fit_probability >= SAFE_PROBABILITY
+        if fits or rule == "all-or-none" or "full" not in modes or own.recompute != "none":
             return None
         stages = self.base.layout.stage_layers(own.degrees.pp)
         low, high = 0, max(stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.memory.advice import Advice, Move
-from planner.memory.solve import Border, Point, Solution
+from planner.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
 from planner.report.plans import error_share, step_time_text
 from planner.report.tables import Block, Column, Notes, TableData
 from planner.report.units import gib, percent_sure, plural, seconds, signed_share
@@ -68,10 +68,15 @@ def _point_cells(point: Point) -> tuple[str, ...]:
 
 def advice_blocks(advice: Advice) -> tuple[Block, ...]:
     """Tables of the moves; the last line says what was looked at."""
+    makes = (
+        "It fits as it stands; changes that free memory"
+        if advice.base.fit_probability >= SAFE_PROBABILITY
+        else "Changes that make it fit"
+    )
     blocks: list[Block] = [
         table
         for title, moves in (
-            ("Changes that make it fit, cheapest first", advice.sufficient),
+            (f"{makes}, cheapest first", advice.sufficient),
             ("Changes that help but do not suffice, most memory first", advice.partial),
             ("Pairs of changes that make it fit, cheapest first", advice.pairs),
         )
@@ -126,9 +131,10 @@ def _signed_seconds(time_s: float) -> str:
 
 def _advice_notes(advice: Advice) -> tuple[str, ...]:
     base = advice.base
+    hypothetical = "" if base.fits else " if it ran"
     lines = [
         f"As it stands: {gib(base.peak_bytes, 2)} GiB, fits with probability "
-        f"{percent_sure(base.fit_probability)}, {step_time_text(base)} a step if it ran.",
+        f"{percent_sure(base.fit_probability)}, {step_time_text(base)} a step{hypothetical}.",
         f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
         "same batch; those that break a rule or save nothing are left out. To fit means with "
         "probability ≥ 80 %. Other optimizers, and other types, train another model.",
