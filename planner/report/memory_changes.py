@@ -11,6 +11,8 @@ from planner.report.tables import Block, Column, Notes, TableData
 from planner.report.units import gib, percent_sure, plural, seconds, signed_share
 
 _MOST_ROWS = 12
+# A share of the step time that is shown as none.
+_LEAST_SHARE = 5e-4
 _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 
@@ -121,7 +123,7 @@ def _move_row(move: Move) -> tuple[str, ...]:
         percent_sure(plan.fit_probability),
         step_time_text(plan),
         _signed_seconds(move.extra_s),
-        signed_share(move.extra_s / base_s),
+        signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s),
     )
 
 
@@ -131,10 +133,12 @@ def _signed_seconds(time_s: float) -> str:
 
 def _advice_notes(advice: Advice) -> tuple[str, ...]:
     base = advice.base
+    error = error_share(base.peak_bytes, base.peak_interval) * 100
     hypothetical = "" if base.fits else " if it ran"
     lines = [
-        f"As it stands: {gib(base.peak_bytes, 2)} GiB, fits with probability "
-        f"{percent_sure(base.fit_probability)}, {step_time_text(base)} a step{hypothetical}.",
+        f"As it stands: {gib(base.peak_bytes, 2)} GiB ±{error:.0f} % (all totals alike), fits "
+        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
+        f"step{hypothetical}.",
         f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
         "same batch; those that break a rule or save nothing are left out. To fit means with "
         "probability ≥ 80 %. Other optimizers, and other types, train another model.",

@@ -32,7 +32,6 @@ def test_one_gpu_by_default(run: Run) -> None:
 
 
 def test_the_total_is_that_of_evaluate(run: Run) -> None:
-    arguments = (*PIPELINE, "--gpus", "8xH100", "--zero", "0")
     arguments = (*PIPELINE, "--gpus", "16xH100", "--vpp", "2", "--zero", "1")
     plan = json.loads(run("evaluate", *arguments, "--json").stdout)["plans"][0]
     document = json.loads(run("memory", *arguments, "--json").stdout)
