@@ -85,8 +85,9 @@ class TimeTerms(_Frozen):
 class StageMemory(_Frozen):
     """Bytes on one GPU of a pipeline stage at its peak.
 
-    `phase` says which moment the peak is; terms of the other moment (logits against a layer's
-    working set, optimizer temporaries) are zero where they do not live then.
+    The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
+    (logits inside a layer's backward, activations in the update). `weights` includes what else
+    stays for good: mask buffers, input ids, gradient buckets and library workspaces.
     """
 
     stage: int

@@ -223,9 +223,10 @@ class Outside(_Frozen):
 
     # Reserved over allocated, minus one: rounding to segments and fragmentation.
     fragmentation: Share = 0.04
-    # NCCL buffers of one communicator.
+    # NCCL buffers of one communicator. Assumption: a ring of 16 channels, each with a receiving
+    # connection of 4 MiB (NCCL_BUFFSIZE, NCCL's documentation), 4.7 MiB (LL128) and 0.5 MiB (LL).
     communicator_bytes: Bytes = 1.5e8
-    # cuBLAS workspaces and other library scratch.
+    # cuBLAS workspaces and other library scratch, allocated like tensors.
     workspace_bytes: Bytes = 7e7
     # Time of a step outside kernels and collectives: data loading, logging, scheduler.
     host_step_s: Annotated[float, Field(ge=0.0)] = 0.01

@@ -3,9 +3,9 @@
 SimuMax release v1.2, docs/b200: max over ranks of torch's max_memory_allocated, one sequence of
 4096 a micro-batch, distributed optimizer, vocabulary 128,256.
 
-These rows are where two mechanisms of backward were found (a layer's weight gradients, tensors
-gathered over tp), so this test guards a fit; it is no evidence of how well other runs are
-predicted.
+These rows are where three mechanisms of backward were found (a layer's weight gradients, the
+head's beside them, tensors gathered over tp), so this test guards a fit; it is no evidence of how
+well other runs are predicted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PEAKS = [
 def test_allocated_peak(name: str, layers: int, tp: int, pp: int, dp: int, gib: float) -> None:
     profile = load_framework("megatron-core")
     job = Job(
-        model=reference_model(name, layers),
+        # The runs' 405B has 16 key/value heads, not 8.
+        model=reference_model(name, layers, **({"kv_heads": 16} if "405b" in name else {})),
         cluster=parse_gpus("8xB200-SXM-180GB"),
         framework=profile,
         optimizer=load_optimizer("adamw"),
@@ -52,6 +53,4 @@ def test_allocated_peak(name: str, layers: int, tp: int, pp: int, dp: int, gib: 
     }  # fmt: skip
     costed = CostModel(job).cost_shapes({key: np.array([value]) for key, value in columns.items()})
     predicted = costed.steps[0, f.STEP_ALLOCATED_BYTES] / 2**30
-    # The compiled form keeps the head's tensors through the layers' backward and leaves out its
-    # weight gradient there, so that it stays linear for CP-SAT: up to 2 % low at 405B, tp 2.
-    assert predicted == pytest.approx(gib, rel=0.025)
+    assert predicted == pytest.approx(gib, rel=0.007)
