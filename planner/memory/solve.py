@@ -137,7 +137,7 @@ def _sequences(configuration: Configuration) -> _Axis:
     job, degrees = configuration.job, configuration.degrees
     longest = job.model.max_positions if job.model.position == "learned" else LONGEST_SEQ
     step = lcm(2 * degrees.cp if degrees.cp > 1 else 1, degrees.tp * degrees.cp)
-    held = f"batch of {degrees.gbs:,} sequences"
+    held = f"a batch of {degrees.gbs:,} sequences" if degrees.gbs > 1 else "a batch of one sequence"
     return _stepped(configuration, held, longest, step, _with_seq)
 
 
@@ -157,7 +157,7 @@ def _dividing_micro_batches(configuration: Configuration) -> _Axis:
     ]
     if not values:
         raise UsageError(f"no micro-batch that divides {share:,} sequences obeys the rules")
-    held = f"global batch of {degrees.gbs:,} sequences, which mbs·dp divides"
+    held = f"the global batch of {degrees.gbs:,} sequences, which mbs·dp divides"
     return _Axis(values, 0, held, place)
 
 

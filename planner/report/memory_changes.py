@@ -28,19 +28,28 @@ def solution_blocks(solution: Solution) -> tuple[Block, ...]:
             Column("fits with", "left"),
             Column("", "left"),
             Column(solution.unknown),
-            Column("total GiB"),
-            Column("of"),
+            Column("bytes in total"),
+            Column("±"),
             Column("probability"),
         ),
         rows=tuple(rows),
     )
+    limit = _any_point(solution).footprint.limit_bytes
+    beyond = solution.safe.beyond is not None
+    checked = " The next value was evaluated too and does not fit." if beyond else ""
     steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
     return table, Notes(
         (
-            f"Tried{steps}, keeping {solution.held}. The next value was evaluated too and does "
-            "not fit.",
+            f"Of {limit:,.0f} bytes that may be used. Tried{steps}, keeping {solution.held}."
+            f"{checked}",
         )
     )
+
+
+def _any_point(solution: Solution) -> Point:
+    """Some point; a search looks at one at least."""
+    points = (solution.even.largest, solution.even.beyond)
+    return next(point for point in points if point is not None)
 
 
 def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
@@ -62,10 +71,17 @@ def _point_cells(point: Point) -> tuple[str, ...]:
     error = error_share(own.total_bytes, own.interval) * 100
     return (
         f"{point.value:,}",
-        f"{gib(own.total_bytes, 2)} ±{error:.0f} %",
-        gib(own.limit_bytes),
-        percent_sure(own.fit_probability),
+        f"{own.total_bytes:,.0f}",
+        f"{error:.0f} %",
+        _exact_percent(own.fit_probability),
     )
+
+
+def _exact_percent(probability: float) -> str:
+    """A probability with the digits that tell neighbours at the border apart."""
+    if not 0.0001 <= probability <= 0.9999:
+        return percent_sure(probability)
+    return f"{probability * 100:.2f} %"
 
 
 def advice_blocks(advice: Advice) -> tuple[Block, ...]:

@@ -43,6 +43,7 @@ GROUPS = (
 _OTHER, _OUTSIDE = 6, 7
 # A limit this many times above the bars would leave nothing to see of them.
 _DWARFED = 0.25
+_MOST_LABELS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,15 @@ class Panel:
         return max(highest, self.interval[1] if self.interval else 0.0)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """What stands under the bars; of a long warm-up only the first and the last forward."""
+        if len(self.bars) <= _MOST_LABELS:
+            return tuple(bar.phase for bar in self.bars)
+        return tuple(
+            bar.phase if bar.is_peak or _is_end_of_warm_up(bar.phase) else "" for bar in self.bars
+        )
+
+    @property
     def used(self) -> tuple[int, ...]:
         """Indices of the groups that appear."""
         return tuple(
@@ -108,6 +118,13 @@ class Figure:
     subtitle: str
     panels: tuple[Panel, ...]
     note: str
+
+
+def _is_end_of_warm_up(phase: str) -> bool:
+    """Whether a phase is no forward of a warm-up (`forward 3/8`), or its first or last."""
+    words = phase.removeprefix("forward ").partition(",")[0]
+    index, slash, count = words.partition("/")
+    return not slash or index in ("1", count)
 
 
 def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figure:

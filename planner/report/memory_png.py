@@ -61,8 +61,7 @@ def _panel(panel: Panel, axes: Axes) -> None:
         reached = [low + size for low, size in zip(reached, sizes, strict=True)]
     _peak(panel, places, axes)
     _limit(panel, axes)
-    labels = [f"{bar.phase}" for bar in panel.bars]
-    axes.set_xticks(places, labels, rotation=35, ha="right", fontsize=8)
+    axes.set_xticks(places, panel.labels, rotation=35, ha="right", fontsize=8)
     axes.set_ylim(0, panel.top_bytes / GIB * 1.12)
     axes.set_ylabel("GiB")
     axes.set_title(panel.title, fontsize=9, loc="left")
@@ -77,14 +76,14 @@ def _limit(panel: Panel, axes: Axes) -> None:
     colour = "#cc0000"
     if not panel.shows_limit:
         axes.text(
-            0.99, 0.97, panel.limit_text, color=colour, fontsize=8, ha="right", va="top",
+            0.01, 0.97, panel.limit_text, color=colour, fontsize=8, ha="left", va="top",
             transform=axes.transAxes,
         )  # fmt: skip
         return
     limit = panel.limit_bytes / GIB
     axes.axhline(limit, color=colour, linestyle="--", linewidth=1.2)
     axes.text(
-        0.99, limit, panel.limit_text, color=colour, fontsize=8, ha="right", va="bottom",
+        0.01, limit, panel.limit_text, color=colour, fontsize=8, ha="left", va="bottom",
         transform=axes.get_yaxis_transform(),
         bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1},
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from math import ceil, log10
+from typing import Any
 
 from planner.report.memory_figure import GROUPS, Bar, Figure, Panel
 from planner.report.units import GIB, gib
@@ -116,7 +117,8 @@ def _bar(panel: Panel, bar: Bar, index: int, scale: Scale) -> Iterator[str]:
     weight = "bold" if bar.is_peak else "normal"
     yield (
         f"<text transform='translate({middle + 4:.1f},{scale.bottom + 14:.1f}) rotate(-35)' "
-        f"font-size='11' font-weight='{weight}' text-anchor='end'>{escape(bar.phase)}</text>"
+        f"font-size='11' font-weight='{weight}' text-anchor='end'>{escape(panel.labels[index])}"
+        "</text>"
     )
     if bar.is_peak:
         yield from _peak(panel, bar, middle, scale)
@@ -132,7 +134,7 @@ def _peak(panel: Panel, bar: Bar, middle: float, scale: Scale) -> Iterator[str]:
             yield _line(middle - 5, end, middle + 5, end, "#000")
         y = high
     text = f"{gib(bar.total_bytes)} GiB"
-    yield _text(middle, y - 6, text, size=12, weight="bold", anchor="middle")
+    yield from _haloed(middle, y - 6, text, size=12, weight="bold", anchor="middle")
 
 
 def _steps(panel: Panel, scale: Scale) -> Iterator[str]:
@@ -149,8 +151,8 @@ def _limit(panel: Panel, scale: Scale) -> Iterator[str]:
             f"<line x1='{_LEFT}' y1='{y:.1f}' x2='{_WIDTH - _RIGHT}' y2='{y:.1f}' stroke='#c00' "
             "stroke-width='1.5' stroke-dasharray='6 4'/>"
         )
-    place = _WIDTH - _RIGHT - 4
-    yield _text(place, y - 5, panel.limit_text, size=12, colour="#c00", anchor="end")
+    place, anchor = (_LEFT + 4, "start") if panel.shows_limit else (_WIDTH - _RIGHT, "end")
+    yield from _haloed(place, y - 5, panel.limit_text, size=12, colour="#c00", anchor=anchor)
 
 
 def _legend(panel: Panel, top: float) -> Iterator[str]:
@@ -191,9 +193,15 @@ def _text(
 ) -> str:
     return (
         f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' "
-        f"text-anchor='{anchor}' fill='{colour}' stroke='white' stroke-width='3' "
-        f"paint-order='stroke'>{escape(text)}</text>"
+        f"text-anchor='{anchor}' fill='{colour}'>{escape(text)}</text>"
     )
+
+
+def _haloed(x: float, y: float, text: str, **style: Any) -> Iterator[str]:
+    """Text over bars: itself above its white outline."""
+    outline = _text(x, y, text, **style | {"colour": "white"})
+    yield outline.replace("<text ", "<text aria-hidden='true' stroke='white' stroke-width='4' ")
+    yield _text(x, y, text, **style)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
