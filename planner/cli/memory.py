@@ -105,7 +105,7 @@ def command(**options: Any) -> None:
     """Show what holds the memory of a GPU, phase by phase of a training step.
 
     Any configuration, legal on its GPUs. Without --gpus it has as many H100s as the degrees
-    multiply to. Exit status 1 if it does not fit.
+    multiply to, with --gpus H200 as many of those. Exit status 1 if it does not fit.
     """
     ctx = click.get_current_context()
     if options["inference"]:
@@ -135,7 +135,7 @@ def _train(options: dict[str, Any], style: str) -> int:
 def _findings(options: dict[str, Any]) -> _Findings:
     from planner.memory.footprint import configure, dropless_worst_case
 
-    given_gpus = options["gpus"] is not None or options["cluster"] is not None
+    counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
@@ -148,7 +148,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
         _stages(options["stage"], footprint),
         dropless_worst_case(footprint.configuration),
         solution,
-        _advice(options, request, degrees, may_add_gpus=not given_gpus),
+        _advice(options, request, degrees, may_add_gpus=not counted),
         notes,
     )
 
@@ -201,15 +201,16 @@ def _spelled(names: list[str]) -> str:
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
     notes = []
-    if options["gpus"] is None and options["cluster"] is None:
+    if options["cluster"] is None and _needs_count(options["gpus"]):
+        gpu = options["gpus"] or DEFAULT_GPU
         options["dp"] = options["dp"] or _least_data_parallel(options)
         world = options["tp"] * options["pp"] * options["cp"] * options["dp"]
         if world > LARGEST_DEGREE:
             raise UsageError(
                 f"tp·pp·cp·dp = {world:,} GPUs: a job has 1 to {LARGEST_DEGREE:,} GPUs"
             )
-        options["gpus"] = f"{world}x{DEFAULT_GPU}"
-        notes.append(f"{world:,} {DEFAULT_GPU}, as many as the degrees multiply to (--gpus)")
+        options["gpus"] = f"{world}x{gpu}"
+        notes.append(f"{world:,} {gpu}, as many as the degrees multiply to (--gpus)")
     if options["gbs"] is None and options["gbs_tokens"] is None and options["grad_acc"] is None:
         pp = options["pp"]
         # Enough for the pipeline to hold as many as it ever does.
@@ -217,6 +218,11 @@ def _complete(options: dict[str, Any]) -> list[str]:
         acc = "1 micro-batch" if pp == 1 else f"{2 * pp} micro-batches"
         notes.append(f"{acc} a step (--grad-acc, --gbs or --gbs-tokens say otherwise)")
     return notes
+
+
+def _needs_count(gpus: str | None) -> bool:
+    """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
+    return gpus is None or not gpus.strip()[:1].isdecimal()
 
 
 def _least_data_parallel(options: dict[str, Any]) -> int:

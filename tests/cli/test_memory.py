@@ -108,6 +108,15 @@ def test_experts_get_the_gpus_they_need(run: Run) -> None:
     assert document["request"]["gpus"] == "8xH100"
 
 
+def test_a_gpu_without_a_number_is_counted_by_the_degrees(run: Run) -> None:
+    document = json.loads(run("memory", *PIPELINE, "--gpus", "H200", "--json").stdout)
+    assert document["request"]["gpus"] == "8xH200"
+    assert document["usable_bytes"] > 100 * 2**30
+    result = run("memory", *PIPELINE, "--gpus", "H2000")
+    assert result.exit_code == 2
+    assert "H2000" in result.stderr
+
+
 def test_dtypes_of_a_framework(run: Run) -> None:
     totals = {
         dtype: json.loads(run("memory", *GPT2, "--dtype", dtype, "--json").stdout)["total_bytes"]
