@@ -222,7 +222,7 @@ def _complete(options: dict[str, Any]) -> list[str]:
 
 def _needs_count(gpus: str | None) -> bool:
     """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
-    return gpus is None or not gpus.strip()[:1].isdecimal()
+    return gpus is None or gpus.strip()[:1].isalpha()
 
 
 def _least_data_parallel(options: dict[str, Any]) -> int:
