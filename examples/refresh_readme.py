@@ -27,6 +27,12 @@ README = ROOT / "README.md"
 ACCURACY = "planner/literature/accuracy"
 MAIN_JOB = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
 
+MEMORY = ("memory", "--model", "gpt2", "--mbs", "12", "--seq", "1024", "--framework", "nanogpt")
+ADVICE = (
+    *("memory", "--model", "llama-3-8b", "--gpus", "8xH100", "--mbs", "2", "--grad-acc", "8"),
+    "--advise",
+)
+
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # "1.83 s, 45,414 candidates/s costed": how long this machine took.
 _WALL_TIME = re.compile(r"[\d.]+ m?s, [\d.,]+( M)? candidates/s")
@@ -39,10 +45,13 @@ def planner_output(*arguments: str) -> str:
         [sys.executable, "-m", "planner", *arguments],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         cwd=ROOT,
         env=environment,
     )
+    # 1 says that a configuration does not fit, which some examples show.
+    if done.returncode not in (0, 1) or not done.stdout:
+        raise RuntimeError(f"planner {' '.join(arguments)}: {done.stderr}")
     return done.stdout
 
 
@@ -50,6 +59,18 @@ def main_job() -> str:
     """The main job's output as a code block."""
     command = " ".join(("planner", *MAIN_JOB))
     return f"```console\n$ {command}\n{planner_output(*MAIN_JOB)}```\n"
+
+
+def memory_of_one_gpu() -> str:
+    """Where the memory of a small run goes."""
+    return f"```console\n$ planner {' '.join(MEMORY)}\n{planner_output(*MEMORY)}```\n"
+
+
+def memory_advice() -> str:
+    """The tables of advice for a run that does not fit."""
+    text = planner_output(*ADVICE)
+    tables = text[text.index("Changes that make it fit") : text.index("\n±: 80 %")]
+    return f"```console\n$ planner {' '.join(ADVICE)}\n...\n{tables}...\n```\n"
 
 
 def errors_by_family() -> str:
@@ -159,6 +180,8 @@ def _markdown(cells: Sequence[str]) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "main-job": main_job,
+    "memory-one-gpu": memory_of_one_gpu,
+    "memory-advice": memory_advice,
     "errors": errors_by_family,
     "accuracy": accuracy,
     "memory": memory_accuracy,

@@ -38,6 +38,7 @@ def op_context(job: Job) -> OpContext:
         dropout=job.dropout,
         expert_imbalance=job.expert_imbalance,
         memory_budget=job.memory_budget,
+        mode=job.dtype,
     )
 
 

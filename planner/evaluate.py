@@ -90,20 +90,23 @@ def evaluate(
     mode = job.framework.recompute_mode(recompute)
     demand_parts(mode, job.model)
     job = replace(job, recompute=(mode,))
-    layout = _given_layout(job, degrees, block_layers, recomputed)
+    layout = given_layout(job, degrees, block_layers, recomputed)
     cost_model = CostModel(job)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
 
 
-def _given_layout(
+def given_layout(
     job: Job,
     degrees: Degrees,
     block_layers: Sequence[int] | None,
     recomputed: Sequence[int] | None,
 ) -> Layout:
-    """The layout that was given, completed. UsageError if it or the degrees break a rule."""
+    """The layout that was given, completed. UsageError if it or the degrees break a rule.
+
+    `job.recompute` holds the one mode; the rest as `evaluate`.
+    """
     broken = broken_rules(job, degrees)
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))

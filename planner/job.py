@@ -8,7 +8,7 @@ from typing import Literal
 
 from hardware import Cluster
 from planner.errors import UsageError
-from planner.frameworks import FrameworkProfile, RecomputeMode
+from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
 from planner.frameworks.profile import OptimizerKernel
 from planner.optimizer_rules import check_optimizer
 from planner.optimizer_terms import OptimizerSetting
@@ -47,8 +47,9 @@ class HbmReserve:
 class Job:
     """A training job, every name already resolved.
 
-    `seq` in tokens; `precision` is that of the linear layers; `recompute` the modes that the
-    search may use; `limits` maps a degree to the values it may take.
+    `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
+    saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
+    that the search may use; `limits` maps a degree to the values it may take.
     """
 
     model: ModelSpec
@@ -58,6 +59,7 @@ class Job:
     batch: BatchTarget
     seq: int
     precision: str = "bf16"
+    dtype: DtypeModeName = "bf16"
     attention: Literal["flash", "eager"] = "flash"
     attention_kernel: str = "auto"
     recompute: tuple[RecomputeMode, ...] = ()

@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 PLAN_FILE_VERSION = 1
 
+# Beyond any machine or model there is: larger numbers are slips of the pen.
+LARGEST_DEGREE = 2**20
+MOST_MICRO_BATCHES = 2**32
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -16,16 +20,16 @@ class _Frozen(BaseModel):
 class Degrees(_Frozen):
     """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
 
-    tp: int = Field(1, ge=1)
-    pp: int = Field(1, ge=1)
-    vpp: int = Field(1, ge=1)
-    cp: int = Field(1, ge=1)
-    ep: int = Field(1, ge=1)
-    etp: int = Field(1, ge=1)
-    dp: int = Field(1, ge=1)
+    tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    pp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    vpp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    cp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    ep: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    etp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    dp: int = Field(1, ge=1, le=LARGEST_DEGREE)
     zero: int = Field(0, ge=0, le=3)
-    mbs: int = Field(1, ge=1)
-    grad_acc: int = Field(1, ge=1)
+    mbs: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    grad_acc: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
     shard: int = Field(0, ge=0)
 

@@ -31,10 +31,15 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """`write_text` for bytes."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
         Path(temporary).chmod(_mode(path))
         Path(temporary).replace(path)
     except BaseException:

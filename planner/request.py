@@ -10,13 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hardware import Cluster, load_cluster_file, parse_gpus
 from planner.errors import UsageError
-from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
+from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.frameworks.profile import OptimizerKernel
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
 from planner.recompute import demand_parts
 from planner.specs import ModelSpec
+
+# Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
+LONGEST_SEQ = 2**27
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
@@ -61,8 +64,9 @@ class Request(BaseModel):
     """A planning request in the user's words; `resolve` turns it into a `Job`.
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
-    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). limits: degree name to
-    allowed values. Raises UsageError (ValueError) for anything that does not resolve.
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
+    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. limits:
+    degree name to allowed values. Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,9 +77,10 @@ class Request(BaseModel):
     gbs_tokens: Annotated[int, Field(gt=0)] | None = None
     gbs: Annotated[int, Field(gt=0)] | None = None
     gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    seq: Annotated[int, Field(gt=0)] | None = None
+    seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
     framework: str = "megatron-core"
     precision: str = "bf16"
+    dtype: DtypeModeName | None = None
     optimizer: str = "adamw"
     attention: Literal["flash", "eager"] = "flash"
     recompute: tuple[str, ...] | None = None
@@ -90,11 +95,14 @@ class Request(BaseModel):
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
         resolved = load_model(self.model)
-        profile = load_framework(self.framework)
+        framework = load_framework(self.framework)
+        dtype = self.dtype or framework.usual_mode
+        profile = framework.in_mode(dtype)
         model = resolved.spec
         seq = self.seq or model.pretraining_seq
         cluster = self._cluster()
-        cluster.gpu.peak(self.precision)
+        precision = self._precision(dtype)
+        cluster.gpu.peak(precision)
         return Job(
             model=model,
             cluster=cluster,
@@ -102,7 +110,8 @@ class Request(BaseModel):
             optimizer=load_optimizer(self.optimizer),
             batch=self._batch(seq),
             seq=seq,
-            precision=self.precision,
+            precision=precision,
+            dtype=dtype,
             attention=self.attention,
             recompute=self._recompute_modes(profile, searched_modes(model, profile), model),
             reserve=parse_reserve(self.hbm_reserve),
@@ -114,6 +123,16 @@ class Request(BaseModel):
             optimizer_kernel=self.optimizer_kernel,
             optimizer_offload=self.optimizer_offload,
         )
+
+    def _precision(self, dtype: DtypeModeName) -> str:
+        """Precision of the products: fp32 where everything is."""
+        if dtype != "fp32":
+            return self.precision
+        if self.precision not in ("bf16", "fp32"):
+            raise UsageError(
+                f"dtype fp32 computes in fp32, not in {self.precision}; give dtype bf16 or amp"
+            )
+        return "fp32"
 
     def _cluster(self) -> Cluster:
         if (self.gpus is None) == (self.cluster is None):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from planner.errors import UsageError
-from planner.frameworks import load_framework
+from planner.frameworks import DtypeModeName, load_framework
 from planner.frameworks.profile import DataParallelBuckets, FrameworkProfile
 from planner.memory.rank import (
     RankShape,
@@ -27,7 +27,7 @@ from planner.memory.rank import (
 from planner.memory.timeline import MemoryTimeline, StepSettings, memory_timeline
 from planner.models.catalog import load_model
 from planner.modules import Module
-from planner.ops.context import DtypeModeName, OpContext
+from planner.ops.context import OpContext
 from planner.ops.rows import Piece
 from planner.ops.table import parameter_count, pieces
 from planner.specs import ModelSpec

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
 from planner.cli.errors import FAILURE
-from planner.cli.options import build_request, job_options, output_format, output_options
+from planner.cli.options import (
+    build_request,
+    configuration_options,
+    job_options,
+    output_format,
+    output_options,
+)
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run
 from planner.errors import UsageError
@@ -16,25 +21,6 @@ from planner.job import Job
 from planner.plan import Degrees, Plan
 from planner.request import Request
 from planner.result import Counts, SearchResult
-
-_DEGREE = click.IntRange(min=1)
-_LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
-
-
-def _layers(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[int, ...] | None:
-    """Callback: numbers of layers in pipeline order, as 19,20,20,21 or 4,5x14,4."""
-    if value is None:
-        return None
-    numbers: list[int] = []
-    for item in value.split(","):
-        match = _LENGTHS.match(item.strip())
-        if match is None:
-            hint = f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4"
-            raise click.BadParameter(hint, ctx, param)
-        numbers += [int(match[1])] * int(match[2] or 1)
-    return tuple(numbers)
 
 
 @click.command(
@@ -45,51 +31,7 @@ def _layers(
     ),
 )
 @job_options
-@click.option("--tp", type=_DEGREE, default=1, show_default=True, help="Tensor parallelism.")
-@click.option("--pp", type=_DEGREE, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--vpp", type=_DEGREE, default=1, show_default=True, help="Chunks per stage.")
-@click.option("--cp", type=_DEGREE, default=1, show_default=True, help="Context parallelism.")
-@click.option("--ep", type=_DEGREE, default=1, show_default=True, help="Expert parallelism.")
-@click.option("--etp", type=_DEGREE, default=1, show_default=True, help="TP inside experts.")
-@click.option("--dp", type=_DEGREE, help="Data parallelism. [default: from the GPUs]")
-@click.option(
-    "--zero",
-    type=click.IntRange(0, 3),
-    help="ZeRO stage. [default: the framework's usual one]",
-)
-@click.option("--mbs", type=_DEGREE, default=1, show_default=True, help="Micro-batch, sequences.")
-@click.option(
-    "--grad-acc",
-    type=_DEGREE,
-    help="Micro-batches per step; without --gbs and --gbs-tokens it sets the batch.",
-)
-@click.option(
-    "--layers-per-stage",
-    metavar="LAYERS",
-    callback=_layers,
-    help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or 4,5x14,4.",
-)
-@click.option(
-    "--shard-size",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
-)
-@click.option(
-    "--recompute",
-    default="none",
-    show_default=True,
-    metavar="MODE",
-    help="none, full, selective, modules (layernorm,moe_act), full/2 (every 2nd layer), "
-    "full:uniform=4, full:block=4, budget=0.5: as the framework has them.",
-)
-@click.option(
-    "--recompute-layers",
-    metavar="LAYERS",
-    callback=_layers,
-    help="Layers of each stage that recompute. [default: all]",
-)
+@configuration_options
 @output_options
 def command(**options: Any) -> None:
     """Cost one given configuration, without searching.

@@ -17,6 +17,7 @@ from planner.errors import NothingFitsError
 COMMANDS = {
     "search": "Find the best ways to launch a training run.",
     "evaluate": "Cost one given configuration, without searching.",
+    "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
     "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
@@ -9,7 +10,8 @@ import click
 
 from constraints import ConstraintError, DegreeLimit, parse_degree_limit
 from planner.errors import UsageError
-from planner.request import Request, parse_tokens
+from planner.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
+from planner.request import LONGEST_SEQ, Request, parse_tokens
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +32,22 @@ LIMITS = {
 _OPTION_NAMES = {"shard": "shard-size"}
 
 
+# Degrees of one given configuration, with their help and default (None: derived).
+_DEGREE = click.IntRange(1, LARGEST_DEGREE)
+_DEGREES: tuple[tuple[str, int | None, str], ...] = (
+    ("tp", 1, "Tensor parallelism."),
+    ("pp", 1, "Pipeline stages."),
+    ("vpp", 1, "Chunks per stage."),
+    ("cp", 1, "Context parallelism."),
+    ("ep", 1, "Expert parallelism."),
+    ("etp", 1, "TP inside experts."),
+    ("dp", None, "Data parallelism. [default: from the GPUs]"),
+)
+# No model has more experts than this for one rank to take the load of.
+MOST_IMBALANCE = 4096
+_LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
+
+
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback: a number of tokens, as 4M, 4Mi or 4194304."""
     if value is None:
@@ -38,6 +56,36 @@ def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> in
         return parse_tokens(value)
     except UsageError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _seq(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback: a sequence length in tokens, within what a model could ever be trained on."""
+    if value is None:
+        return None
+    try:
+        tokens = parse_tokens(value)
+    except UsageError:
+        tokens = 0
+    if not 1 <= tokens <= LONGEST_SEQ:
+        hint = f"{value!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
+        raise click.BadParameter(hint, ctx, param)
+    return tokens
+
+
+def _layers(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
+    """Callback: numbers of layers in pipeline order, as 19,20,20,21 or 4,5x14,4."""
+    if value is None:
+        return None
+    numbers: list[int] = []
+    for item in value.split(","):
+        match = _LENGTHS.match(item.strip())
+        if match is None:
+            hint = f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4"
+            raise click.BadParameter(hint, ctx, param)
+        numbers += [int(match[1])] * int(match[2] or 1)
+    return tuple(numbers)
 
 
 def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> DegreeLimit | None:
@@ -59,7 +107,7 @@ def _apply(function: Command, decorators: list[Callable[[Command], Command]]) ->
 
 def job_options(function: Command) -> Command:
     """What is trained, on what, with which framework and batch."""
-    positive = click.IntRange(min=1)
+    positive = click.IntRange(1, MOST_MICRO_BATCHES)
     return _apply(
         function,
         [
@@ -87,7 +135,7 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--seq",
                 metavar="TOKENS",
-                callback=_tokens,
+                callback=_seq,
                 help="Sequence length in tokens. [default: the model's pretraining length]",
             ),
             click.option(
@@ -101,6 +149,12 @@ def job_options(function: Command) -> Command:
                 default="bf16",
                 show_default=True,
                 help="bf16, fp16, fp8, mxfp8, nvfp4: as GPU and framework have them.",
+            ),
+            click.option(
+                "--dtype",
+                type=click.Choice(["bf16", "amp", "fp32"]),
+                help="Weights in 16 bits, in fp32 under autocast, or fp32 throughout. "
+                "[default: the framework's usual one]",
             ),
             click.option(
                 "--optimizer",
@@ -133,7 +187,7 @@ def job_options(function: Command) -> Command:
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
-                type=click.FloatRange(min=1),
+                type=click.FloatRange(1, MOST_IMBALANCE),
                 default=1.0,
                 show_default=True,
                 help="Load of the busiest expert rank over the mean.",
@@ -148,6 +202,70 @@ def job_options(function: Command) -> Command:
                 "--allow-tp-across-nodes",
                 is_flag=True,
                 help="Let TP groups leave the NVLink domain.",
+            ),
+        ],
+    )
+
+
+def configuration_options(function: Command) -> Command:
+    """One given configuration: degrees, batch, where layers live and which recompute."""
+    return _apply(
+        function,
+        [
+            *(
+                click.option(
+                    f"--{name}",
+                    type=_DEGREE,
+                    default=default,
+                    show_default=default is not None,
+                    help=text,
+                )
+                for name, default, text in _DEGREES
+            ),
+            click.option(
+                "--zero",
+                type=click.IntRange(0, 3),
+                help="ZeRO stage. [default: the framework's usual one]",
+            ),
+            click.option(
+                "--mbs",
+                type=_DEGREE,
+                default=1,
+                show_default=True,
+                help="Micro-batch, sequences.",
+            ),
+            click.option(
+                "--grad-acc",
+                type=click.IntRange(1, MOST_MICRO_BATCHES),
+                help="Micro-batches per step; without --gbs and --gbs-tokens it sets the batch.",
+            ),
+            click.option(
+                "--layers-per-stage",
+                metavar="LAYERS",
+                callback=_layers,
+                help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or "
+                "4,5x14,4.",
+            ),
+            click.option(
+                "--shard-size",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
+            ),
+            click.option(
+                "--recompute",
+                default="none",
+                show_default=True,
+                metavar="MODE",
+                help="none, full, selective, modules (layernorm,moe_act), full/2 (every 2nd "
+                "layer), full:uniform=4, full:block=4, budget=0.5: as the framework has them.",
+            ),
+            click.option(
+                "--recompute-layers",
+                metavar="LAYERS",
+                callback=_layers,
+                help="Layers of each stage that recompute. [default: all]",
             ),
         ],
     )
@@ -206,6 +324,7 @@ _REQUEST_OPTIONS = (
     "seq",
     "framework",
     "precision",
+    "dtype",
     "optimizer",
     "optimizer_kernel",
     "optimizer_offload",

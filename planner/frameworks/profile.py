@@ -277,6 +277,9 @@ def _pairs(table: object) -> object:
 Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs)]
 
 
+DtypeModeName = Literal["bf16", "amp", "fp32"]
+
+
 class DtypeMode(_Frozen):
     """What a dtype mode changes in the tables `saved` and `state`."""
 
@@ -343,6 +346,8 @@ class FrameworkProfile(_Frozen):
     modes: tuple[DtypeMode, ...] = ()
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
+    # The one that people train in unless they say otherwise.
+    usual_mode: DtypeModeName = "bf16"
     assumptions: tuple[str, ...] = ()
 
     def in_mode(self, name: str) -> FrameworkProfile:

@@ -13,10 +13,11 @@ from constraints.layout import LayoutContext, block_recomputed
 from constraints.rule import Layout
 from planner.cost_tables import op_context
 from planner.frameworks import RecomputeMode
-from planner.frameworks.profile import DataParallelBuckets
+from planner.frameworks.profile import DataParallelBuckets, DtypeMode
 from planner.job import Job
+from planner.memory.moments import Rank
 from planner.memory.rank import RankShape
-from planner.memory.timeline import PhaseMemory, StepSettings, memory_timeline
+from planner.memory.timeline import PhaseMemory, StepSettings, make_rank, rank_timeline
 from planner.memory.update import extra_state_bytes, largest_update_bytes
 from planner.ops.rows import Piece
 from planner.ops.table import pieces
@@ -81,10 +82,30 @@ def account(
     job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
 ) -> StageAccount:
     """Account of one pipeline stage; arguments as `stage_accounts`."""
+    rank = stage_rank(job, degrees, layout, stage, mode)
+    timeline = rank_timeline(rank)
+    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
+    return StageAccount(
+        stage,
+        len(rank.layers),
+        rank.settings.in_flight,
+        timeline.first_step,
+        timeline.later_steps,
+        outside,
+    )
+
+
+def stage_rank(
+    job: Job, degrees: Degrees, layout: Layout, stage: int, mode: RecomputeMode | None = None
+) -> Rank:
+    """What one GPU of a pipeline stage holds; arguments as `stage_accounts`."""
     mode = job.recompute[0] if mode is None else mode
     layers, again = _stage_layers(job, layout, stage, mode)
     plain = op_context(job)
-    context = replace(plain, profile=trained_profile(plain.profile, job.optimizer_setting))
+    trained = trained_profile(plain.profile, job.optimizer_setting)
+    # The job's profile has its dtype mode already; a second time would undo the optimizer's types.
+    settled = trained.model_copy(update={"modes": (DtypeMode(name=plain.mode),)})
+    context = replace(plain, profile=settled if plain.mode != "bf16" else trained)
     in_flight = stage_in_flight(degrees, stage)
     shape = RankShape(
         tp=degrees.tp,
@@ -119,11 +140,7 @@ def account(
         ddp=_buckets(job, degrees),
         workspace_bytes=job.framework.outside.workspace_bytes,
     )
-    timeline = memory_timeline(context, shape, settings)
-    outside = outside_bytes(job, degrees, timeline.peak.total_bytes)
-    return StageAccount(
-        stage, len(layers), in_flight, timeline.first_step, timeline.later_steps, outside
-    )
+    return make_rank(context, shape, settings)
 
 
 def _stage_pieces(

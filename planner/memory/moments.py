@@ -153,7 +153,8 @@ class Rank:
             moments = 2.0 * self.state.optimizer_state_element_bytes
         weights = self.total(self.state.weight_bytes, 3) if self.keeps_weights else 0.0
         return {
-            "weights": weights + self.total(self.state.master_bytes, 1),
+            "weights": weights,
+            "master weights": self.total(self.state.master_bytes, 1),
             "buffers": self._mask_buffers(),
             "optimizer state": 0.0
             if first

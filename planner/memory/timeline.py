@@ -29,11 +29,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PhaseMemory:
-    """Live bytes of a rank at the worst moment of a phase, by term."""
+    """Live bytes of a rank at the worst moment of a phase, by term.
+
+    `pieces_left`: how many of the rank's pieces, in forward order, still keep what the
+    micro-batch at work saved for backward; `in_flight`: micro-batches that keep something.
+    """
 
     name: str
     terms: Mapping[str, float]
     at: str = ""
+    pieces_left: int = 0
+    in_flight: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -62,7 +68,11 @@ def memory_timeline(
     context: OpContext, shape: RankShape, settings: StepSettings | None = None
 ) -> MemoryTimeline:
     """Timeline of one rank; `context` gives model, framework, length, kernels and dtype mode."""
-    rank = make_rank(context, shape, settings or StepSettings())
+    return rank_timeline(make_rank(context, shape, settings or StepSettings()))
+
+
+def rank_timeline(rank: Rank) -> MemoryTimeline:
+    """Timeline of a rank whose pieces are measured."""
     return MemoryTimeline(_step(rank, first=True), _step(rank, first=False))
 
 
@@ -116,7 +126,7 @@ def _warm_up(rank: Rank, base: Terms, own: Pass) -> Iterator[PhaseMemory]:
     count = ceil(own.in_flight)
     for index in range(1, count):
         peak, _ = rank.forward(base, float(index))
-        yield PhaseMemory(f"forward {index}/{count}", peak)
+        yield PhaseMemory(f"forward {index}/{count}", peak, "", len(rank.order), float(index))
 
 
 def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemory]:
@@ -124,8 +134,12 @@ def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemor
     count = ceil(own.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
     peak, end = rank.forward(base, own.in_flight)
-    yield PhaseMemory(name + label, peak, "loss" if rank.head else "")
-    yield PhaseMemory("forward end" + label, end)
+    pieces, flight = len(rank.order), own.in_flight
+    yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight)
+    yield PhaseMemory("forward end" + label, end, "", pieces, flight)
     moments = list(rank.backward(base, own)) or [("", end)]
-    where, terms = max(moments, key=lambda moment: sum(moment[1].values()))
-    yield PhaseMemory("backward" + label, terms, where)
+    worst = max(range(len(moments)), key=lambda moment: sum(moments[moment][1].values()))
+    where, terms = moments[worst]
+    # One moment a piece, last piece first; before them the loss, where the rank holds it.
+    left = min(pieces, len(moments) - worst)
+    yield PhaseMemory("backward" + label, terms, where, left, flight)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.frameworks.profile import FrameworkProfile, SavedTensors
+from planner.frameworks.profile import DtypeModeName, FrameworkProfile, SavedTensors
 from planner.modules import Module
 from planner.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 from planner.specs import ModelSpec
-
-DtypeModeName = Literal["bf16", "amp", "fp32"]
 
 # Any recomputation of the whole layer.
 WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP

@@ -93,6 +93,7 @@ def test_usual_zero_stage_needs_replicas() -> None:
         "seq": None,
         "framework": "megatron-core",
         "precision": "bf16",
+        "dtype": None,
         "optimizer": "adamw",
         "attention": "flash",
         "dropout": False,

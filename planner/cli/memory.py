@@ -1,0 +1,363 @@
+"""`planner memory`: what holds the memory of a GPU over a step, phase by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from planner.cli.errors import FAILURE
+from planner.cli.evaluate import given_configuration
+from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
+from planner.cli.options import configuration_options, job_options, output_format
+from planner.cli.output import check_output
+from planner.errors import UsageError
+from planner.plan import LARGEST_DEGREE
+from planner.plan_file import refuse_to_overwrite, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from planner.memory.account import StageAccount
+    from planner.memory.advice import Advice
+    from planner.memory.footprint import Configuration, Footprint
+    from planner.memory.solve import Solution, Unknown
+    from planner.plan import Degrees
+    from planner.report.tables import Report
+    from planner.request import Request
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What is to be shown and written."""
+
+    request: Request
+    footprint: Footprint
+    stages: list[StageAccount]
+    worst: Footprint | None
+    solution: Solution | None
+    advice: Advice | None
+    notes: list[str]
+
+
+DEFAULT_GPU = "H100"
+SOLVE_TRAINING = ("mbs", "seq", "layers")
+_PLOTS = (".html", ".svg", ".png")
+# Options that training and serving share.
+_SHARED = (
+    "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
+)  # fmt: skip
+
+
+def _stage(ctx: click.Context, param: click.Parameter, value: str) -> str | int:
+    """Callback: `heaviest`, `all`, or the number of a stage."""
+    if value in ("heaviest", "all"):
+        return value
+    if value.isdecimal():
+        return int(value)
+    raise click.BadParameter(f"{value!r}: heaviest, all, or a stage from 0 on", ctx, param)
+
+
+def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Callback: a file of a kind that can be drawn."""
+    if value is None:
+        return None
+    path = Path(value).expanduser()
+    if path.suffix.lower() not in _PLOTS:
+        raise click.BadParameter(f"{value!r}: the name must end in {', '.join(_PLOTS)}", ctx, param)
+    return path
+
+
+@click.command(
+    "memory",
+    epilog="Example: planner memory --model gpt2 --mbs 12 --seq 1024 --framework nanogpt",
+)
+@job_options
+@configuration_options
+@click.option(
+    "--stage",
+    default="heaviest",
+    show_default=True,
+    callback=_stage,
+    help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
+)
+@click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
+@click.option(
+    "--solve",
+    type=click.Choice([*SOLVE_TRAINING, *SOLVE_CHOICES]),
+    help="Find the largest that fits; batch and context with --inference.",
+)
+@click.option(
+    "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
+@click.option("-o", "--output", help="Write the JSON document to a file.")
+@click.option(
+    "--plot", metavar="FILE", callback=_plot, help="Draw the step: FILE.html, FILE.svg or FILE.png."
+)
+@click.option("--force", is_flag=True, help="Overwrite files.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@inference_options
+def command(**options: Any) -> None:
+    """Show what holds the memory of a GPU, phase by phase of a training step.
+
+    Any configuration, legal on its GPUs. Without --gpus it has as many H100s as the degrees
+    multiply to, with --gpus H200 as many of those. Exit status 1 if it does not fit.
+    """
+    ctx = click.get_current_context()
+    if options["inference"]:
+        from planner.cli.memory_inference import run
+
+        ctx.exit(run(_serving_options(ctx, options)))
+    _refuse_serving_options(ctx, options)
+    style = output_format(options["as_json"], options["as_csv"])
+    ctx.exit(_train(options, style))
+
+
+def _train(options: dict[str, Any], style: str) -> int:
+    """Account, solve and advise as asked; write and print; the exit status."""
+    output, plot = _checked_files(options)
+    if options["advise"] and options["solve"] is not None:
+        raise UsageError("give --solve or --advise, not both")
+    found = _findings(options)
+    if output is not None:
+        write_text(output, _document(found))
+    if plot is not None:
+        write_bytes(plot, _picture(plot, found))
+    _print(found, style, options["tensors"])
+    solved = found.solution is None or found.solution.safe.largest is not None
+    return 0 if found.footprint.fits and solved else FAILURE
+
+
+def _findings(options: dict[str, Any]) -> _Findings:
+    from planner.memory.footprint import configure, dropless_worst_case
+
+    counted = options["cluster"] is not None or not _needs_count(options["gpus"])
+    notes = _complete(options)
+    request, degrees = given_configuration(options)
+    layers = options["layers_per_stage"], options["recompute_layers"]
+    configuration = configure(request.resolve(), degrees, options["recompute"], *layers)
+    solution = _solution(options, configuration)
+    footprint = _shown(configuration, solution)
+    return _Findings(
+        request,
+        footprint,
+        _stages(options["stage"], footprint),
+        dropless_worst_case(footprint.configuration),
+        solution,
+        _advice(options, request, degrees, may_add_gpus=not counted),
+        notes,
+    )
+
+
+# --- input ---------------------------------------------------------------------------------------
+
+
+def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of serving as given, None where they were not. UsageError for those of training."""
+    own = _own_of_serving()
+    given = {name for name in options if _is_given(ctx, name)}
+    strange = sorted(given - own - set(_SHARED))
+    if strange:
+        raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
+    if options["solve"] in SOLVE_TRAINING:
+        raise UsageError(
+            f"--solve {options['solve']} is of training; with --inference: "
+            + ", ".join(SOLVE_CHOICES)
+        )
+    return {name: value if name in given | own else None for name, value in options.items()}
+
+
+def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
+    """UsageError for options of serving without --inference."""
+    strange = sorted(name for name in _own_of_serving() if _is_given(ctx, name))
+    if strange:
+        raise UsageError(f"{_spelled(strange)}: only with --inference")
+    if options["solve"] in SOLVE_CHOICES:
+        raise UsageError(
+            f"--solve {options['solve']} needs --inference; of training: "
+            + ", ".join(SOLVE_TRAINING)
+        )
+
+
+def _own_of_serving() -> set[str]:
+    """Names of the options that only serving has."""
+    decorated = inference_options(lambda: None)
+    params = getattr(decorated, "__click_params__", [])
+    return {param.name for param in params}
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+
+
+def _spelled(names: list[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _complete(options: dict[str, Any]) -> list[str]:
+    """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
+    notes = []
+    if options["cluster"] is None and _needs_count(options["gpus"]):
+        gpu = options["gpus"] or DEFAULT_GPU
+        options["dp"] = options["dp"] or _least_data_parallel(options)
+        world = options["tp"] * options["pp"] * options["cp"] * options["dp"]
+        if world > LARGEST_DEGREE:
+            raise UsageError(
+                f"tp·pp·cp·dp = {world:,} GPUs: a job has 1 to {LARGEST_DEGREE:,} GPUs"
+            )
+        options["gpus"] = f"{world}x{gpu}"
+        notes.append(f"{world:,} {gpu}, as many as the degrees multiply to (--gpus)")
+    if options["gbs"] is None and options["gbs_tokens"] is None and options["grad_acc"] is None:
+        pp = options["pp"]
+        # Enough for the pipeline to hold as many as it ever does.
+        options["grad_acc"] = 1 if pp == 1 else 2 * pp
+        acc = "1 micro-batch" if pp == 1 else f"{2 * pp} micro-batches"
+        notes.append(f"{acc} a step (--grad-acc, --gbs or --gbs-tokens say otherwise)")
+    return notes
+
+
+def _needs_count(gpus: str | None) -> bool:
+    """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
+    return gpus is None or gpus.strip()[:1].isalpha()
+
+
+def _least_data_parallel(options: dict[str, Any]) -> int:
+    """Fewest replicas over which the experts spread: ep·etp divides dp·cp·tp."""
+    group, inner = options["ep"] * options["etp"], options["tp"] * options["cp"]
+    return int(group // gcd(group, inner))
+
+
+def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
+    if wanted == "all":
+        return list(footprint.stages)
+    if wanted == "heaviest":
+        return [footprint.heaviest]
+    count = len(footprint.stages)
+    if not 0 <= int(wanted) < count:
+        has = "the only stage is 0" if count == 1 else f"stages are 0 to {count - 1}"
+        raise UsageError(f"--stage {wanted}: {has}")
+    return [footprint.stages[int(wanted)]]
+
+
+def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
+    """Files to write, known to be writable and drawable; before any work is done."""
+    output, plot = check_output(options["output"], options["force"]), options["plot"]
+    if plot is not None:
+        refuse_to_overwrite(plot, options["force"])
+        if plot == output:
+            raise UsageError(f"{plot}: give -o and --plot different files")
+    if plot is not None and plot.suffix.lower() == ".png":
+        from planner.report.memory_png import demand_matplotlib
+
+        demand_matplotlib()
+    return output, plot
+
+
+# --- work ----------------------------------------------------------------------------------------
+
+
+def _solution(options: dict[str, Any], configuration: Configuration) -> Solution | None:
+    if options["solve"] is None:
+        return None
+    from planner.memory.solve import solve
+
+    unknown: Unknown = options["solve"]
+    fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
+    return solve(configuration, unknown, batch_is_fixed=fixed)
+
+
+def _shown(configuration: Configuration, solution: Solution | None) -> Footprint:
+    """The footprint to show: with the largest value that fits, if one was looked for."""
+    from planner.memory.footprint import footprint_of
+
+    if solution is None:
+        return footprint_of(configuration)
+    best = solution.safe.largest or solution.safe.beyond
+    return footprint_of(configuration) if best is None else best.footprint
+
+
+def _advice(
+    options: dict[str, Any], request: Request, degrees: Degrees, *, may_add_gpus: bool
+) -> Advice | None:
+    if not options["advise"]:
+        return None
+    from planner.cli.progress import notice_if_first_run, watched
+    from planner.memory.advice import advise
+
+    notice_if_first_run(options["quiet"])
+    with watched(options["quiet"]) as watch:
+        return advise(
+            request,
+            degrees,
+            options["recompute"],
+            options["layers_per_stage"],
+            options["recompute_layers"],
+            may_add_gpus=may_add_gpus,
+            watch=watch,
+        )
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _document(found: _Findings) -> str:
+    from planner.report.memory_data import memory_document, to_json
+
+    return to_json(
+        memory_document(
+            found.request,
+            found.footprint,
+            worst=found.worst,
+            solution=found.solution,
+            advice=found.advice,
+        )
+    )
+
+
+def _picture(plot: Path, found: _Findings) -> bytes:
+    from planner.report.memory_figure import memory_figure
+
+    figure = memory_figure(found.footprint, found.stages)
+    if plot.suffix.lower() == ".png":
+        from planner.report.memory_png import memory_png
+
+        return memory_png(figure)
+    from planner.report.memory_svg import memory_html, memory_svg
+
+    is_page = plot.suffix.lower() == ".html"
+    return (memory_html(figure) if is_page else memory_svg(figure)).encode()
+
+
+def _print(found: _Findings, style: str, tensors: bool) -> None:
+    match style:
+        case "json":
+            click.echo(_document(found), nl=False)
+        case "csv":
+            from planner.report.memory_data import memory_csv
+
+            click.echo(memory_csv(found.footprint), nl=False)
+        case _:
+            from planner.cli.output import print_report
+
+            print_report(_report(found, tensors))
+
+
+def _report(found: _Findings, tensors: bool) -> Report:
+    from planner.memory.terms import peak_tensors
+    from planner.report.memory import memory_report
+    from planner.report.memory_changes import advice_blocks, solution_blocks
+
+    more = [] if found.solution is None else [*solution_blocks(found.solution)]
+    more += [] if found.advice is None else [*advice_blocks(found.advice)]
+    return memory_report(
+        found.footprint,
+        found.stages,
+        tensors=peak_tensors(found.footprint, found.stages[0]) if tensors else (),
+        worst=found.worst,
+        notes=found.notes,
+        more=more,
+    )

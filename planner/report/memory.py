@@ -1,0 +1,370 @@
+"""What `planner memory` shows: the waterfall of the peak, the timeline, the other stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from planner.memory.account import StageAccount
+from planner.memory.footprint import Footprint
+from planner.memory.tensors import KeptTensor
+from planner.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
+from planner.ops import parameter_count
+from planner.report.plans import degrees_text, error_text
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import (
+    gib,
+    number_ranges,
+    percent_sure,
+    plural,
+    run_lengths,
+    share,
+    short_count,
+)
+
+_BAR = 26
+# Forward phases of a warm-up that are shown; the rest lies evenly between.
+_MOST_WARM_UP = 5
+_STAGE_COLUMNS = (
+    ("weights", ("weights", "master weights")),
+    ("optim.", ("optimizer state", "optimizer temporaries")),
+    ("grads", ("gradients", "gradient buckets", "unsharded gradients", "reduction")),
+    ("activ.", ("activations", "recomputed")),
+)
+
+
+def memory_report(
+    footprint: Footprint,
+    stages: Sequence[StageAccount],
+    *,
+    tensors: Sequence[KeptTensor] = (),
+    worst: Footprint | None = None,
+    notes: Sequence[str] = (),
+    more: Sequence[Block] = (),
+) -> Report:
+    """The report of a configuration, with waterfall and timeline of the given stages.
+
+    `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
+    footprint under the worst load of a dropless router; `notes`: what was taken for granted;
+    `more`: blocks of a solution or of advice.
+    """
+    blocks: list[Block] = [Facts(_facts(footprint, worst))]
+    for account in stages:
+        blocks += [waterfall(footprint, account), timeline(footprint, account)]
+    if tensors:
+        blocks.append(tensor_table(tensors, stages[0]))
+    if len(footprint.stages) > 1:
+        blocks.append(stage_table(footprint))
+    blocks += more
+    blocks.append(Notes(_notes(footprint)))
+    assumed = [*notes, *footprint.configuration.job.framework.assumptions]
+    if assumed:
+        blocks.append(Notes(tuple(f"- {text}" for text in assumed), "Assumed"))
+    return Report(tuple(blocks))
+
+
+# --- the configuration ---------------------------------------------------------------------------
+
+
+def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, str], ...]:
+    own = footprint.configuration
+    job, degrees = own.job, own.degrees
+    counted = parameter_count(job.model)
+    facts = [
+        ("model", f"{job.model.name}, {short_count(counted.total)} parameters"),
+        ("GPUs", _gpus_text(footprint)),
+        (
+            "framework",
+            f"{job.framework.name} {job.framework.version}, {_dtype_text(footprint)}, "
+            f"{job.optimizer.name}, {job.attention} attention",
+        ),
+        ("degrees", degrees_text(degrees)),
+        (
+            "batch",
+            f"{degrees.mbs:,} × {job.seq:,} tokens a micro-batch, "
+            f"{plural(degrees.grad_acc, 'micro-batch').replace('batchs', 'batches')} a step",
+        ),
+        ("recompute", _recompute_text(footprint)),
+        ("memory", total_sentence(footprint)),
+    ]
+    if worst is not None:
+        facts.append(("imbalance", _worst_text(worst)))
+    return tuple(facts)
+
+
+def _gpus_text(footprint: Footprint) -> str:
+    cluster = footprint.configuration.job.cluster
+    gpu, number = cluster.gpu, footprint.configuration.degrees.gpus
+    return (
+        f"{number:,} {gpu.name}, {gib(gpu.hbm_bytes)} GiB of HBM, "
+        f"of which torch can use {gib(gpu.hbm_usable_bytes)}"
+    )
+
+
+def _dtype_text(footprint: Footprint) -> str:
+    job = footprint.configuration.job
+    return {
+        "bf16": f"{job.precision}, 16-bit weights",
+        "amp": f"{job.precision} autocast over fp32 weights",
+        "fp32": "fp32 throughout",
+    }[job.dtype]
+
+
+def _recompute_text(footprint: Footprint) -> str:
+    own = footprint.configuration
+    again, layers = sum(own.layout.recomputed), sum(own.layout.block_layers)
+    if not own.job.recompute[0].mask:
+        return own.recompute
+    partial = "" if again == layers else f", {run_lengths(own.layout.recomputed)} layers by stage"
+    return f"{own.recompute}{partial}"
+
+
+def total_sentence(footprint: Footprint) -> str:
+    """The total against what is there, with its error and the probability that it fits."""
+    total, limit = footprint.total_bytes, footprint.limit_bytes
+    of = f"of {gib(limit)}"
+    if limit < footprint.usable_bytes:
+        of += f" allowed, {gib(footprint.usable_bytes)} usable"
+    sure = percent_sure(footprint.fit_probability)
+    verdict = (
+        f"fits with probability {sure}"
+        if footprint.fits
+        else f"DOES NOT FIT by {gib(total - limit)} GiB (probability of fitting {sure})"
+    )
+    return f"{gib(total, 2)} GiB {_error_text(footprint)} {of}: {verdict}"
+
+
+def _error_text(footprint: Footprint) -> str:
+    return error_text(footprint.total_bytes, footprint.interval)
+
+
+def _worst_text(worst: Footprint) -> str:
+    load = worst.configuration.job.expert_imbalance
+    return (
+        f"dropless worst case, all tokens of an ep group on one rank ({load:g} times the mean): "
+        f"{gib(worst.total_bytes, 2)} GiB, "
+        f"{'fits' if worst.fits else 'does not fit'} "
+        f"(probability {percent_sure(worst.fit_probability)})"
+    )
+
+
+# --- the peak ------------------------------------------------------------------------------------
+
+
+def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
+    """What holds the peak, one term on top of the other, up to the usable HBM."""
+    parts = peak_parts(footprint, account)
+    top = _scale(footprint, account)
+    rows: list[tuple[str, ...]] = []
+    reached = 0.0
+    for where, group in groupby(parts, key=lambda part: part.where):
+        rows += _steps(list(group), reached, top)
+        reached = account.allocated_bytes if where == "tensors" else account.total_bytes
+        if where == "tensors":
+            rows.append(_sum_row("= live tensors (torch: allocated)", reached, top))
+    rows.append(_sum_row("= total (nvidia-smi)", account.total_bytes, top))
+    allowed = "allowed" if footprint.limit_bytes < footprint.usable_bytes else "usable HBM"
+    rows.append((allowed, gib(footprint.limit_bytes, 2), "", limit_bar(footprint, top)))
+    return TableData(
+        title=f"{_stage_name(footprint, account)}at its peak: {peak_text(account)}",
+        columns=(
+            Column("term", "left", wrap=True),
+            Column("GiB"),
+            Column("sum"),
+            Column("", "left"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _steps(parts: Sequence[Part], start: float, top: float) -> list[tuple[str, ...]]:
+    """Rows of a waterfall from `start` on."""
+    rows: list[tuple[str, ...]] = []
+    reached = start
+    for part in parts:
+        before, reached = reached, reached + part.size_bytes
+        bar = step_bar(before, reached, top)
+        rows.append((part.label, gib(part.size_bytes, 2), gib(reached, 2), bar))
+    return rows
+
+
+def _sum_row(text: str, size: float, top: float) -> tuple[str, ...]:
+    return text, gib(size, 2), "", step_bar(0.0, size, top)
+
+
+def step_bar(start: float, end: float, top: float, width: int = _BAR) -> str:
+    """A bar from `start` to `end` on a scale up to `top`; at least a sliver."""
+    left, right = round(start / top * width), round(end / top * width)
+    if right <= left:
+        return " " * min(left, width - 1) + "▏"
+    return " " * left + "█" * (right - left)
+
+
+def _scale(footprint: Footprint, account: StageAccount) -> float:
+    """Bytes at the right end of the bars: the limit too, unless it dwarfs what is there."""
+    total, limit = account.total_bytes, footprint.limit_bytes
+    return total if total < limit / 2 else max(total, limit)
+
+
+def limit_bar(footprint: Footprint, top: float) -> str:
+    """A rule that ends where the memory does."""
+    if footprint.limit_bytes > top:
+        return "─" * (_BAR - 1) + "→"
+    return "─" * (round(footprint.limit_bytes / top * _BAR) - 1) + "┤"
+
+
+def _stage_name(footprint: Footprint, account: StageAccount, short: bool = False) -> str:
+    count = len(footprint.stages)
+    heaviest = ", the heaviest," if account is footprint.heaviest and not short else ""
+    return f"Stage {account.stage} of {count}{heaviest} " if count > 1 else "The GPU "
+
+
+def peak_text(account: StageAccount) -> str:
+    """Where the peak falls: `backward at the loss, from step 2 on`."""
+    row = peak_row(account)
+    return f"{phase_text(row.phase.name)}{_at_text(row)}, {_step_text(row)}"
+
+
+def _step_text(row: PhaseRow) -> str:
+    return "already in step 1" if row.step == "first" else "from step 2 on"
+
+
+def _at_text(row: PhaseRow) -> str:
+    if not row.phase.at:
+        return ""
+    if row.phase.at.startswith("layer["):
+        kind = row.phase.at.removeprefix("layer[").removesuffix("]").replace(",", ", ")
+        return f" of a layer ({kind})"
+    return f" at the {row.phase.at}"
+
+
+def phase_text(name: str) -> str:
+    """A phase's name for people."""
+    return name.replace(" (accumulating)", ", gradients held")
+
+
+# --- the step ------------------------------------------------------------------------------------
+
+
+def timeline(footprint: Footprint, account: StageAccount) -> TableData:
+    """Phase by phase: live tensors, what lies outside them, and the largest term."""
+    outside = account.total_bytes - account.allocated_bytes
+    top = _scale(footprint, account)
+    rows: list[tuple[str, ...]] = []
+    for step, group in groupby(phase_rows(account), key=lambda row: row.step):
+        rows.append(("step 1" if step == "first" else "step 2 and later", "", "", ""))
+        rows += [_phase_row(row, outside, top) for row in _thinned(list(group))]
+    return TableData(
+        title=f"{_stage_name(footprint, account, short=True)}over time: live tensors in GiB (█), "
+        "beside them (░)",
+        columns=(
+            Column("phase", "left"),
+            Column("GiB"),
+            Column(f"0 to {gib(top)} GiB", "left"),
+            Column("mostly", "left", wrap=True),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _phase_row(row: PhaseRow, outside: float, top: float) -> tuple[str, ...]:
+    total = row.phase.total_bytes
+    largest = max(row.phase.terms, key=lambda name: row.phase.terms[name])
+    filled = round(total / top * _BAR)
+    beside = round((total + outside) / top * _BAR) - filled
+    bar = "█" * filled + "░" * beside
+    mark = "◄ peak, " if row.is_peak else ""
+    return f"  {phase_text(row.phase.name)}", gib(total, 2), bar, mark + label(largest)
+
+
+def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
+    """The phases without most of a long warm-up; its first and last forward stay."""
+    forward = [row for row in rows if "/" in row.phase.name]
+    if len(forward) <= _MOST_WARM_UP:
+        return list(rows)
+    last = len(forward) - 1
+    kept = {round(step * last / (_MOST_WARM_UP - 1)) for step in range(_MOST_WARM_UP)}
+    dropped = {id(row) for index, row in enumerate(forward) if index not in kept}
+    return [row for row in rows if id(row) not in dropped or row.is_peak]
+
+
+# --- stages and tensors --------------------------------------------------------------------------
+
+
+def stage_table(footprint: Footprint) -> TableData:
+    """One line a pipeline stage; equal neighbours share it."""
+    return TableData(
+        title="Every stage at its peak, GiB",
+        columns=(
+            Column("stage", "left"),
+            Column("layers"),
+            Column("in\nflight"),
+            *(Column(title) for title, _ in _STAGE_COLUMNS),
+            Column("rest"),
+            Column("total"),
+            Column("peak at", "left", wrap=True),
+        ),
+        rows=tuple(
+            _stage_row(list(group)) for _, group in groupby(footprint.stages, key=_likeness)
+        ),
+    )
+
+
+def _likeness(account: StageAccount) -> tuple[object, ...]:
+    peak = account.peak
+    return account.layers, account.in_flight, peak.name, tuple(peak.terms.items())
+
+
+def _stage_row(group: Sequence[StageAccount]) -> tuple[str, ...]:
+    account = group[0]
+    terms = account.peak.terms
+    shown = [sum(terms.get(name, 0.0) for name in names) for _, names in _STAGE_COLUMNS]
+    return (
+        number_ranges([each.stage for each in group]),
+        str(account.layers),
+        f"{account.in_flight:.3g}",
+        *(gib(size) for size in shown),
+        gib(account.total_bytes - sum(shown)),
+        gib(account.total_bytes),
+        phase_text(account.peak.name),
+    )
+
+
+def tensor_table(tensors: Sequence[KeptTensor], account: StageAccount, most: int = 20) -> TableData:
+    """The largest tensors kept for backward at a stage's peak."""
+    total = sum(tensor.size_bytes for tensor in tensors)
+    rows = [
+        (
+            tensor.name,
+            f"{tensor.copies:,.4g}",
+            f"{tensor.size_bytes / tensor.copies / 2**20:,.1f}",
+            gib(tensor.size_bytes, 2),
+            share(tensor.size_bytes / total),
+        )
+        for tensor in tensors[:most]
+    ]
+    rest = tensors[most:]
+    if rest:
+        size = sum(tensor.size_bytes for tensor in rest)
+        rows.append((f"{len(rest)} smaller ones", "", "", gib(size, 2), share(size / total)))
+    rows.append(("all kept", "", "", gib(total, 2), share(1.0)))
+    return TableData(
+        title=f"Tensors kept for backward at the peak of stage {account.stage}",
+        columns=(
+            Column("tensor", "left", wrap=True),
+            Column("copies"),
+            Column("MiB each"),
+            Column("GiB"),
+            Column("share"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _notes(footprint: Footprint) -> tuple[str, ...]:
+    outside = footprint.configuration.job.framework.outside
+    return (
+        f"±: 80 % interval of the total, {gib(footprint.interval.low)} to "
+        f"{gib(footprint.interval.high)} GiB, from {footprint.interval.family}.",
+        *((f"Beside the tensors: {outside.evidence}",) if outside.evidence else ()),
+    )

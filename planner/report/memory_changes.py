@@ -1,0 +1,166 @@
+"""What `planner memory` shows of `--solve` and `--advise`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.memory.advice import Advice, Move
+from planner.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
+from planner.report.plans import error_text, step_time_text
+from planner.report.tables import Block, Column, Notes, TableData
+from planner.report.units import gib, percent_sure, plural, seconds, signed_share
+
+_MOST_ROWS = 12
+# A share of the step time that is shown as none.
+_LEAST_SHARE = 5e-4
+_NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
+
+
+def solution_blocks(solution: Solution) -> tuple[Block, ...]:
+    """The largest value that fits and the next one, for both probabilities."""
+    name = _NAMES[solution.unknown]
+    rows = [
+        row for border in (solution.safe, solution.even) for row in _border_rows(border, solution)
+    ]
+    table = TableData(
+        title=f"Largest {name} that fits (--solve {solution.unknown})",
+        columns=(
+            Column("fits with", "left"),
+            Column("", "left"),
+            Column(solution.unknown),
+            Column("bytes in total"),
+            Column("±"),
+            Column("probability"),
+        ),
+        rows=tuple(rows),
+    )
+    limit = _any_point(solution).footprint.limit_bytes
+    beyond = solution.safe.beyond is not None
+    checked = " The next value was evaluated too and does not fit." if beyond else ""
+    steps = f" in steps of {solution.step:,}" if solution.step > 1 else ""
+    return table, Notes(
+        (
+            f"Of {limit:,.0f} bytes that may be used. Tried{steps}, keeping {solution.held}."
+            f"{checked}",
+        )
+    )
+
+
+def _any_point(solution: Solution) -> Point:
+    """Some point; a search looks at one at least."""
+    points = (solution.even.largest, solution.even.beyond)
+    return next(point for point in points if point is not None)
+
+
+def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
+    sure = f"≥ {border.probability:.0%}".replace("%", " %")
+    rows: list[tuple[str, ...]] = []
+    if border.largest is None:
+        rows.append((sure, "largest", "none", "", "", ""))
+    else:
+        rows.append((sure, "largest", *_point_cells(border.largest)))
+    if border.beyond is not None:
+        rows.append(("", "next", *_point_cells(border.beyond)))
+    else:
+        rows.append(("", "next", "none", "", "", f"the {_NAMES[solution.unknown]} ends here"))
+    return rows
+
+
+def _point_cells(point: Point) -> tuple[str, ...]:
+    own = point.footprint
+    error = error_text(own.total_bytes, own.interval).removeprefix("±")
+    return (
+        f"{point.value:,}",
+        f"{own.total_bytes:,.0f}",
+        error,
+        _exact_percent(own.fit_probability),
+    )
+
+
+def _exact_percent(probability: float) -> str:
+    """A probability with the digits that tell neighbours at the border apart."""
+    if not 0.0001 <= probability <= 0.9999:
+        return percent_sure(probability)
+    return f"{probability * 100:.2f} %"
+
+
+def advice_blocks(advice: Advice) -> tuple[Block, ...]:
+    """Tables of the moves; the last line says what was looked at."""
+    makes = (
+        "It fits as it stands; changes that free memory"
+        if advice.base.fit_probability >= SAFE_PROBABILITY
+        else "Changes that make it fit"
+    )
+    blocks: list[Block] = [
+        table
+        for title, moves in (
+            (f"{makes}, cheapest first", advice.sufficient),
+            ("Changes that help but do not suffice, most memory first", advice.partial),
+            ("Pairs of changes that make it fit, cheapest first", advice.pairs),
+        )
+        for table in _tables(title, moves)
+    ]
+    if advice.closest is not None:
+        blocks += _tables("No pair makes it fit; the lightest", (advice.closest,))
+    return (*blocks, Notes(_advice_notes(advice)))
+
+
+def _tables(title: str, moves: Sequence[Move]) -> list[Block]:
+    if not moves:
+        return []
+    more = len(moves) - _MOST_ROWS
+    if more > 0:
+        title += f" ({more} more with --json)"
+    return [
+        TableData(
+            title=title,
+            columns=(
+                Column("option", "left", wrap=True),
+                Column("total\nGiB"),
+                Column("saves\nGiB"),
+                Column("fits"),
+                Column("step time"),
+                Column("costs"),
+                Column(""),
+            ),
+            rows=tuple(_move_row(move) for move in moves[:_MOST_ROWS]),
+        )
+    ]
+
+
+def _move_row(move: Move) -> tuple[str, ...]:
+    plan = move.plan
+    base_s = plan.step_time_s - move.extra_s
+    follows = f" ({move.follows})" if move.follows else ""
+    return (
+        move.flags + follows,
+        gib(plan.peak_bytes),
+        gib(move.saved_bytes),
+        percent_sure(plan.fit_probability),
+        step_time_text(plan),
+        _signed_seconds(move.extra_s),
+        signed_share(0.0 if abs(move.extra_s) < _LEAST_SHARE * base_s else move.extra_s / base_s),
+    )
+
+
+def _signed_seconds(time_s: float) -> str:
+    return f"{'-' if time_s < 0 else '+'}{seconds(abs(time_s))}"
+
+
+def _advice_notes(advice: Advice) -> tuple[str, ...]:
+    base = advice.base
+    error = error_text(base.peak_bytes, base.peak_interval)
+    hypothetical = "" if base.fits else " if it ran"
+    lines = [
+        f"As it stands: {gib(base.peak_bytes, 2)} GiB {error} (all totals alike), fits "
+        f"with probability {percent_sure(base.fit_probability)}, {step_time_text(base)} a "
+        f"step{hypothetical}.",
+        f"Looked at {plural(advice.tried, 'change')}, each evaluated for memory and time at the "
+        "same batch; those that break a rule or save nothing are left out. To fit means with "
+        "probability ≥ 80 %. Other optimizers, and other types, train another model.",
+    ]
+    if not (advice.sufficient or advice.pairs):
+        lines.append(
+            "Nothing that was looked at makes it fit: it takes more changes, or more GPUs."
+        )
+    return tuple(lines)

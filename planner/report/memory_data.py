@@ -1,0 +1,184 @@
+"""`planner memory` as data: the JSON document, and the rows of the CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+from planner.memory.account import StageAccount
+from planner.memory.advice import Advice, Move
+from planner.memory.footprint import Footprint
+from planner.memory.solve import Border, Point, Solution
+from planner.memory.tensors import KeptTensor
+from planner.memory.terms import PhaseRow, peak_parts, peak_row, peak_tensors, phase_rows
+from planner.request import Request
+
+DOCUMENT_VERSION = 1
+CSV_COLUMNS = ("stage", "step", "phase", "term", "bytes")
+
+
+def memory_document(
+    request: Request,
+    footprint: Footprint,
+    *,
+    worst: Footprint | None = None,
+    solution: Solution | None = None,
+    advice: Advice | None = None,
+) -> dict[str, Any]:
+    """Everything that the report shows and what it leaves out; bytes and seconds."""
+    own = footprint.configuration
+    job = own.job
+    return {
+        "version": DOCUMENT_VERSION,
+        "request": request.model_dump(mode="json"),
+        "model": job.model.name,
+        "framework": job.framework.name,
+        "framework_version": job.framework.version,
+        "dtype": job.dtype,
+        "gpu": job.cluster.gpu.name,
+        "seq": job.seq,
+        "degrees": own.degrees.model_dump(),
+        "recompute": own.recompute,
+        "layout": {
+            "block_layers": list(own.layout.block_layers),
+            "recomputed": list(own.layout.recomputed),
+        },
+        **_verdict(footprint),
+        "heaviest_stage": footprint.heaviest.stage,
+        "dropless_worst_case": None if worst is None else _worst(worst),
+        "stages": [_stage(footprint, account) for account in footprint.stages],
+        "solution": None if solution is None else _solution(solution),
+        "advice": None if advice is None else _advice(advice),
+        "assumptions": list(job.framework.assumptions),
+    }
+
+
+def to_json(document: dict[str, Any]) -> str:
+    """The document as text."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _verdict(footprint: Footprint) -> dict[str, Any]:
+    return {
+        "total_bytes": footprint.total_bytes,
+        "interval": footprint.interval.model_dump(),
+        "limit_bytes": footprint.limit_bytes,
+        "usable_bytes": footprint.usable_bytes,
+        "fits": footprint.fits,
+        "fit_probability": footprint.fit_probability,
+    }
+
+
+def _worst(worst: Footprint) -> dict[str, Any]:
+    return {"expert_imbalance": worst.configuration.job.expert_imbalance, **_verdict(worst)}
+
+
+def _stage(footprint: Footprint, account: StageAccount) -> dict[str, Any]:
+    peak = peak_row(account)
+    return {
+        "stage": account.stage,
+        "layers": account.layers,
+        "in_flight": account.in_flight,
+        "allocated_bytes": account.allocated_bytes,
+        "reserved_bytes": account.reserved_bytes,
+        "total_bytes": account.total_bytes,
+        "peak": {"step": peak.step, "phase": peak.phase.name, "at": peak.phase.at},
+        "peak_parts": [
+            {"name": part.name, "bytes": part.size_bytes, "where": part.where}
+            for part in peak_parts(footprint, account)
+        ],
+        "peak_kept_tensors": [_tensor(tensor) for tensor in peak_tensors(footprint, account)],
+        "outside": dict(account.outside),
+        "phases": [_phase(row) for row in phase_rows(account)],
+    }
+
+
+def _phase(row: PhaseRow) -> dict[str, Any]:
+    return {
+        "step": row.step,
+        "phase": row.phase.name,
+        "at": row.phase.at,
+        "in_flight": row.phase.in_flight,
+        "bytes": row.phase.total_bytes,
+        "terms": dict(row.phase.terms),
+    }
+
+
+def _tensor(tensor: KeptTensor) -> dict[str, Any]:
+    return {"name": tensor.name, "copies": tensor.copies, "bytes": tensor.size_bytes}
+
+
+def _solution(solution: Solution) -> dict[str, Any]:
+    return {
+        "unknown": solution.unknown,
+        "step": solution.step,
+        "held": solution.held,
+        "safe": _border(solution.safe),
+        "even": _border(solution.even),
+    }
+
+
+def _border(border: Border) -> dict[str, Any]:
+    return {
+        "probability": border.probability,
+        "largest": None if border.largest is None else _point(border.largest),
+        "beyond": None if border.beyond is None else _point(border.beyond),
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {"value": point.value, **_verdict(point.footprint)}
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "base": {
+            "total_bytes": advice.base.peak_bytes,
+            "fit_probability": advice.base.fit_probability,
+            "step_time_s": advice.base.step_time_s,
+            "step_time": advice.base.step_time.model_dump(),
+        },
+        "sufficient": [_move(move) for move in advice.sufficient],
+        "partial": [_move(move) for move in advice.partial],
+        "pairs": [_move(move) for move in advice.pairs],
+        "closest": None if advice.closest is None else _move(advice.closest),
+        "tried": advice.tried,
+    }
+
+
+def _move(move: Move) -> dict[str, Any]:
+    plan, setup = move.plan, move.setup
+    return {
+        "options": move.flags,
+        "follows": move.follows,
+        "degrees": setup.degrees.model_dump(),
+        "recompute": setup.recompute,
+        "recomputed": None if setup.recomputed is None else list(setup.recomputed),
+        "optimizer": setup.request.optimizer,
+        "dtype": setup.request.dtype,
+        "attention": setup.request.attention,
+        "gpus": setup.request.gpus,
+        "total_bytes": plan.peak_bytes,
+        "interval": plan.peak_interval.model_dump(),
+        "fit_probability": plan.fit_probability,
+        "saved_bytes": move.saved_bytes,
+        "step_time_s": plan.step_time_s,
+        "step_time": plan.step_time.model_dump(),
+        "extra_s": move.extra_s,
+    }
+
+
+def memory_csv(footprint: Footprint) -> str:
+    """One row a stage, step, phase and term; what lies outside tensors has no phase."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for account in footprint.stages:
+        for row in phase_rows(account):
+            for name, size in row.phase.terms.items():
+                writer.writerow((account.stage, row.step, row.phase.name, name, repr(float(size))))
+        for name, size in account.outside.items():
+            writer.writerow((account.stage, "any", "outside", name, repr(float(size))))
+    return stream.getvalue()

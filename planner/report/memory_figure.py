@@ -1,0 +1,169 @@
+"""The picture of a step's memory as data: bars of phases, stacked by what holds them.
+
+`memory_svg` draws it without any library (also inside the HTML page), `memory_png` with
+matplotlib; neither computes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.memory.account import StageAccount
+from planner.memory.footprint import Footprint
+from planner.memory.terms import phase_rows
+from planner.report.memory import peak_text, phase_text, total_sentence
+from planner.report.plans import degrees_text
+from planner.report.units import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Terms that share a colour (Okabe and Ito's palette, told apart by the colour-blind)."""
+
+    name: str
+    colour: str
+    terms: tuple[str, ...]
+
+
+GROUPS = (
+    Group("weights", "#0072B2", ("weights", "master weights", "gathered weights", "weight casts")),
+    Group("optimizer", "#56B4E9", ("optimizer state", "optimizer temporaries")),
+    Group(
+        "gradients",
+        "#009E73",
+        ("gradients", "gradient buckets", "unsharded gradients", "reduction"),
+    ),
+    Group("activations kept", "#E69F00", ("activations",)),
+    Group("working set, recomputed", "#F0E442", ("working", "recomputed")),
+    Group("logits and loss", "#D55E00", ("logits",)),
+    Group("other tensors", "#CC79A7", ()),
+    Group("beside the tensors", "#999999", ()),
+)
+_OTHER, _OUTSIDE = 6, 7
+# A limit this many times above the bars would leave nothing to see of them.
+_DWARFED = 0.25
+_MOST_LABELS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A phase; `sizes` in bytes, one for each of `GROUPS`."""
+
+    step: str
+    phase: str
+    sizes: tuple[float, ...]
+    is_peak: bool
+
+    @property
+    def total_bytes(self) -> float:
+        """Height of the bar."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The bars of one stage. `low`, `high`: 80 % interval of the heaviest stage's total, on that
+    stage only."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    limit_bytes: float
+    interval: tuple[float, float] | None
+
+    @property
+    def top_bytes(self) -> float:
+        """What the vertical axis must reach."""
+        highest = self._highest_bytes
+        return max(self.limit_bytes, highest) if self.shows_limit else highest
+
+    @property
+    def shows_limit(self) -> bool:
+        """Whether the limit is on the scale; it is not if it dwarfs the bars."""
+        return self._highest_bytes > _DWARFED * self.limit_bytes
+
+    @property
+    def limit_text(self) -> str:
+        """What the line of the limit says, or the arrow towards it."""
+        beyond = "" if self.shows_limit else " (beyond the top)"
+        return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
+
+    @property
+    def _highest_bytes(self) -> float:
+        highest = max(bar.total_bytes for bar in self.bars)
+        return max(highest, self.interval[1] if self.interval else 0.0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What stands under the bars; of a long warm-up only the first and the last forward."""
+        if len(self.bars) <= _MOST_LABELS:
+            return tuple(bar.phase for bar in self.bars)
+        return tuple(
+            bar.phase if bar.is_peak or _is_end_of_warm_up(bar.phase) else "" for bar in self.bars
+        )
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Indices of the groups that appear."""
+        return tuple(
+            index for index in range(len(GROUPS)) if any(bar.sizes[index] for bar in self.bars)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Title, a sentence with the verdict, one panel a stage, and a note."""
+
+    title: str
+    subtitle: str
+    panels: tuple[Panel, ...]
+    note: str
+
+
+def _is_end_of_warm_up(phase: str) -> bool:
+    """Whether a phase is no forward of a warm-up (`forward 3/8`), or its first or last."""
+    words = phase.removeprefix("forward ").partition(",")[0]
+    index, slash, count = words.partition("/")
+    return not slash or index in ("1", count)
+
+
+def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figure:
+    """The picture of some stages of a configuration."""
+    own = footprint.configuration
+    job = own.job
+    return Figure(
+        f"{job.model.name} on {own.degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
+        f"{degrees_text(own.degrees)}, {own.degrees.mbs:,} × {job.seq:,} tokens: "
+        f"{total_sentence(footprint)}",
+        tuple(_panel(footprint, account) for account in stages),
+        f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
+        "Beside the tensors: as at the peak.",
+    )
+
+
+def _panel(footprint: Footprint, account: StageAccount) -> Panel:
+    outside = sum(account.outside.values())
+    bars = tuple(
+        Bar(
+            "step 1" if row.step == "first" else "step 2 and later",
+            phase_text(row.phase.name),
+            _sizes(dict(row.phase.terms), outside),
+            row.is_peak,
+        )
+        for row in phase_rows(account)
+    )
+    interval = footprint.interval
+    return Panel(
+        f"Stage {account.stage} of {len(footprint.stages)}, peak: {peak_text(account)}",
+        bars,
+        footprint.limit_bytes,
+        (interval.low, interval.high) if account is footprint.heaviest else None,
+    )
+
+
+def _sizes(terms: dict[str, float], outside: float) -> tuple[float, ...]:
+    known = [sum(terms.get(name, 0.0) for name in group.terms) for group in GROUPS]
+    named = {name for group in GROUPS for name in group.terms}
+    known[_OTHER] = sum(size for name, size in terms.items() if name not in named)
+    known[_OUTSIDE] = outside
+    return tuple(known)
