@@ -314,7 +314,7 @@ def compare_steps(row: Row) -> Iterator[Compared]:
     persistent = "shard_" if "world" in row else ""
     figures = (
         ("peak_total", timeline.peak.total_bytes),
-        (f"{persistent}param", start.terms["weights"]),
+        (f"{persistent}param", start.terms["weights"] + start.terms["master weights"]),
         (f"{persistent}grad", sync.terms["gradients"]),
         ("optimizer_state", start.terms["optimizer state"]),
         ("forward_peak", above_start("forward" + batch)),

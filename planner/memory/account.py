@@ -103,9 +103,10 @@ def stage_rank(
     layers, again = _stage_layers(job, layout, stage, mode)
     plain = op_context(job)
     trained = trained_profile(plain.profile, job.optimizer_setting)
-    # The job's profile has its dtype mode already; a second time would undo the optimizer's types.
-    settled = trained.model_copy(update={"modes": (DtypeMode(name=plain.mode),)})
-    context = replace(plain, profile=settled if plain.mode != "bf16" else trained)
+    if plain.mode != "bf16":
+        # The profile has its dtype mode already; a second time would undo the optimizer's types.
+        trained = trained.model_copy(update={"modes": (DtypeMode(name=plain.mode),)})
+    context = replace(plain, profile=trained)
     in_flight = stage_in_flight(degrees, stage)
     shape = RankShape(
         tp=degrees.tp,

@@ -71,7 +71,7 @@ PEAKS = [
 def test_peak_of_a_measured_row(family: dict[str, str], cells: dict[str, str], peak: str) -> None:
     (prediction,) = predict_rows([row(**(family | cells), peak_mem_gib=peak)])
     assert prediction.error is None
-    assert memory_error(prediction) == pytest.approx(0.0, abs=0.04)
+    assert memory_error(prediction) == pytest.approx(0.0, abs=0.05)
 
 
 def _torchtune(step: str, **cells: str) -> MeasuredRow:

@@ -27,7 +27,7 @@ def single() -> Advice:
 @pytest.fixture(scope="module")
 def paired() -> Advice:
     """One that takes two changes."""
-    return _advice("llama-2-13b", "megatron-core", Degrees(tp=2, mbs=4, grad_acc=2))
+    return _advice("llama-2-13b", "megatron-core", Degrees(tp=2, dp=2, zero=1, mbs=4, grad_acc=2))
 
 
 def _all(advice: Advice) -> tuple[Move, ...]:

@@ -106,5 +106,5 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
         embedding = 2 * rows * job.model.hidden / own.tp
         assert first >= embedding / shards
         logits = 4 * rows * own.mbs * job.seq / (own.tp * own.cp)
-        # Not their sum: without a vocabulary another moment of the last stage is the heaviest.
-        assert last >= max(logits, embedding / shards)
+        # Not all of it: without a vocabulary another moment of the last stage is the heaviest.
+        assert last >= max(logits / 2, embedding / shards)
