@@ -31,7 +31,7 @@ def family_of(job: Job) -> Family:
     """The family of measured runs that a job belongs to."""
     inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
     return Family(
-        framework=job.framework.name,
+        framework=job.framework.family or job.framework.name,
         architecture=job.cluster.gpu.architecture,
         scale="one domain" if inside else "several domains",
         model="moe" if job.model.moe else "dense",

@@ -328,6 +328,8 @@ class FrameworkProfile(_Frozen):
     """One framework at one version."""
 
     name: str
+    # The profile at the root of those it extends: its versions share their error bars.
+    family: str = ""
     version: str
     summary: str
     sources: tuple[str, ...]
@@ -411,7 +413,7 @@ def _table(name: str) -> dict[str, Any]:
     own: dict[str, Any] = tomllib.loads(text)
     parent = own.pop("extends", None)
     if parent is None:
-        return own
+        return own | {"family": name}
     merged = _table(parent)
     for key, value in own.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)

@@ -66,6 +66,13 @@ _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8
 _FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
 
 _VARIANTS = (
+    # Userbuffers.
+    Variant(
+        "TP overlap",
+        ("megatron-core",),
+        _says(r"\btp-comm-overlap\b"),
+        {"overlap": {"tensor": 0.8}},
+    ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
