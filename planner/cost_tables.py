@@ -243,7 +243,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             job.cluster.gpus_per_node,
         ),
         update_sharded=float(setting.kernel == "forloop"),
-        persistent_gradients=float(state.persistent_gradients),
+        persistent_gradients=float(state.persistent_gradients or state.gradients_at_backward),
         unfused_tensors=_unfused_tensors(job),
         ddp_bucket_copies=state.ddp_bucket_copies,
         mask_buffer_bytes=_mask_buffer(job),

@@ -165,7 +165,9 @@ def parameter_update(
         return _muon(op, count, setting)
     if setting.kernel == "forloop" and _is_torch_adamw(optimizer):
         largest = count / op.groups
-        return ParameterUpdate(temporary_bytes=profile.state.optimizer_temporary_bytes * largest)
+        # Square root and quotient of the second moment: two tensors.
+        size = 2.0 * profile.state.optimizer_temporary_bytes * largest
+        return ParameterUpdate(temporary_bytes=size)
     return ParameterUpdate()
 
 

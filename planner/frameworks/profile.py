@@ -160,6 +160,8 @@ class TrainingState(_Frozen):
     # Gradients accumulate in buffers that exist from the first step to the last; otherwise
     # backward makes them and the optimizer step frees them.
     persistent_gradients: bool = False
+    # All gradients exist from the start of a backward pass on, as the textbooks' account has it.
+    gradients_at_backward: bool = False
     # Backward of a feed-forward block in single torch operations: gradients of its product, of
     # both factors and of the gate's input live at once. Otherwise: input and output of one product.
     unfused_backward: bool = False

@@ -70,6 +70,11 @@ class Rank:
         return self.shape.zero > 1 and self.shape.shards > 1
 
     @property
+    def in_place(self) -> bool:
+        """Backward finds buffers for all gradients."""
+        return self.state.persistent_gradients or self.state.gradients_at_backward
+
+    @property
     def keeps_weights(self) -> bool:
         """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
         return not self.sharded or self.state.zero3_keeps_weight_shard
@@ -280,7 +285,7 @@ class Rank:
                 "unsharded gradients": self.state.weight_bytes * self._head_made(),
             }
         per_parameter = self.gradient_bytes
-        if self.state.persistent_gradients:
+        if self.in_place:
             per_parameter = self.state.weight_gradient_bytes
         return terms | {"working": self._stream + per_parameter * self._head_made()}
 
@@ -304,7 +309,7 @@ class Rank:
                 "reduction": self.state.gradient_bytes * made,
             }
         per_parameter = self.gradient_bytes
-        if self.state.persistent_gradients:
+        if self.in_place:
             per_parameter = 0.0 if self.state.extra_gradient_bytes else self.state.weight_bytes
         return {"working": self._stream + per_parameter * piece.dense}
 
@@ -351,4 +356,6 @@ class Rank:
             return 0.0
         if self.settings.optimizer_kernel == "foreach":
             return self.total(share, 1) + self.settings.update_bytes
-        return share * max(piece.parameters for piece in (self.embedding, self.head) if piece)
+        # Square root and quotient of the second moment, of the largest tensor.
+        ends = (self.embedding, self.head)
+        return 2.0 * share * max((piece.parameters for piece in ends if piece), default=0.0)

@@ -137,6 +137,9 @@ def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemor
     pieces, flight = len(rank.order), own.in_flight
     yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight)
     yield PhaseMemory("forward end" + label, end, "", pieces, flight)
+    if rank.state.gradients_at_backward:
+        base = base | {"gradients": rank.settled_gradients()}
+        own = replace(own, held=rank.settled_gradients(), accumulates=True)
     moments = list(rank.backward(base, own)) or [("", end)]
     worst = max(range(len(moments)), key=lambda moment: sum(moments[moment][1].values()))
     where, terms = moments[worst]

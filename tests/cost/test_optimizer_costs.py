@@ -114,11 +114,11 @@ def test_lists_of_tensors_copy_what_they_update(kernel: str, copies: float) -> N
     assert model.framework_inputs.optimizer_temporary_bytes == copies
 
 
-def test_a_plain_loop_copies_one_tensor_at_a_time() -> None:
+def test_a_plain_loop_makes_two_copies_of_one_tensor_at_a_time() -> None:
     model = CostModel(small_job("torchtitan", optimizer_kernel="forloop"))
     costed, _ = cost(model, dp=8, zero=3)
     assert model.framework_inputs.optimizer_temporary_bytes == 0
-    assert costed.piece_costs(0)[1][f.PIECE_UPDATE_BYTES] == 4 * 32000 * 512
+    assert costed.piece_costs(0)[1][f.PIECE_UPDATE_BYTES] == 2 * 4 * 32000 * 512
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "deepspeed"])
