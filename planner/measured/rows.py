@@ -4,7 +4,9 @@ Columns: `source, model, layers, hidden, ffn, heads, kv_heads, vocab, act, moe, 
 num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision,
 recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
 (`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
-layers_per_stage, head_stage, notes` hold what the rest cannot. Unknown columns are kept.
+layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
+nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. Unknown
+columns are kept.
 """
 
 from __future__ import annotations

@@ -1,0 +1,97 @@
+"""What frameworks add to the kernels' own time: casts, copies, accumulation, exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import fields as f
+from planner.cost.kernel import read_key
+from planner.cost.piece_traffic import exchanged_share
+from planner.cost.tables import Array
+from planner.cost_model import CostModel
+from planner.job import Job
+from tests.cost.jobs import cost, make_job
+
+
+def with_kernels(job: Job, **values: float) -> Job:
+    kernels = job.framework.kernels.model_copy(update=values)
+    return replace(job, framework=job.framework.model_copy(update={"kernels": kernels}))
+
+
+def step(job: Job, **degrees: int) -> Array:
+    return cost(CostModel(job), **degrees)[1]
+
+
+def streaming(job: Job) -> float:
+    gpu = CostModel(job).gpu_inputs
+    return gpu.hbm_bytes_per_s * gpu.hbm_efficiency
+
+
+def test_casts_cost_fp8_products_alone() -> None:
+    job = with_kernels(make_job("llama-3-8b", "1xH100"), cast_traffic_bytes=0.0)
+    costly = with_kernels(job, cast_traffic_bytes=4.0)
+    assert step(job)[f.STEP_TIME] == step(costly)[f.STEP_TIME]
+    free8, costly8 = (step(replace(own, precision="fp8")) for own in (job, costly))
+    assert free8[f.STEP_COMPUTE] < costly8[f.STEP_COMPUTE] < step(job)[f.STEP_COMPUTE]
+
+
+def test_accumulating_gradients_moves_so_many_bytes_a_parameter() -> None:
+    job = make_job("llama-3-8b", "1xH100")
+    plain, busy = (
+        step(with_kernels(job, accumulation_traffic_bytes=size), grad_acc=3)[f.STEP_COMPUTE]
+        for size in (0.0, 10.0)
+    )
+    parameters = CostModel(job)
+    costs = cost(parameters)[0].piece_costs(0)
+    count = float((parameters.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    assert busy - plain == pytest.approx(3 * 10.0 * count / streaming(job), rel=0.01)
+
+
+def test_fsdp_copies_weights_twice_and_gradients_once() -> None:
+    job = make_job("llama-3-8b", "8xH100", "torchtitan")
+    none, all_copies = (
+        step(with_kernels(job, gather_copy_bytes=g, reduce_copy_bytes=r), dp=8, zero=3, mbs=2)
+        for g, r in ((0.0, 0.0), (4.0, 6.0))
+    )
+    model = CostModel(job)
+    costs = cost(model, mbs=2)[0].piece_costs(0)
+    count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    extra = all_copies[f.STEP_TIME] - none[f.STEP_TIME]
+    assert extra == pytest.approx((2 * 4.0 + 6.0) * count / streaming(job), rel=1e-6)
+
+
+@pytest.mark.parametrize(("ep", "share"), [(1, 1 / 8), (8, 0.6564), (64, 0.9470)])
+def test_a_token_crosses_once_to_each_rank_with_its_experts(ep: int, share: float) -> None:
+    """n (1 - (1 - 1/n)^k) ranks of n hold some of k experts; Qwen3-30B-A3B: k = 8."""
+    job = make_job("qwen3-30b-a3b", "64xH100")
+    for deduplicates, expected in ((False, 1.0), (True, share)):
+        model = CostModel(with_kernels(job, dispatch_deduplicates=deduplicates))
+        costed, _ = cost(model, dp=64, ep=ep)
+        key = read_key(costed.keys[0], model.job_inputs)
+        own = exchanged_share(key, model.job_inputs, model.framework_inputs)
+        assert own == pytest.approx(expected, abs=1e-4)
+
+
+def test_exchanges_slow_a_pipeline_between_nodes_alone() -> None:
+    """nanotron: at tp > 1, with stages on different nodes."""
+    for gpus, degrees, slows in (
+        ("16xH100", {"tp": 8, "pp": 2}, True),
+        ("16xH100", {"tp": 8, "dp": 2}, False),
+        ("16xH100", {"pp": 2, "dp": 8}, False),
+        ("8xH100", {"tp": 4, "pp": 2}, False),
+    ):
+        job = make_job("llama-3-8b", gpus, "nanotron")
+        free = with_kernels(job, pipeline_exchange_s=0.0)
+        times = [step(own, grad_acc=8, **degrees)[f.STEP_TIME] for own in (free, job)]
+        assert bool(times[1] > times[0]) is slows
+
+
+def test_attention_without_a_fused_softmax_is_slower() -> None:
+    job = replace(make_job("gpt3-175b", "8xA100"), attention="eager", seq=2048)
+    fused, unfused = (
+        step(replace(job, attention_kernel=kernel), tp=8)[f.STEP_COMPUTE]
+        for kernel in ("eager", "torch")
+    )
+    assert fused < unfused < 2.0 * fused
