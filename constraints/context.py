@@ -96,6 +96,8 @@ class Capabilities:
     interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     needs_microbatches_at_least_pp: bool = False
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    zero_bubble_chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class DegreeLimit:
 class RuleContext:
     """Everything a rule may read beside the shapes' columns.
 
-    `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
+    `schedule` is the pipeline schedule that is wanted, None for the usual 1F1B, interleaved where
+    vpp > 1. `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
     `recompute_modes` the number of recompute modes tried, `limits` degree -> what the user
     allows.
     """
@@ -139,3 +142,4 @@ class RuleContext:
     recompute_modes: int = 1
     limits: Mapping[str, DegreeLimit] = field(default_factory=dict)
     allow_tp_across_nodes: bool = False
+    schedule: str | None = None

@@ -76,8 +76,8 @@ class StageMemory:
         if memory is None:
             return
         for stage in range(ctx.pp):
-            layers = variables.stage(variables.kind_layers, stage, ctx.pp)
-            again = variables.stage(variables.kind_recomputed, stage, ctx.pp)
+            layers = variables.stage(variables.kind_layers, stage, ctx)
+            again = variables.stage(variables.kind_recomputed, stage, ctx)
             kept = sum(n * size for n, size in zip(layers, memory.layer[stage], strict=True)) - sum(
                 n * size for n, size in zip(again, memory.freed[stage], strict=True)
             )

@@ -44,6 +44,12 @@ from constraints.pipeline import (
     microbatches_fill_pipeline,
 )
 from constraints.rule import ShapeRule
+from constraints.schedule import (
+    schedule_chunks,
+    schedule_even_stages,
+    schedule_microbatches,
+    schedule_offered,
+)
 from constraints.topology import tp_in_domain, whole_nodes, world_size
 from constraints.user import USER_RULES
 
@@ -63,6 +69,7 @@ RULES: tuple[ShapeRule, ...] = (
     tensor_supported,
     pipeline_supported,
     interleaving_supported,
+    schedule_offered,
     context_supported,
     expert_supported,
     expert_tensor_supported,
@@ -75,6 +82,9 @@ RULES: tuple[ShapeRule, ...] = (
     interleaving_needs_pipeline,
     interleaving_microbatches,
     microbatches_fill_pipeline,
+    schedule_chunks,
+    schedule_even_stages,
+    schedule_microbatches,
     tp_in_domain,
     experts_fill_stage,
     world_size,

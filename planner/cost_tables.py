@@ -16,6 +16,7 @@ from planner.frameworks import FrameworkProfile
 from planner.job import Job
 from planner.ops import Op, ParamShard, Piece, pieces
 from planner.ops.context import OpContext
+from planner.schedules import schedule_named
 from planner.specs import ModelSpec
 
 # What every optimizer step moves per parameter besides the moments: the fp32 gradient twice
@@ -204,7 +205,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         parameter_communication_bytes=kernels.parameter_communication_bytes,
         optimizer_traffic_bytes=BASE_OPTIMIZER_TRAFFIC_BYTES + job.optimizer.traffic_bytes,
         host_step_s=outside.host_step_s,
-        schedule=0,
+        schedule=schedule_named(job.schedule).code,
         context_bytes=job.cluster.gpu.context_bytes,
         communicator_bytes=outside.communicator_bytes,
         workspace_bytes=outside.workspace_bytes,
@@ -212,6 +213,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         weight_gradient_bytes=state.weight_gradient_bytes,
         gathered_tensors=state.gathered_tensors,
         logits_sharded=float(profile.saved.logits_sharded),
+        post_validation=float(profile.parallelism.optimizer_post_validation),
     )
 
 

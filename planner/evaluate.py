@@ -20,6 +20,7 @@ from planner.job import Job
 from planner.ops import flop_per_token
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.request import Request
+from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
 from planner.search.terms import recomputation
@@ -97,15 +98,15 @@ def _given_layout(
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job.model.layers, degrees.pp, degrees.vpp, recomputes)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    stages = tuple(sum(blocks[stage :: degrees.pp]) for stage in range(degrees.pp))
-    again = stages if recomputes else (0,) * degrees.pp
+    layout = replace(even, block_layers=blocks)
+    again = layout.stage_layers if recomputes else (0,) * degrees.pp
     if recomputed is not None:
         again = tuple(recomputed)
         _demand_length("recomputed", again, degrees.pp, "pp stages")
-    layout = Layout(degrees.pp, degrees.vpp, blocks, again)
+    layout = replace(layout, recomputed=again)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
     broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
@@ -152,9 +153,14 @@ def job_plan(
     again = _recomputed_share(costed.piece_costs(row), counts)
     return Plan(
         degrees=degrees,
-        layout=LayerLayout(block_layers=layout.block_layers, recomputed=layout.recomputed),
+        layout=LayerLayout(
+            block_layers=layout.block_layers,
+            recomputed=layout.recomputed,
+            placement=layout.placement,
+        ),
         recompute=mode.name,
         recompute_flags=mode.flags,
+        schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
@@ -202,9 +208,24 @@ def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
     )
 
 
+def schedule_assumptions(job: Job) -> list[str]:
+    """What the time of a pipeline schedule takes for granted."""
+    own = schedule_named(job.schedule)
+    notes = []
+    if own.code >= schedule_named("zb-h1").code:
+        notes.append(
+            "backward split in gradients of inputs and of weights; attention and norms count "
+            "with the inputs"
+        )
+    if own.placement == "mirrored":
+        notes.append("two copies of the model, each with gradients and optimizer state")
+    return notes
+
+
 def _assumptions(job: Job, probability: float) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = list(job.framework.assumptions)
+    notes += schedule_assumptions(job)
     if job.model.moe is not None:
         notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
     if probability < SAFE_FIT:

@@ -44,7 +44,8 @@ class Job:
     """A training job, every name already resolved.
 
     `seq` in tokens; `precision` is that of the linear layers; `recompute` the modes that the
-    search may use; `limits` maps a degree to the values it may take.
+    search may use; `limits` maps a degree to the values it may take; `schedule` names the pipeline
+    schedule (`planner.schedules`), None for 1F1B, interleaved where vpp > 1.
     """
 
     model: ModelSpec
@@ -63,6 +64,7 @@ class Job:
     expert_imbalance: float = 1.0
     allow_tp_across_domains: bool = False
     model_alias: str | None = None
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

@@ -81,6 +81,7 @@ def build_context(
     recompute_modes: int = 1,
     limits: Mapping[str, DegreeLimit] | None = None,
     allow_tp_across_nodes: bool = False,
+    schedule: str | None = None,
 ) -> RuleContext:
     """The plain numbers that rules read, from the planner's own types.
 
@@ -96,6 +97,7 @@ def build_context(
         recompute_modes=recompute_modes,
         limits=dict(limits or {}),
         allow_tp_across_nodes=allow_tp_across_nodes,
+        schedule=schedule,
     )
 
 
@@ -138,6 +140,8 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         interleaved_microbatches=rules.interleaved_microbatches,
         layouts=rules.layouts,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
+        schedules=rules.schedules,
+        zero_bubble_chunks=rules.zero_bubble_chunks,
     )
 
 

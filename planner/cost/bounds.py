@@ -16,6 +16,10 @@ from planner.cost import fields as f
 from planner.cost._jit import jit, jit_parallel, prange
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.linear import (
+    HELD_DEFERRED,
+    HELD_FULL,
+    HELD_HEAD,
+    HELD_HEAD_DEFERRED,
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
     SCALAR_GATHER_BASE,
@@ -30,9 +34,12 @@ from planner.cost.linear import (
     TERM_RECOMPUTE,
     TERM_SAVED,
     TERM_TEMPORARY,
+    TERM_WEIGHT,
+    TERM_WEIGHT_SAVED,
     TERM_WORKING,
     layout_terms,
 )
+from planner.cost.schedule import bubble_share, head_stage
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Recomputation codes: no layer, every layer, or any number of them.
@@ -50,7 +57,8 @@ LAYER_WORKING = 5
 LAYER_WORKING_RECOMPUTED = 6
 LAYER_OPTIMIZER_BYTES = 7
 LAYER_GATHER = 8
-LAYER_COLUMNS = 9
+LAYER_WEIGHT_SAVED = 9
+LAYER_COLUMNS = 10
 
 # --- one stage without layers --------------------------------------------------------------------
 STAGE_SECONDS = 0
@@ -58,7 +66,8 @@ STAGE_BYTES = 1
 STAGE_ENDS = 2
 STAGE_OPTIMIZER_BYTES = 3
 STAGE_FLIGHT = 4
-STAGE_BOUND_COLUMNS = 5
+STAGE_DEFERRED = 5
+STAGE_BOUND_COLUMNS = 6
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
@@ -84,6 +93,7 @@ def cheapest_layer(terms: Array, first: int, end: int, recompute: int) -> Array:
             own[TERM_WORKING] + max(own[TERM_DROPPED], 0.0),
             own[TERM_PERSISTENT] + own[TERM_TEMPORARY],
             own[TERM_GATHER],
+            own[TERM_WEIGHT_SAVED],
         )
         for column in range(LAYER_COLUMNS):
             layer[column] = min(layer[column], values[column])
@@ -92,28 +102,32 @@ def cheapest_layer(terms: Array, first: int, end: int, recompute: int) -> Array:
 
 @jit
 def empty_stages(
-    terms: Array, in_flight: Array, scalars: Array, costs: Array, job: JobInputs
+    terms: Array, held: Array, scalars: Array, costs: Array, job: JobInputs, schedule: int
 ) -> Array:
     """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
-    pp = in_flight.shape[0]
+    pp = held.shape[0]
+    head = head_stage(schedule, pp)
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
-    stages[:, STAGE_FLIGHT] = in_flight
+    stages[:, STAGE_FLIGHT] = held[:, HELD_FULL]
+    stages[:, STAGE_DEFERRED] = held[:, HELD_DEFERRED]
     stages[:, STAGE_BYTES] = scalars[SCALAR_GATHER_BASE]
     for piece in range(job.kinds, job.pieces):
         own = terms[piece]
         count = float(job.mtp_layers) if piece == job.kinds + 2 else 1.0
-        stage = stages[0] if piece == job.kinds else stages[pp - 1]
-        flight = in_flight[0] if piece == job.kinds else 1.0
+        stage = stages[0] if piece == job.kinds else stages[head]
+        flight = held[0, HELD_FULL] if piece == job.kinds else held[head, HELD_HEAD]
+        later = 0.0 if piece == job.kinds else held[head, HELD_HEAD_DEFERRED]
         stage[STAGE_SECONDS] += count * (own[TERM_FORWARD] + own[TERM_BACKWARD])
-        stage[STAGE_BYTES] += count * (own[TERM_PERSISTENT] + flight * own[TERM_SAVED])
+        kept = flight * own[TERM_SAVED] + later * own[TERM_WEIGHT_SAVED]
+        stage[STAGE_BYTES] += count * (own[TERM_PERSISTENT] + kept)
         stage[STAGE_OPTIMIZER_BYTES] += count * (own[TERM_PERSISTENT] + own[TERM_TEMPORARY])
         stage[STAGE_ENDS] = max(stage[STAGE_ENDS], own[TERM_WORKING])
         if piece < job.kinds + 2:
             root = costs[piece, f.PIECE_DENSE_PARAMETERS]
             stage[STAGE_BYTES] += scalars[SCALAR_ROOT_GATHER] * root
-    last = stages[pp - 1]
+    last = stages[head]
     last[STAGE_ENDS] = max(last[STAGE_ENDS], scalars[SCALAR_LOGITS])
-    if job.tied_embeddings > 0 and pp > 1:
+    if job.tied_embeddings > 0 and pp > 1 and head > 0:
         own = terms[job.kinds]
         last[STAGE_BYTES] += own[TERM_PERSISTENT]
         last[STAGE_OPTIMIZER_BYTES] += own[TERM_PERSISTENT] + own[TERM_TEMPORARY]
@@ -143,8 +157,9 @@ def stage_room(
         in_update = np.inf
     room = min(in_update, time_left / layer[LAYER_SECONDS])
     left = limit_bytes - stage[STAGE_BYTES] - layer[LAYER_GATHER]
-    plain = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED]
-    light = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED_RECOMPUTED]
+    always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
+    plain = always + flight * layer[LAYER_SAVED]
+    light = always + flight * layer[LAYER_SAVED_RECOMPUTED]
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
     left -= max(stage[STAGE_ENDS], layer[busy])
     if recompute == RECOMPUTE_NONE:
@@ -214,16 +229,32 @@ def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -
 
 
 @jit
+def shape_bubble_share(
+    shape: Array, terms: Array, totals: Array, total_s: float, recompute: int,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """`bubble_share` of all layouts of a shape; a lower bound where any layers may recompute."""
+    forward_s = (totals * terms[:, TERM_FORWARD]).sum()
+    weight_s = (totals * terms[:, TERM_WEIGHT]).sum()
+    return bubble_share(
+        forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
+        shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC],
+        framework.post_validation, recompute == RECOMPUTE_SOME,
+    )  # fmt: skip
+
+
+@jit
 def layout_bounds_s(
     shape: Array, recompute: int, limits_bytes: Array, key_row: Array, costs: Array,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
     links: LinkInputs, out: Array,
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes, context included)."""
-    terms, in_flight, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
-    stages = empty_stages(terms, in_flight, scalars, costs, job)
+    terms, held, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
+    stages = empty_stages(terms, held, scalars, costs, job, framework.schedule)
     pp, vpp, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
     total_s = model_seconds(terms, totals, recompute, job)
+    share = shape_bubble_share(shape, terms, totals, total_s, recompute, framework)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     layer = cheapest_layer(terms, 0, job.kinds, recompute)
     for index in range(limits_bytes.shape[0]):
@@ -240,7 +271,7 @@ def layout_bounds_s(
                 )
         out[index] = np.inf
         if slowest_s < np.inf:
-            span_s = grad_acc * slowest_s + (total_s - slowest_s) / vpp
+            span_s = grad_acc * slowest_s + share * (total_s - slowest_s)
             out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
 
 

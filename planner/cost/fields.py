@@ -136,7 +136,10 @@ PIECE_WORKING = 14
 # Parameters on one rank before ZeRO, sharded over dp·cp and over the expert-data group.
 PIECE_DENSE_PARAMETERS = 15
 PIECE_EXPERT_PARAMETERS = 16
-PIECE_COLUMNS = 17
+# Of PIECE_BACKWARD, the gradients of weights; bytes kept from the gradient of the input to those.
+PIECE_WEIGHT = 17
+PIECE_WEIGHT_SAVED = 18
+PIECE_COLUMNS = 19
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

@@ -16,6 +16,8 @@ from planner.cost.fields import (
     PIECE_EXPERT_PARAMETERS,
     PIECE_SAVED,
     PIECE_SAVED_RECOMPUTED,
+    PIECE_WEIGHT,
+    PIECE_WEIGHT_SAVED,
     PIECE_WORKING,
 )
 from planner.cost.inputs import GpuInputs, LinkInputs
@@ -25,12 +27,12 @@ from planner.cost.memory import (
     communicator_bytes,
     gather_bytes,
     gradient_bytes,
-    microbatches_in_flight,
     optimizer_bytes,
     optimizer_temporary_bytes,
     weight_bytes,
 )
 from planner.cost.pipeline import exposed_transfer_s
+from planner.cost.schedule import held_microbatches
 from planner.cost.stage import logits_bytes
 from planner.cost.step import (
     backward_seconds,
@@ -55,7 +57,18 @@ TERM_GATHER = 8  # ZeRO-2/3 buffers if it is the largest piece of its stage
 TERM_OPTIMIZER = 9
 TERM_REDUCE = 10
 TERM_ALL_GATHER = 11
-TERM_COLUMNS = 12
+TERM_WEIGHT = 12  # of TERM_BACKWARD, gradients of weights
+TERM_WEIGHT_SAVED = 13  # bytes kept until a weight gradient that is deferred
+TERM_COLUMNS = 14
+
+# --- per stage: `planner.cost.schedule.Held` ------------------------------------------------------
+HELD_FULL = 0
+HELD_DEFERRED = 1
+HELD_LATE_FULL = 2
+HELD_LATE_DEFERRED = 3
+HELD_HEAD = 4
+HELD_HEAD_DEFERRED = 5
+HELD_COLUMNS = 6
 TIME_TERMS = (
     TERM_FORWARD,
     TERM_BACKWARD,
@@ -140,6 +153,8 @@ def piece_terms(
     out[TERM_FORWARD] = forward_seconds(cost)
     out[TERM_BACKWARD] = backward_seconds(cost) + plain
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
+    out[TERM_WEIGHT] = cost[PIECE_WEIGHT]
+    out[TERM_WEIGHT_SAVED] = cost[PIECE_WEIGHT_SAVED]
     out[TERM_SAVED] = cost[PIECE_SAVED]
     out[TERM_DROPPED] = cost[PIECE_SAVED] - cost[PIECE_SAVED_RECOMPUTED]
     out[TERM_WORKING] = cost[PIECE_WORKING]
@@ -200,7 +215,7 @@ def layout_terms(
     gpu: GpuInputs,
     links: LinkInputs,
 ) -> tuple[Array, Array, Array]:
-    """Coefficients of one shape: (terms[piece, TERM_*], in_flight[stage], scalars[SCALAR_*])."""
+    """Coefficients of one shape: (terms[piece, TERM_*], held[stage, HELD_*], scalars[SCALAR_*])."""
     key = read_key(key_row, job)
     grid = read_grid(shape, key)
     terms = np.zeros((job.pieces, TERM_COLUMNS))
@@ -222,9 +237,13 @@ def layout_terms(
         base = gather_bytes(0.0, 0.0, grid.zero, framework)
         scalars[SCALAR_GATHER_BASE] = base
         scalars[SCALAR_ROOT_GATHER] = gather_bytes(0.0, 1.0, grid.zero, framework) - base
-    in_flight = np.zeros(int(grid.pp))
+    held = np.zeros((int(grid.pp), HELD_COLUMNS))
     for stage in range(int(grid.pp)):
-        in_flight[stage] = microbatches_in_flight(
+        own = held_microbatches(
             float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
         )
-    return terms, in_flight, scalars
+        held[stage, HELD_FULL], held[stage, HELD_DEFERRED] = own.full, own.deferred
+        held[stage, HELD_LATE_FULL] = own.late_full
+        held[stage, HELD_LATE_DEFERRED] = own.late_deferred
+        held[stage, HELD_HEAD], held[stage, HELD_HEAD_DEFERRED] = own.head, own.head_deferred
+    return terms, held, scalars

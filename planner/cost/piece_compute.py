@@ -22,8 +22,10 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 
 @jit
-def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
-    """Forward and backward seconds of a dense product.
+def gemm_seconds(
+    op: Array, key: Key, job: JobInputs, gpu: GpuInputs
+) -> tuple[float, float, float]:
+    """Seconds of a dense product: forward, backward, and of that the weight gradient.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -35,21 +37,21 @@ def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[f
     forward = gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu)
     data = gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu)
     weight = gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu)
-    return forward, data + weight
+    return forward, data + weight, weight
 
 
 @jit
 def grouped_gemm_seconds(
     op: Array, key: Key, job: JobInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of the experts' products on one rank."""
+) -> tuple[float, float, float]:
+    """Seconds of the experts' products on one rank; see `gemm_seconds`."""
     rows, out, depth = gemm_shape(op, key, job)
     groups = op[f.OP_GROUPS] / key.ep
     peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
     weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
-    return forward, data + weight
+    return forward, data + weight, weight
 
 
 @jit
@@ -100,23 +102,29 @@ def memory_seconds(
 @jit
 def op_seconds(
     op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of any row."""
+) -> tuple[float, float, float]:
+    """Seconds of any row: forward, backward, and of that the gradients of weights.
+
+    Norms' weight gradients are left with the gradients of their inputs: one kernel makes both.
+    """
     kind = int(op[f.OP_KIND])
     if kind == f.KIND_GEMM:
         return gemm_seconds(op, key, job, gpu)
     if kind == f.KIND_GROUPED_GEMM:
         return grouped_gemm_seconds(op, key, job, gpu)
     if kind == f.KIND_ATTENTION:
-        return attention_seconds(op, key, job, gpu)
-    return memory_seconds(op, key, job, framework, gpu)
+        forward, backward = attention_seconds(op, key, job, gpu)
+    else:
+        forward, backward = memory_seconds(op, key, job, framework, gpu)
+    return forward, backward, 0.0
 
 
 class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), kernels to issue by pass, and bytes of the gradients of the largest operation.
+    hide behind), of weight gradients, kernels to issue by pass, bytes of the gradients of the
+    largest operation, and bytes that the weight gradients read.
     """
 
     forward: float
@@ -125,10 +133,12 @@ class ComputeTerms(NamedTuple):
     gemm_backward: float
     attention_forward: float
     attention_backward: float
+    weight: float
     kernels_forward: float
     kernels_backward: float
     kernels_recompute: float
     working_bytes: float
+    weight_bytes: float
 
 
 @jit
@@ -144,11 +154,12 @@ def compute_terms(
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = working = 0.0
     kernels_forward = kernels_backward = kernels_recompute = 0.0
+    weight = weight_bytes = 0.0
     for row in range(table.ops.shape[0]):
         op = table.ops[row]
         if int(op[f.OP_PIECE]) != piece:
             continue
-        seconds_forward, seconds_backward = op_seconds(op, key, job, framework, gpu)
+        seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         forward += seconds_forward
         backward += seconds_backward
         kernels_forward += op[f.OP_FORWARD_KERNELS]
@@ -162,6 +173,8 @@ def compute_terms(
             attention_backward += seconds_backward
         if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
+            weight += seconds_weight
+            weight_bytes += operand_gradients_bytes(op, key, job)
             working = max(working, gradients_in_flight_bytes(op, key, job))
     return ComputeTerms(
         forward,
@@ -170,10 +183,12 @@ def compute_terms(
         gemm_backward,
         attention_forward,
         attention_backward,
+        weight,
         kernels_forward,
         kernels_backward,
         kernels_recompute,
         working,
+        weight_bytes,
     )
 
 
@@ -182,6 +197,16 @@ def gradients_in_flight_bytes(op: Array, key: Key, job: JobInputs) -> float:
     """16-bit gradients of a product's input and output; logits are accounted for at the loss."""
     if op[f.OP_PADS_VOCABULARY] > 0:
         return 0.0
+    return operand_gradients_bytes(op, key, job)
+
+
+@jit
+def operand_gradients_bytes(op: Array, key: Key, job: JobInputs) -> float:
+    """16-bit input and output (or their gradients) of a product: what its weight gradient reads.
+
+    A layer of GPT-3 keeps 32·s·b·h bytes for its weight gradients (Qi et al. 2024, arXiv
+    2401.10241, Table 1).
+    """
     rows, out, depth = gemm_shape(op, key, job)
     return 2.0 * rows * (out + depth)
 

@@ -10,11 +10,11 @@ from planner.cost.memory import (
     communicator_bytes,
     gather_bytes,
     gradient_bytes,
-    microbatches_in_flight,
     optimizer_bytes,
     optimizer_temporary_bytes,
     weight_bytes,
 )
+from planner.cost.schedule import Held, deferred_bytes, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
@@ -54,7 +54,8 @@ def stage_parameters(
         if piece < job.kinds:
             largest = max(largest, own + routed)
     head = job.kinds + 1
-    if job.tied_embeddings > 0 and pp > 1.0 and counts[head, stage] > 0.0:
+    apart = counts[job.kinds, stage] == 0.0 and counts[head, stage] > 0.0
+    if job.tied_embeddings > 0 and pp > 1.0 and apart:
         dense += costs[job.kinds, f.PIECE_DENSE_PARAMETERS]
     return dense, expert, largest
 
@@ -87,6 +88,23 @@ def stage_activations(
 
 
 @jit
+def stage_deferred(
+    stage: int, counts: Array, recomputed: Array, costs: Array, job: JobInputs, held: Held
+) -> float:
+    """Bytes kept for weight gradients that a zero-bubble schedule makes later."""
+    total = 0.0
+    for piece in range(job.pieces):
+        count, again = counts[piece, stage], recomputed[piece, stage]
+        weight = costs[piece, f.PIECE_WEIGHT_SAVED]
+        if piece > job.kinds:
+            total += count * held.head_deferred * weight
+            continue
+        total += (count - again) * deferred_bytes(costs[piece, f.PIECE_SAVED], weight, held)
+        total += again * deferred_bytes(costs[piece, f.PIECE_SAVED_RECOMPUTED], weight, held)
+    return total
+
+
+@jit
 def stage_memory(
     stage: int,
     counts: Array,
@@ -105,7 +123,7 @@ def stage_memory(
     """
     dense, expert, largest = stage_parameters(stage, counts, costs, job, grid.pp)
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    in_flight = microbatches_in_flight(
+    held = held_microbatches(
         float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
     )
     per_microbatch, once, working = stage_activations(stage, counts, recomputed, costs, job)
@@ -117,7 +135,8 @@ def stage_memory(
     out[f.STAGE_WEIGHTS] = weight_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_GRADIENTS] = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
     out[f.STAGE_OPTIMIZER] = optimizer_bytes(dense, expert, zero, shards, expert_shards, framework)
-    out[f.STAGE_ACTIVATIONS] = per_microbatch * in_flight + once
+    out[f.STAGE_ACTIVATIONS] = per_microbatch * held.full + once * held.head
+    out[f.STAGE_ACTIVATIONS] += stage_deferred(stage, counts, recomputed, costs, job, held)
     # Logits live at the loss, a layer's working set deep in backward: never together.
     out[f.STAGE_LOGITS] = logits if logits >= working else 0.0
     out[f.STAGE_WORKING] = 0.0 if logits >= working else working
@@ -144,4 +163,4 @@ def stage_memory(
     out[f.STAGE_PEAK] = (
         allocated + out[f.STAGE_FRAGMENTATION] + out[f.STAGE_CONTEXT] + out[f.STAGE_COMMUNICATION]
     )
-    out[f.STAGE_IN_FLIGHT] = in_flight
+    out[f.STAGE_IN_FLIGHT] = held.full

@@ -58,6 +58,8 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         ("mbs×acc", batch_text(plan.degrees)),
         ("recompute", recompute_text(plan)),
     ]
+    if plan.degrees.pp > 1:
+        facts.append(("schedule", plan.schedule))
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:

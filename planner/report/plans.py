@@ -58,6 +58,11 @@ def recompute_text(plan: Plan) -> str:
     return f"{mode} {recomputed}/{layers}"
 
 
+def schedule_text(plan: Plan) -> str:
+    """The pipeline schedule where the degrees do not say it: an empty text for 1F1B."""
+    return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
+
+
 def error_share(value: float, interval: Interval) -> float:
     """The larger side of an interval as a share of the value."""
     return max(interval.high - value, value - interval.low) / value if value else 0.0

@@ -50,6 +50,7 @@ def rule_context(job: Job) -> RuleContext:
         recompute_modes=len(job.recompute),
         limits={name: degree_limit(values) for name, values in job.limits.items()},
         allow_tp_across_nodes=job.allow_tp_across_domains,
+        schedule=job.schedule,
     )
 
 
