@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, pairwise
 from typing import TYPE_CHECKING, Literal
 
 from constraints.memory import MemoryNumbers, StageMemory
@@ -292,7 +292,7 @@ def _equal_blocks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
     """Pairs of blocks that hold the same number: chunks of a stage, and the middle stages."""
     for stage in range(ctx.pp):
         own = ctx.stage_blocks(stage)
-        yield from zip(own, own[1:], strict=False)
+        yield from pairwise(own)
     for stage in range(2, ctx.pp - 1):
         yield stage - 1, stage
 
@@ -358,8 +358,8 @@ class RecomputeExpressible:
         for own, most in zip(again, layers, strict=True):
             model.add(own <= most)
         for stage in range(ctx.pp):
-            own = ctx.stage_blocks(stage)
-            for earlier, block in zip(own, own[1:], strict=False):
+            blocks = ctx.stage_blocks(stage)
+            for earlier, block in pairwise(blocks):
                 used = model.new_bool_var("")
                 model.add(again[block] <= ctx.layers * used)
                 model.add(again[earlier] == layers[earlier]).only_enforce_if(used)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import Columns, Mask, RuleContext
 from constraints.rule import shape_rule
 
 _PROFILES = "the framework's profile, planner/frameworks"
@@ -31,7 +31,9 @@ def _chunks_wording(ctx: RuleContext) -> str:
     if ctx.schedule is None:
         return "the usual schedule: any vpp"
     if ctx.schedule == "zb-h1":
-        return f"{ctx.framework.name}: zb-h1 needs vpp of at least {ctx.framework.zero_bubble_chunks}"
+        return (
+            f"{ctx.framework.name}: zb-h1 needs vpp of at least {ctx.framework.zero_bubble_chunks}"
+        )
     return f"schedule {ctx.schedule} needs vpp = 1"
 
 
@@ -47,7 +49,7 @@ def schedule_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return True
     mask: Mask
     if ctx.schedule in _TWO_CHUNKS:
-        mask = (columns["vpp"] == 2) & (columns["pp"] > 1)  # noqa: PLR2004
+        mask = (columns["vpp"] == 2) & (columns["pp"] > 1)
     elif ctx.schedule == "zb-h1":
         mask = columns["vpp"] >= ctx.framework.zero_bubble_chunks
     elif ctx.schedule == "interleaved":

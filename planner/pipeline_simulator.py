@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 # F forward, B gradient of the input, W gradient of the weights; D is B and W in one pass.
@@ -134,7 +135,7 @@ def _predecessors(schedule: Schedule) -> _Chain:
     earlier: dict[int, int] = {}
     later: dict[int, int] = {}
     for chain in schedule.chains:
-        for one, other in zip(chain, chain[1:], strict=False):
+        for one, other in pairwise(chain):
             earlier[other], later[one] = one, other
     return _Chain(earlier, later)
 

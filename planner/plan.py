@@ -42,7 +42,8 @@ class LayerLayout(_Frozen):
     """Transformer layers of each block in pipeline order.
 
     `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
-    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of each stage that run again in backward, in the plan's mode.
+    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of
+    each stage that run again in backward, in the plan's mode.
     """
 
     block_layers: tuple[int, ...]
@@ -124,8 +125,9 @@ class Plan(_Frozen):
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
     the lower triangle; `mfu_precision` is against the peak of the training precision.
-    `schedule`: name of the pipeline schedule (`planner.schedules`). `status`: `optimal` if proven within the cost model, else `feasible` with `gap`, or
-    `evaluated` for a configuration that was given.
+    `schedule`: name of the pipeline schedule (`planner.schedules`). `status`: `optimal` if proven
+    within the cost model, else `feasible` with `gap`, or `evaluated` for a configuration that was
+    given.
     """
 
     degrees: Degrees

@@ -61,7 +61,8 @@ class Request(BaseModel):
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). limits: degree name to
-    allowed values. schedule: name of a pipeline schedule; None for the framework's usual. Raises UsageError (ValueError) for anything that does not resolve.
+    allowed values. schedule: name of a pipeline schedule; None for the framework's usual. Raises
+    UsageError (ValueError) for anything that does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -239,9 +239,7 @@ def layout_terms(
         scalars[SCALAR_ROOT_GATHER] = gather_bytes(0.0, 1.0, grid.zero, framework) - base
     held = np.zeros((int(grid.pp), HELD_COLUMNS))
     for stage in range(int(grid.pp)):
-        own = held_microbatches(
-            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-        )
+        own = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         held[stage, HELD_FULL], held[stage, HELD_DEFERRED] = own.full, own.deferred
         held[stage, HELD_LATE_FULL] = own.late_full
         held[stage, HELD_LATE_DEFERRED] = own.late_deferred

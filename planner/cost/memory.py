@@ -9,6 +9,7 @@ from __future__ import annotations
 from planner.cost._jit import jit
 from planner.cost.tables import FrameworkInputs
 
+
 @jit
 def weight_bytes(
     dense: float, expert: float, zero: int, shards: float, expert_shards: float,

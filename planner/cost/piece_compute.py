@@ -22,9 +22,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 
 @jit
-def gemm_seconds(
-    op: Array, key: Key, job: JobInputs, gpu: GpuInputs
-) -> tuple[float, float, float]:
+def gemm_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float, float]:
     """Seconds of a dense product: forward, backward, and of that the weight gradient.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient

@@ -62,9 +62,9 @@ def zero_bubble_s(
         ZB-V:         (p-1)(B - W)
 
     and at least 0, or with `floor` 1, where all stages wait for each other before the optimizer
-    (no post-validation; section 4), (p-1)F/v, for ZB-V (p-1)·max(F, B)/2. For m >= r(p-1) and W <= F
-    these are the bubbles of 2401.10241, Table 2: (p-1)(F+B-W) and (p-1)(F+B-2W). ZB-V: m >= 2p-1,
-    W <= B.
+    (no post-validation; section 4), (p-1)F/v, for ZB-V (p-1)·max(F, B)/2. For m > r(p-1) and
+    W <= F these are the bubbles of 2401.10241, Table 2: (p-1)(F+B-W) and (p-1)(F+B-2W). ZB-V
+    holds for m >= 2p-1 and W <= B.
     """
     others = pp - 1.0
     if schedule == SCHEDULE_ZB_V:
@@ -85,8 +85,9 @@ def dual_bubble_s(
     With the seconds of one chunk (DualPipe: those of a stage of one copy; DualPipeV: half) and
     k = p/2 - 1 (DualPipe) or p - 1 (DualPipeV):
 
-        max(k(2F+B-W), k(F+2B-W) - F, 2kF·floor)
+        max(k(2F+B-W), k(F+2B-W) - F, 2kF)
 
+    `floor` 0 leaves out the first and the last, whose share of the step may fall as B grows.
     arXiv 2412.19437, Table 2, gives k(F&B + B' - 3W) with B' = B + W and F&B = F + B': k(F+2B-W),
     the same for F = B and an upper bound for F <= B. Its gain, expert traffic hidden behind the
     other direction's compute, is in the exposed seconds of a chunk, not here.
@@ -97,7 +98,7 @@ def dual_bubble_s(
     inner = max(0.0, chunks - 1.0)
     first = inner * (2.0 * forward + back - weight)
     second = inner * (forward + 2.0 * back - weight) - forward
-    return max(first, max(second, floor * 2.0 * inner * forward))
+    return max(0.0, floor * first, second, floor * 2.0 * inner * forward)
 
 
 @jit
@@ -111,7 +112,7 @@ def bubble_share(
     `forward_s`, `input_s`, `weight_s`: of one micro-batch on all stages together; only their
     ratios matter. 1F1B and GPipe: 1; interleaved: 1/v; the others at most 1, see
     `zero_bubble_s` and `dual_bubble_s`. `lower`: a bound that holds for any longer `input_s`,
-    without the floors that do not grow with it.
+    without what does not grow with it.
     """
     total_s = forward_s + input_s + weight_s
     if pp <= 1.0 or total_s <= 0.0:
@@ -131,32 +132,34 @@ def bubble_share(
 
 
 @jit
+def chunks_in_flight(stage: float, pp: float, grad_acc: float, schedule: int) -> float:
+    """Chunks in flight where a stage holds two: ZB-V min(2p, 2m, m+s+1), DualPipe p+1,
+    DualPipeV 2p+1."""
+    if schedule == SCHEDULE_ZB_V:
+        return min(2.0 * pp, 2.0 * grad_acc, grad_acc + stage + 1.0)
+    return pp + 1.0 if schedule == SCHEDULE_DUALPIPE else 2.0 * pp + 1.0
+
+
+@jit
 def microbatches_in_flight(
     stage: float, pp: float, vpp: float, grad_acc: float, schedule: int
 ) -> float:
     """Micro-batches whose activations a stage holds at its peak, in units of the whole stage.
 
-    1F1B: min(m, p-s). Counted in chunks, a v-th of the stage: interleaved min(m·v, 2(p-s-1) +
-    (v-1)p + 1); ZB-H1 min(m·v, v·p - s); ZB-V min(2p, 2m, m+s+1); DualPipeV 2p+1. ZB-H2:
-    min(m, 2(p-s) - 1). DualPipe: p+1 chunks, of which a stage holds two. GPipe: m.
+    1F1B: min(m, p-s). GPipe: m. ZB-H2: min(m, 2(p-s) - 1). Counted in chunks, a v-th of the
+    stage: interleaved min(m·v, 2(p-s-1) + (v-1)p + 1), ZB-H1 min(m·v, v·p - s); with two chunks a
+    stage see `chunks_in_flight`.
     """
     if pp <= 1.0:
         return 1.0
     if schedule == SCHEDULE_ALL_FORWARD_FIRST:
         return grad_acc
-    if schedule == SCHEDULE_ZB_H1:
-        return min(grad_acc * vpp, vpp * pp - stage) / vpp
-    if schedule == SCHEDULE_ZB_H2:
-        return min(grad_acc, 2.0 * (pp - stage) - 1.0)
-    if schedule == SCHEDULE_ZB_V:
-        return min(2.0 * pp, min(2.0 * grad_acc, grad_acc + stage + 1.0)) / 2.0
-    if schedule == SCHEDULE_DUALPIPE:
-        return (pp + 1.0) / 2.0
-    if schedule == SCHEDULE_DUALPIPE_V:
-        return (2.0 * pp + 1.0) / 2.0
-    if vpp <= 1.0:
-        return min(grad_acc, pp - stage)
-    chunks = 2.0 * (pp - stage - 1.0) + (vpp - 1.0) * pp + 1.0
+    if schedule >= SCHEDULE_ZB_V:
+        return chunks_in_flight(stage, pp, grad_acc, schedule) / 2.0
+    chunks = vpp * pp - stage
+    if schedule == SCHEDULE_ZB_H2 or (schedule == SCHEDULE_1F1B and vpp > 1.0):
+        # Twice the warm-up of 1F1B.
+        chunks += pp - stage - 1.0
     return min(grad_acc * vpp, chunks) / vpp
 
 
@@ -177,9 +180,7 @@ class Held(NamedTuple):
 
 
 @jit
-def held_microbatches(
-    stage: float, pp: float, vpp: float, grad_acc: float, schedule: int
-) -> Held:
+def held_microbatches(stage: float, pp: float, vpp: float, grad_acc: float, schedule: int) -> Held:
     """See `Held`. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the peak is
     (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a micro-batch for
     B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.

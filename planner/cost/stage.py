@@ -123,9 +123,7 @@ def stage_memory(
     """
     dense, expert, largest = stage_parameters(stage, counts, costs, job, grid.pp)
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    held = held_microbatches(
-        float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-    )
+    held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     per_microbatch, once, working = stage_activations(stage, counts, recomputed, costs, job)
     root = 0.0
     for piece in (job.kinds, job.kinds + 1):

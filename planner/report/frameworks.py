@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.frameworks import FrameworkProfile
-from planner.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData
+from planner.schedules import SCHEDULES
 
 _PARTS = {
     "parallelism": "Parallelism",

@@ -20,8 +20,8 @@ from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
 from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
-from planner.search.arrays import job_placement
 from planner.modules import Module
+from planner.search.arrays import job_placement
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -35,9 +35,9 @@ class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a tied
-    head's copy of the embedding); `held[stage, HELD_*]` micro-batches; `kept_bytes[stage]` what those keep for backward,
-    `ends_bytes[stage]` the largest of their working sets and the logits. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout.
+    head's copy of the embedding); `held[stage, HELD_*]` micro-batches; `kept_bytes[stage]` what
+    those keep for backward, `ends_bytes[stage]` the largest of their working sets and the logits.
+    `bubble_share`: see `planner.cost.schedule`, at most that of any layout.
     """
 
     pp: int
@@ -159,7 +159,12 @@ def assemble(
         scalars=scalars,
         framework=framework,
         bubble_share=bounds.shape_bubble_share(
-            shape, terms, cost_model.totals, _total_s(terms, cost_model, mode), _CODES[mode], framework
+            shape,
+            terms,
+            cost_model.totals,
+            _total_s(terms, cost_model, mode),
+            _CODES[mode],
+            framework,
         ),
         placement=placement,
     )
@@ -207,8 +212,13 @@ def layer_bytes(terms: ShapeTerms) -> tuple[Array, Array]:
     )
     full = terms.held[:, linear.HELD_FULL, None]
     kept = [
-        full * size + np.array([[_deferred(own, size, weight, kind) for kind in range(len(weight))]
-                                for own in terms.held])
+        full * size
+        + np.array(
+            [
+                [_deferred(own, size, weight, kind) for kind in range(len(weight))]
+                for own in terms.held
+            ]
+        )
         for size in (saved, saved - dropped)
     ]
     return kept[0], kept[0] - kept[1]

@@ -58,6 +58,7 @@ def context(
     limits: dict[str, str] | None = None,
     precision: str = "bf16",
     allow_tp_across_nodes: bool = False,
+    schedule: str | None = None,
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -69,6 +70,7 @@ def context(
         precision=precision,
         limits={name: parse_degree_limit(text, name) for name, text in (limits or {}).items()},
         allow_tp_across_nodes=allow_tp_across_nodes,
+        schedule=schedule,
     )
 
 

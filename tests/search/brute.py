@@ -45,7 +45,7 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     forward = own[:, linear.TERM_FORWARD]
     backward = own[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
-    span = terms.grad_acc * total.max() + (total.sum() - total.max()) / terms.vpp
+    span = terms.grad_acc * total.max() + terms.bubble_share * (total.sum() - total.max())
     framework, scalars = terms.framework, terms.scalars
     reduce = own[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
     gather = own[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]

@@ -53,7 +53,7 @@ def synthetic_terms(
         grad_acc=grad_acc,
         layer=layer,
         stage=stage,
-        in_flight=np.minimum(grad_acc, np.arange(pp, 0, -1.0)),
+        held=one_after_the_other(pp, grad_acc),
         kept_bytes=np.zeros(pp),
         ends_bytes=rng.uniform(0.0, 0.5, pp) * GIB,
         gather_bytes=np.zeros(pp),
@@ -61,7 +61,17 @@ def synthetic_terms(
         framework=framework_inputs(
             fragmentation=0.04, hide_gradient_reduction=0.9, hide_parameter_gather=1.0
         ),
+        bubble_share=1.0 / vpp,
     )
+
+
+def one_after_the_other(pp: int, grad_acc: int) -> np.ndarray:
+    """Micro-batches held under 1F1B."""
+    held = np.zeros((pp, linear.HELD_COLUMNS))
+    held[:, linear.HELD_FULL] = np.minimum(grad_acc, np.arange(pp, 0, -1.0))
+    held[:, linear.HELD_LATE_FULL] = held[:, linear.HELD_FULL]
+    held[:, linear.HELD_HEAD] = 1.0
+    return held
 
 
 def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
