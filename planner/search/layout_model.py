@@ -3,7 +3,8 @@
 Minimises the step time T·d = (m·d - n)·max + n·sum + d·(exposed traffic + optimizer), the form of
 `planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, n/d = the
 schedule's bubble share (1F1B: 1/vpp), rounded down; max, sum: forward plus backward of a
-micro-batch on the slowest stage and on all stages.
+micro-batch on the slowest stage (GPipe: the longest forward plus the longest backward) and on all
+stages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from constraints.layout import LAYOUT_RULES, LayoutContext, LayoutVariables, make_variables
 from constraints.rule import Layout
-from planner.cost import linear
+from planner.cost import linear, schedule
 from planner.cost.tables import Array
 from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 
@@ -188,17 +189,27 @@ class _Objective:
     def expression(self) -> Expression:
         """T·d in units, without the constant terms."""
         terms = self.terms
-        times = [
-            self._sum(stage, (linear.TERM_FORWARD, linear.TERM_BACKWARD), floor)
-            + self._recompute(stage, floor)
-            for stage in range(terms.pp)
+        stages = range(terms.pp)
+        forward = [self._sum(stage, (linear.TERM_FORWARD,), floor) for stage in stages]
+        backward = [
+            self._sum(stage, (linear.TERM_BACKWARD,), floor) + self._recompute(stage, floor)
+            for stage in stages
         ]
-        slowest = self._variable()
-        for own in times:
-            self.model.add(slowest >= own)
+        times = [one + other for one, other in zip(forward, backward, strict=True)]
+        apart = terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST
+        slowest: Expression = sum(
+            self._largest(own) for own in ((forward, backward) if apart else (times,))
+        )
         weight = terms.grad_acc * self.scale - self.share
         tail = self._traffic() + self.scale * self._optimizer()
         return weight * slowest + self.share * sum(times) + tail
+
+    def _largest(self, candidates: Sequence[Expression]) -> IntVar:
+        """A variable at least as large as each; minimised, the largest of them."""
+        largest = self._variable()
+        for own in candidates:
+            self.model.add(largest >= own)
+        return largest
 
     def _variable(self, factor: int = 1) -> IntVar:
         return self.model.new_int_var(0, self.horizon * factor, "")
@@ -229,10 +240,8 @@ class _Objective:
 
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""
-        slowest = self._variable()
-        for stage in range(self.terms.pp):
-            self.model.add(slowest >= self._sum(stage, (linear.TERM_OPTIMIZER,), floor))
-        return slowest
+        stages = range(self.terms.pp)
+        return self._largest([self._sum(own, (linear.TERM_OPTIMIZER,), floor) for own in stages])
 
     def _traffic(self) -> Expression:
         """d times the exposed gradient reduction and weight gathering at the end of the step.

@@ -8,16 +8,18 @@ from itertools import product
 import numpy as np
 import pytest
 
+from constraints.rule import Layout
 from planner import Degrees, Request, evaluate, search
 from planner.cost import fields as f
 from planner.cost_model import CostModel
 from planner.errors import UsageError
 from planner.job import Job
 from planner.search.arrays import kernel_layout, plain_context
-from planner.search.costed import cost_job
+from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.terms import layout_context, recomputation, shape_terms
 from tests.cost.jobs import cost, make_job
+from tests.search.brute import step_time_s
 
 # A framework that has the schedule, and chunks that suit it.
 SCHEDULES = {
@@ -119,10 +121,23 @@ def test_solver_memory_is_not_below_the_kernel(schedule: str) -> None:
             assert allocated <= units * ctx.memory.unit_bytes <= allocated + 64 * 2**14
 
 
+def linear_time_s(costed_job: CostedJob, row: int, layout: Layout) -> float:
+    """Step time as the layout solver adds it up."""
+    job = costed_job.job
+    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+    kind = recomputation(mode, job.framework)
+    terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
+    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, job.hbm_limit_bytes)
+    return step_time_s(terms, layout, ctx)
+
+
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "zb-h2", "zb-v", "dualpipev"])
 def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
     """No layout near the even one beats the bound that lets the search skip its shape."""
-    costed_job = cost_job(small(schedule).resolve())
+    job = small(schedule).resolve()
+    rules = job.framework.parallelism.model_copy(update={"layouts": "any"})
+    framework = job.framework.model_copy(update={"parallelism": rules})
+    costed_job = cost_job(replace(job, framework=framework))
     explorer = costed_job.explorer(Effort())
     rng = np.random.default_rng(0)
     rows = explorer.rows[:: max(1, len(explorer.rows) // 12)]
@@ -142,6 +157,9 @@ def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
             whole = any(even.recomputed)
             layout = replace(layout, recomputed=layout.stage_layers if whole else even.recomputed)
             point = explorer.cost(row, layout)
+            linear_s = linear_time_s(costed_job, row, layout)
+            assert linear_s <= point.pace * 128 * (1 + 1e-9)
+            assert linear_s == pytest.approx(point.pace * 128, rel=1e-2)
             fits = np.flatnonzero(point.peak <= explorer.limits)
             bounds = explorer.bounds[where[row], fits]
             assert (bounds <= point.pace * (1 + 1e-9)).all()

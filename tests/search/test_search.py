@@ -19,7 +19,7 @@ from planner.search.explorer import TIE, Effort
 from planner.search.front import dominates
 from planner.search.layout_model import SolverOptions
 from planner.search.search import SAVING, search
-from planner.search.terms import layout_context, shape_terms
+from planner.search.terms import layout_context, recomputation, shape_terms
 from tests.search.brute import every_layout, step_time_s
 
 MAIN = Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000)
@@ -150,8 +150,9 @@ def test_linear_terms_are_the_kernels_costs(mode: str) -> None:
     model, costed = costed_job.cost_model, costed_job.costed
     limit = resolved.hbm_limit_bytes
     for row in np.flatnonzero(columns["vpp"] == 1)[:2].tolist():
-        terms = shape_terms(model, costed, row)
         mode_spec = resolved.recompute[0]
+        kind = recomputation(mode_spec, resolved.framework)
+        terms = shape_terms(model, costed, row, kind)
         kinds = resolved.model.kind_indices
         ctx = layout_context(terms, kinds, resolved.framework, mode_spec, limit)
         assert ctx.memory is not None
