@@ -189,20 +189,26 @@ class _Objective:
     def expression(self) -> Expression:
         """T·d in units, without the constant terms."""
         terms = self.terms
-        stages = range(terms.pp)
-        forward = [self._sum(stage, (linear.TERM_FORWARD,), floor) for stage in stages]
-        backward = [
-            self._sum(stage, (linear.TERM_BACKWARD,), floor) + self._recompute(stage, floor)
-            for stage in stages
-        ]
-        times = [one + other for one, other in zip(forward, backward, strict=True)]
-        apart = terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST
-        slowest: Expression = sum(
-            self._largest(own) for own in ((forward, backward) if apart else (times,))
-        )
+        both = (linear.TERM_FORWARD, linear.TERM_BACKWARD)
+        if terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST:
+            passes = [self._seconds(both[:1]), self._seconds(both[1:])]
+        else:
+            passes = [self._seconds(both)]
+        slowest = sum(self._largest(own) for own in passes)
+        times = [own for each in passes for own in each]
         weight = terms.grad_acc * self.scale - self.share
         tail = self._traffic() + self.scale * self._optimizer()
         return weight * slowest + self.share * sum(times) + tail
+
+    def _seconds(self, columns: Sequence[int]) -> list[Expression]:
+        """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
+        stages = range(self.terms.pp)
+        sums = [self._sum(stage, columns, floor) for stage in stages]
+        if linear.TERM_BACKWARD not in columns:
+            return sums
+        return [
+            own + self._recompute(stage, floor) for stage, own in zip(stages, sums, strict=True)
+        ]
 
     def _largest(self, candidates: Sequence[Expression]) -> IntVar:
         """A variable at least as large as each; minimised, the largest of them."""
