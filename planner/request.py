@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from hardware import Cluster, load_cluster_file, parse_gpus
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, RecomputeMode, load_framework
-from planner.frameworks.profile import OptimizerKernel
+from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
 from planner.recompute import demand_parts
+from planner.schedules import schedule_name
 from planner.specs import ModelSpec
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
@@ -62,7 +63,8 @@ class Request(BaseModel):
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). limits: degree name to
-    allowed values. Raises UsageError (ValueError) for anything that does not resolve.
+    allowed values. schedule: name of a pipeline schedule; None for the framework's usual. Raises
+    UsageError (ValueError) for anything that does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,6 +80,7 @@ class Request(BaseModel):
     precision: str = "bf16"
     optimizer: str = "adamw"
     attention: Literal["flash", "eager"] = "flash"
+    schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -113,7 +116,22 @@ class Request(BaseModel):
             model_alias=resolved.alias_of and self.model,
             optimizer_kernel=self.optimizer_kernel,
             optimizer_offload=self.optimizer_offload,
+            schedule=self._schedule(profile),
         )
+
+    def _schedule(self, profile: FrameworkProfile) -> str | None:
+        """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+        offered = profile.parallelism.schedules
+        if self.schedule is None:
+            usual = offered[0]
+            return None if usual in ("1f1b", "interleaved") else usual
+        name = schedule_name(self.schedule)
+        if name not in offered:
+            raise UsageError(
+                f"--schedule {name}: {profile.name} has " + ", ".join(offered) + "; "
+                f"frameworks that have it: {', '.join(with_schedule(name)) or 'none'}"
+            )
+        return name
 
     def _cluster(self) -> Cluster:
         if (self.gpus is None) == (self.cluster is None):

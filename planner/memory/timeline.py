@@ -115,17 +115,27 @@ def _warm_up(rank: Rank, base: Terms, own: Pass) -> Iterator[PhaseMemory]:
     """Forward of each micro-batch while those in flight grow, the last one left out."""
     count = ceil(own.in_flight)
     for index in range(1, count):
-        peak, _ = rank.forward(base, float(index))
+        early = Pass(own.held, float(index), own.accumulates, head=min(own.head, float(index)))
+        peak, _ = rank.forward(base, early)
         yield PhaseMemory(f"forward {index}/{count}", peak)
 
 
 def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemory]:
     """Forward and backward of one micro-batch."""
+    if not own.ends:
+        yield from _heaviest(list(rank.backward(base, own)), label)
+        return
     count = ceil(own.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
-    peak, end = rank.forward(base, own.in_flight)
+    peak, end = rank.forward(base, own)
     yield PhaseMemory(name + label, peak, "loss" if rank.head else "")
     yield PhaseMemory("forward end" + label, end)
     moments = list(rank.backward(base, own)) or [("", end)]
-    where, terms = max(moments, key=lambda moment: sum(moment[1].values()))
-    yield PhaseMemory("backward" + label, terms, where)
+    yield from _heaviest(moments, label)
+
+
+def _heaviest(moments: list[tuple[str, Terms]], label: str) -> Iterator[PhaseMemory]:
+    """The backward phase at its worst moment, if it has any."""
+    if moments:
+        where, terms = max(moments, key=lambda moment: sum(moment[1].values()))
+        yield PhaseMemory("backward" + label, terms, where)

@@ -267,8 +267,8 @@ COMPILED: list[tuple[Callable[..., float], tuple[float, ...]]] = [
     (compute.grouped_weight_gradient_time_s, (32768.0, 8.0, 4096.0, 7168.0, 989e12, 0.65, 8.0)),
     (compute.attention_forward_time_s, (1.0, 131072.0, 131072.0, 64.0, 128.0, 128.0, 1.0, 0.0)),
     (compute.attention_backward_time_s, (2.0, 8192.0, 8192.0, 5.0, 192.0, 128.0, 1.0, 1000.0)),
-    (compute.eager_attention_forward_time_s, (4.0, 2048.0, 2048.0, 12.0, 128.0, 128.0)),
-    (compute.eager_attention_backward_time_s, (4.0, 2048.0, 2048.0, 12.0, 128.0, 128.0)),
+    (compute.eager_attention_forward_time_s, (4.0, 2048.0, 2048.0, 12.0, 128.0, 128.0, 1.0)),
+    (compute.eager_attention_backward_time_s, (4.0, 2048.0, 2048.0, 12.0, 128.0, 128.0, 1.0)),
 ]
 
 
