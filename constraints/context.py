@@ -102,6 +102,8 @@ class Capabilities:
     needs_microbatches_at_least_pp: bool = False
     # Hybrid sharding from this ZeRO stage on; None: none.
     hybrid_least_zero: int | None = None
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    zero_bubble_chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class DegreeLimit:
 class RuleContext:
     """Everything a rule may read beside the shapes' columns.
 
-    `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
+    `schedule` is the pipeline schedule that is wanted, None for the usual 1F1B, interleaved where
+    vpp > 1. `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
     `recompute_modes` the number of recompute modes tried, `limits` degree -> what the user
     allows.
     """
@@ -147,3 +150,4 @@ class RuleContext:
     allow_tp_across_nodes: bool = False
     # Lowest ZeRO stage that the optimizer's types and offload work with.
     least_zero: int = 0
+    schedule: str | None = None

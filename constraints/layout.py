@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, combinations
+from itertools import accumulate, combinations, pairwise
 from typing import TYPE_CHECKING, Literal
 
 from constraints.memory import MemoryNumbers, StageMemory
-from constraints.rule import Layout
+from constraints.rule import Layout, Placement, stage_blocks
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
@@ -41,11 +41,16 @@ class LayoutContext:
     layouts: LayoutShape = "any"
     recomputation: Recomputation = "none"
     memory: MemoryNumbers | None = None
+    placement: Placement = "straight"
 
     @property
     def blocks(self) -> int:
         """Blocks of consecutive layers: pp·vpp."""
         return self.pp * self.vpp
+
+    def stage_blocks(self, stage: int) -> tuple[int, ...]:
+        """Blocks of one stage."""
+        return stage_blocks(stage, self.pp, self.vpp, self.placement)
 
     @property
     def layers(self) -> int:
@@ -74,13 +79,15 @@ class LayoutContext:
         return self._per_stage(layout, block_recomputed(layout, self) or (0,) * self.blocks)
 
     def _per_stage(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
-        counts = [[0] * self.kind_count for _ in range(self.pp)]
         starts = accumulate(layout.block_layers, initial=0)
-        for block, (start, take) in enumerate(zip(starts, takes, strict=False)):
+        blocks = []
+        for start, take in zip(starts, takes, strict=False):
             end = min(start + take, self.layers)
-            for kind, row in enumerate(self.prefix):
-                counts[block % self.pp][kind] += row[end] - row[min(start, self.layers)]
-        return counts
+            blocks.append([row[end] - row[min(start, self.layers)] for row in self.prefix])
+        return [
+            [sum(kind) for kind in zip(*(blocks[b] for b in self.stage_blocks(s)), strict=True)]
+            for s in range(self.pp)
+        ]
 
 
 def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:
@@ -98,7 +105,7 @@ def shared_count(layout: Layout) -> int | None:
     """The smallest count N with which every block recomputes min(N, its layers); None if none."""
     for count in range(1, max(layout.block_layers) + 1):
         taken = [min(count, layers) for layers in layout.block_layers]
-        if tuple(sum(taken[stage :: layout.pp]) for stage in range(layout.pp)) == layout.recomputed:
+        if layout.per_stage(taken) == layout.recomputed:
             return count
     return None
 
@@ -112,13 +119,15 @@ def _filled_recomputed(layout: Layout) -> tuple[int, ...] | None:
     """Each stage's count, taken from its first chunk on."""
     if not any(layout.recomputed):
         return None
-    left = list(layout.recomputed)
-    taken = []
-    for block, layers in enumerate(layout.block_layers):
-        stage = block % layout.pp
-        taken.append(min(left[stage], layers))
-        left[stage] -= taken[-1]
-    return None if any(left) else tuple(taken)
+    taken = [0] * len(layout.block_layers)
+    for stage, wanted in enumerate(layout.recomputed):
+        left = wanted
+        for block in layout.stage_blocks(stage):
+            taken[block] = min(left, layout.block_layers[block])
+            left -= taken[block]
+        if left:
+            return None
+    return tuple(taken)
 
 
 def even_split(layers: int, blocks: int) -> tuple[int, ...]:
@@ -146,9 +155,12 @@ class LayoutVariables:
     kind_recomputed: list[list[Expression]]
     assumed: dict[str, BoolVarT] | None = field(default=None)
 
-    def stage(self, per_block: list[list[Expression]], stage: int, pp: int) -> list[Expression]:
+    def stage(
+        self, per_block: list[list[Expression]], stage: int, ctx: LayoutContext
+    ) -> list[Expression]:
         """Sums by kind over the chunks of a stage."""
-        return [sum(chunk) for chunk in zip(*per_block[stage::pp], strict=True)]
+        own = [per_block[block] for block in ctx.stage_blocks(stage)]
+        return [sum(chunk) for chunk in zip(*own, strict=True)]
 
     def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
         """Make a constraint switchable under a rule's name, when conflicts are explained."""
@@ -278,8 +290,9 @@ class SplitExpressible:
 
 def _equal_blocks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
     """Pairs of blocks that hold the same number: chunks of a stage, and the middle stages."""
-    for block in range(ctx.pp, ctx.blocks):
-        yield block - ctx.pp, block
+    for stage in range(ctx.pp):
+        own = ctx.stage_blocks(stage)
+        yield from pairwise(own)
     for stage in range(2, ctx.pp - 1):
         yield stage - 1, stage
 
@@ -311,7 +324,7 @@ class ChunksBalanced:
 def _same_stage(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
     """Pairs of blocks on one stage."""
     for stage in range(ctx.pp):
-        yield from combinations(range(stage, ctx.blocks, ctx.pp), 2)
+        yield from combinations(ctx.stage_blocks(stage), 2)
 
 
 @dataclass(frozen=True)
@@ -344,11 +357,12 @@ class RecomputeExpressible:
         model.add(sum(again) >= 1)
         for own, most in zip(again, layers, strict=True):
             model.add(own <= most)
-        for block in range(ctx.pp, ctx.blocks):
-            used = model.new_bool_var("")
-            model.add(again[block] <= ctx.layers * used)
-            earlier = block - ctx.pp
-            model.add(again[earlier] == layers[earlier]).only_enforce_if(used)
+        for stage in range(ctx.pp):
+            blocks = ctx.stage_blocks(stage)
+            for earlier, block in pairwise(blocks):
+                used = model.new_bool_var("")
+                model.add(again[block] <= ctx.layers * used)
+                model.add(again[earlier] == layers[earlier]).only_enforce_if(used)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """The counts per stage come from the mode."""

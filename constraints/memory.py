@@ -108,8 +108,8 @@ class StageMemory:
         if memory is None:
             return
         for stage in range(ctx.pp):
-            layers = variables.stage(variables.kind_layers, stage, ctx.pp)
-            again = variables.stage(variables.kind_recomputed, stage, ctx.pp)
+            layers = variables.stage(variables.kind_layers, stage, ctx)
+            again = variables.stage(variables.kind_recomputed, stage, ctx)
             for own in memory.moments:
                 kept = sum(
                     n * size for n, size in zip(layers, own.layer[stage], strict=True)

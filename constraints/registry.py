@@ -44,6 +44,12 @@ from constraints.pipeline import (
     microbatches_fill_pipeline,
 )
 from constraints.rule import ShapeRule
+from constraints.schedule import (
+    schedule_chunks,
+    schedule_even_stages,
+    schedule_microbatches,
+    schedule_offered,
+)
 from constraints.sharding import (
     hybrid_sharding_supported,
     optimizer_needs_sharding,
@@ -68,6 +74,7 @@ RULES: tuple[ShapeRule, ...] = (
     tensor_supported,
     pipeline_supported,
     interleaving_supported,
+    schedule_offered,
     context_supported,
     expert_supported,
     expert_tensor_supported,
@@ -83,6 +90,9 @@ RULES: tuple[ShapeRule, ...] = (
     interleaving_needs_pipeline,
     interleaving_microbatches,
     microbatches_fill_pipeline,
+    schedule_chunks,
+    schedule_even_stages,
+    schedule_microbatches,
     tp_in_domain,
     experts_fill_stage,
     world_size,

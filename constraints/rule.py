@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -53,18 +53,32 @@ def shape_rule(
     return build
 
 
+# Where blocks live: block b on stage b mod pp; in a V, the second half coming back (ZB-V,
+# DualPipeV); or twice, the second copy of the model from the other end (DualPipe).
+Placement = Literal["straight", "folded", "mirrored"]
+
+
+def stage_blocks(stage: int, pp: int, vpp: int, placement: Placement) -> tuple[int, ...]:
+    """Blocks of one stage, in the order in which a micro-batch passes them."""
+    if placement == "folded" and vpp > 1:
+        return (stage, 2 * pp - 1 - stage)
+    if placement == "mirrored" and pp > 1:
+        return (stage, pp - 1 - stage)
+    return tuple(range(stage, pp * vpp, pp))
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which layers sit where: `block_layers` in pipeline order, `recomputed` one a stage.
 
-    Block b lives on stage b % pp and is that stage's chunk b // pp. `recomputed` counts the
-    layers of each stage that run again in backward.
+    `recomputed` counts the layers of each stage that run again in backward.
     """
 
     pp: int
     vpp: int
     block_layers: tuple[int, ...]
     recomputed: tuple[int, ...]
+    placement: Placement = "straight"
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:
@@ -80,7 +94,17 @@ class Layout:
     @property
     def stage_layers(self) -> tuple[int, ...]:
         """Layers of each stage, its chunks summed."""
-        return tuple(sum(self.block_layers[stage :: self.pp]) for stage in range(self.pp))
+        return self.per_stage(self.block_layers)
+
+    def per_stage(self, per_block: Sequence[int]) -> tuple[int, ...]:
+        """Sums over the blocks of each stage."""
+        return tuple(
+            sum(per_block[block] for block in self.stage_blocks(stage)) for stage in range(self.pp)
+        )
+
+    def stage_blocks(self, stage: int) -> tuple[int, ...]:
+        """Blocks of one stage."""
+        return stage_blocks(stage, self.pp, self.vpp, self.placement)
 
 
 VariablesT_contra = TypeVar("VariablesT_contra", contravariant=True)

@@ -184,7 +184,8 @@ class CostModel:
         shape = costed.shapes[row]
         pp = int(shape[f.SHAPE_PP])
         counts = np.zeros((len(self.pieces), pp))
-        even_counts(self.prefix, pp, int(shape[f.SHAPE_VPP]), self.job_inputs, counts)
+        vpp, schedule = int(shape[f.SHAPE_VPP]), self.framework_inputs.schedule
+        even_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
         recomputed = np.zeros_like(counts)
         if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
             kinds = len(self.job.model.kinds)

@@ -25,6 +25,7 @@ from planner.optimizer_terms import (
     traffic_bytes,
     trained_profile,
 )
+from planner.schedules import schedule_named
 from planner.specs import ModelSpec
 
 
@@ -227,7 +228,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         parameter_communication_bytes=kernels.parameter_communication_bytes,
         optimizer_traffic_bytes=traffic_bytes(setting),
         host_step_s=outside.host_step_s,
-        schedule=0,
+        schedule=schedule_named(job.schedule).code,
         context_bytes=job.cluster.gpu.context_bytes,
         communicator_bytes=outside.communicator_bytes,
         workspace_bytes=outside.workspace_bytes,
@@ -251,6 +252,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         activation_bytes=profile.saved.activation_bytes,
         residual_bytes=profile.saved.residual_bytes,
         weight_cast_bytes=profile.saved.weight_cast_bytes,
+        post_validation=float(profile.parallelism.optimizer_post_validation),
     )
 
 

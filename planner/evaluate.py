@@ -24,6 +24,7 @@ from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import Request
+from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
 from planner.uncertainty import fit_probability, peak_interval, step_time_interval
@@ -111,19 +112,19 @@ def given_layout(
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job.model.layers, degrees.pp, degrees.vpp, recomputes)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    stages = tuple(sum(blocks[stage :: degrees.pp]) for stage in range(degrees.pp))
-    again = stages if recomputes else (0,) * degrees.pp
+    layout = replace(even, block_layers=blocks)
+    again = layout.stage_layers if recomputes else (0,) * degrees.pp
     if job.recompute[0].block:
-        again = _block_recomputed(blocks, degrees.pp, job.recompute[0].block)
+        again = _block_recomputed(layout, job.recompute[0].block)
         if recomputed is not None:
             raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
     if recomputed is not None:
         again = tuple(recomputed)
         _demand_length("recomputed", again, degrees.pp, "pp stages")
-    layout = Layout(degrees.pp, degrees.vpp, blocks, again)
+    layout = replace(layout, recomputed=again)
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
@@ -137,10 +138,9 @@ def given_layout(
     return layout
 
 
-def _block_recomputed(blocks: Sequence[int], pp: int, count: int) -> tuple[int, ...]:
+def _block_recomputed(layout: Layout, count: int) -> tuple[int, ...]:
     """Recomputed layers of each stage where every block of it (model chunk) recomputes `count`."""
-    taken = [min(count, layers) for layers in blocks]
-    return tuple(sum(taken[stage::pp]) for stage in range(pp))
+    return layout.per_stage([min(count, layers) for layers in layout.block_layers])
 
 
 def _demand_checkpoints(job: Job, layout: Layout) -> None:
@@ -188,7 +188,11 @@ def job_plan(
     again = _recomputed_share(costed.piece_costs(row), counts)
     return Plan(
         degrees=degrees,
-        layout=LayerLayout(block_layers=layout.block_layers, recomputed=layout.recomputed),
+        layout=LayerLayout(
+            block_layers=layout.block_layers,
+            recomputed=layout.recomputed,
+            placement=layout.placement,
+        ),
         recompute=mode.name,
         recompute_flags=layout_flags(
             mode,
@@ -197,6 +201,7 @@ def job_plan(
             layout.stage_layers,
             shared_count(layout),
         ),
+        schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
@@ -268,9 +273,24 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     )
 
 
+def schedule_assumptions(job: Job) -> list[str]:
+    """What the time of a pipeline schedule takes for granted."""
+    own = schedule_named(job.schedule)
+    notes = []
+    if own.splits_backward:
+        notes.append(
+            "backward split in gradients of inputs and of weights; attention and norms count "
+            "with the inputs"
+        )
+    if own.placement == "mirrored":
+        notes.append("two copies of the model, each with gradients and optimizer state")
+    return notes
+
+
 def _assumptions(job: Job, probability: float) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = list(job.framework.assumptions)
+    notes += schedule_assumptions(job)
     if job.model.moe is not None:
         notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
     if probability < SAFE_FIT:

@@ -168,20 +168,19 @@ def _layout(
     plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
 ) -> Layout:
     """Layout of a neighbour; see `job_evaluator`."""
-    from constraints.rule import Layout
     from planner.search.arrays import even_layout
     from planner.search.explorer import Effort, Explorer
 
     job = cost_model.job
     recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job.model.layers, degrees.pp, degrees.vpp, recomputes)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
     if plan.status == "evaluated":
         own = plan.degrees
         if (own.pp, own.vpp) != (degrees.pp, degrees.vpp):
             return even
         stages = plan.layout.stage_layers(own.pp)
         again = stages if recomputes else (0,) * own.pp
-        return Layout(own.pp, own.vpp, plan.layout.block_layers, again)
+        return replace(even, block_layers=plan.layout.block_layers, recomputed=again)
     limit = job.hbm_limit_bytes
     explorer = Explorer(cost_model, costed, columns, limit, Effort())
     if explorer.only_even[0]:

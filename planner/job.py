@@ -49,7 +49,9 @@ class Job:
 
     `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
     saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
-    that the search may use; `limits` maps a degree to the values it may take.
+    that the search may use; `limits` maps a degree to the values it may take;
+    `schedule` names the pipeline schedule (`planner.schedules`), None for 1F1B, interleaved where
+    vpp > 1.
     """
 
     model: ModelSpec
@@ -72,6 +74,7 @@ class Job:
     # None: the framework's usual one. Share of optimizer state and update on the CPU.
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: float = 0.0
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         if self.seq <= 0:

@@ -72,7 +72,8 @@ def _experts(plan: Plan, job: Job) -> Iterator[Neighbour]:
 def _chunks(plan: Plan, job: Job) -> Iterator[Neighbour]:
     """vpp to the next larger and smaller number that splits the layers as evenly."""
     pp, vpp = plan.degrees.pp, plan.degrees.vpp
-    if pp == 1 or not job.framework.parallelism.interleaved:
+    fixed = job.schedule not in (None, "interleaved", "zb-h1")
+    if pp == 1 or fixed or not job.framework.parallelism.interleaved:
         return
     per_stage = -(-job.model.layers // pp)
     even = [count for count in range(1, per_stage + 1) if per_stage % count == 0]

@@ -45,17 +45,23 @@ class Degrees(_Frozen):
 
 
 class LayerLayout(_Frozen):
-    """Transformer layers of each block in pipeline order; block b is on stage b mod pp.
+    """Transformer layers of each block in pipeline order.
 
-    `recomputed`: layers of each stage that run again in backward, in the plan's mode.
+    `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
+    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of
+    each stage that run again in backward, in the plan's mode.
     """
 
     block_layers: tuple[int, ...]
     recomputed: tuple[int, ...]
+    placement: Literal["straight", "folded", "mirrored"] = "straight"
 
     def stage_layers(self, pp: int) -> tuple[int, ...]:
         """Layers per stage."""
-        return tuple(sum(self.block_layers[stage::pp]) for stage in range(pp))
+        from constraints.rule import Layout
+
+        vpp = len(self.block_layers) // pp
+        return Layout(pp, vpp, self.block_layers, (0,) * pp, self.placement).stage_layers
 
     @property
     def is_even(self) -> bool:
@@ -126,14 +132,16 @@ class Plan(_Frozen):
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
     the lower triangle; `mfu_precision` is against the peak of the training precision.
-    `status`: `optimal` if proven within the cost model, else `feasible` with `gap`, or
-    `evaluated` for a configuration that was given.
+    `schedule`: name of the pipeline schedule (`planner.schedules`). `status`: `optimal` if proven
+    within the cost model, else `feasible` with `gap`, or `evaluated` for a configuration that was
+    given.
     """
 
     degrees: Degrees
     layout: LayerLayout
     recompute: str
     recompute_flags: str = ""
+    schedule: str = "1f1b"
     gbs: int
     gbs_tokens: int
     seq: int

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from hardware import Cluster, load_cluster_file, parse_gpus
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
-from planner.frameworks.profile import OptimizerKernel
+from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
 from planner.recompute import demand_parts
+from planner.schedules import schedule_name
 from planner.specs import ModelSpec
 
 # Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
@@ -65,8 +66,9 @@ class Request(BaseModel):
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
-    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. limits:
-    degree name to allowed values. Raises UsageError (ValueError) for what does not resolve.
+    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
+    name of a pipeline schedule; None for the framework's usual. limits: degree name to allowed
+    values. Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,6 +85,7 @@ class Request(BaseModel):
     dtype: DtypeModeName | None = None
     optimizer: str = "adamw"
     attention: Literal["flash", "eager"] = "flash"
+    schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -122,6 +125,7 @@ class Request(BaseModel):
             model_alias=resolved.alias_of and self.model,
             optimizer_kernel=self.optimizer_kernel,
             optimizer_offload=self.optimizer_offload,
+            schedule=self._schedule(profile),
         )
 
     def _precision(self, dtype: DtypeModeName) -> str:
@@ -133,6 +137,20 @@ class Request(BaseModel):
                 f"dtype fp32 computes in fp32, not in {self.precision}; give dtype bf16 or amp"
             )
         return "fp32"
+
+    def _schedule(self, profile: FrameworkProfile) -> str | None:
+        """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+        offered = profile.parallelism.schedules
+        if self.schedule is None:
+            usual = offered[0]
+            return None if usual in ("1f1b", "interleaved") else usual
+        name = schedule_name(self.schedule)
+        if name not in offered:
+            raise UsageError(
+                f"--schedule {name}: {profile.name} has " + ", ".join(offered) + "; "
+                f"frameworks that have it: {', '.join(with_schedule(name)) or 'none'}"
+            )
+        return name
 
     def _cluster(self) -> Cluster:
         if (self.gpus is None) == (self.cluster is None):

@@ -85,6 +85,7 @@ def build_context(
     limits: Mapping[str, DegreeLimit] | None = None,
     allow_tp_across_nodes: bool = False,
     least_zero: int = 0,
+    schedule: str | None = None,
 ) -> RuleContext:
     """The plain numbers that rules read, from the planner's own types.
 
@@ -101,6 +102,7 @@ def build_context(
         limits=dict(limits or {}),
         allow_tp_across_nodes=allow_tp_across_nodes,
         least_zero=least_zero,
+        schedule=schedule,
     )
 
 
@@ -144,6 +146,8 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         layouts=rules.layouts,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
         hybrid_least_zero=rules.hybrid_least_zero,
+        schedules=rules.schedules,
+        zero_bubble_chunks=rules.zero_bubble_chunks,
     )
 
 

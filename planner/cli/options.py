@@ -184,6 +184,12 @@ def job_options(function: Command) -> Command:
                 show_default=True,
                 help="Fused attention kernels, or scores kept in memory.",
             ),
+            click.option(
+                "--schedule",
+                metavar="NAME",
+                help="Pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v, dualpipe, "
+                "dualpipev. [default: the framework's usual]",
+            ),
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
@@ -329,6 +335,7 @@ _REQUEST_OPTIONS = (
     "optimizer_kernel",
     "optimizer_offload",
     "attention",
+    "schedule",
     "dropout",
     "expert_imbalance",
     "hbm_reserve",

@@ -25,11 +25,18 @@ from planner.cost.linear import (
     TERM_FORWARD,
     TERM_OPTIMIZER,
     TERM_RECOMPUTE,
+    TERM_WEIGHT,
     layout_terms,
 )
 from planner.cost.linear_memory import ends_counts, layer_holds, moment_bytes, no_maxima
-from planner.cost.memory import microbatches_in_flight
-from planner.cost.moments import LAYER, MTP, OPTIMIZER, LayerMaxima, Pass, exists, passes
+from planner.cost.moments import LAYER, MTP, OPTIMIZER, LayerMaxima, Pass, exists, fullest_pass
+from planner.cost.schedule import (
+    Held,
+    bubble_share,
+    copies_of_model,
+    held_microbatches,
+    microbatch_share,
+)
 from planner.cost.stage import layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -48,7 +55,8 @@ LAYER_WORKING = 5
 LAYER_WORKING_RECOMPUTED = 6
 LAYER_OPTIMIZER_BYTES = 7
 LAYER_GATHER = 8
-LAYER_COLUMNS = 9
+LAYER_WEIGHT_SAVED = 9
+LAYER_COLUMNS = 10
 
 # --- one stage without layers --------------------------------------------------------------------
 STAGE_SECONDS = 0
@@ -56,19 +64,13 @@ STAGE_BYTES = 1
 STAGE_ENDS = 2
 STAGE_OPTIMIZER_BYTES = 3
 STAGE_FLIGHT = 4
-STAGE_BOUND_COLUMNS = 5
+STAGE_DEFERRED = 5
+STAGE_BOUND_COLUMNS = 6
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
 # Slack for the rounding of divisions that should come out whole.
 WHOLE = 1e-9
-
-
-@jit
-def bound_pass(in_flight: float, grid: Grid, framework: FrameworkInputs) -> Pass:
-    """The pass with most gradients: the second micro-batch's if there is one."""
-    first, second, count = passes(in_flight, grid.grad_acc, framework)
-    return second if count > 0 else first
 
 
 @jit
@@ -78,7 +80,8 @@ def layer_bytes(
 ) -> tuple[float, float, float]:  # fmt: skip
     """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
     the update, gathered weights if it is the largest)."""
-    zero, one = no_maxima(), Pass(0.0, bound_pass(1.0, grid, framework).accumulates)
+    own = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
+    zero, one = no_maxima(), Pass(0.0, own.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0)
     empty = layer_holds(0, kind, 0.0, 0.0, costs, counts, key, grid, job, framework)
     plain = layer_holds(0, kind, 1.0, 0.0, costs, counts, key, grid, job, framework)
     again = layer_holds(0, kind, 1.0, 1.0, costs, counts, key, grid, job, framework)
@@ -103,14 +106,15 @@ def layer_columns(
     """LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
     out = np.zeros((job.kinds, LAYER_COLUMNS))
     counts = np.zeros((job.pieces, 1))
+    share = microbatch_share(framework.schedule)
     for kind in range(job.kinds):
         own, cost = terms[kind], costs[kind]
         again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
         held, update, gather = layer_bytes(kind, counts, costs, key, grid, job, framework)
         plain = layer_maxima(cost, 1.0, 0.0, key, grid, framework)
         remade = layer_maxima(cost, 0.0, 1.0, key, grid, framework)
-        out[kind, LAYER_SECONDS] = own[TERM_FORWARD] + own[TERM_BACKWARD] + again
-        out[kind, LAYER_RECOMPUTE] = max(own[TERM_RECOMPUTE], 0.0)
+        out[kind, LAYER_SECONDS] = share * (own[TERM_FORWARD] + own[TERM_BACKWARD] + again)
+        out[kind, LAYER_RECOMPUTE] = share * max(own[TERM_RECOMPUTE], 0.0)
         out[kind, LAYER_PERSISTENT] = held
         out[kind, LAYER_SAVED] = cost[f.PIECE_SAVED]
         out[kind, LAYER_SAVED_RECOMPUTED] = min(cost[f.PIECE_SAVED], cost[f.PIECE_SAVED_RECOMPUTED])
@@ -118,6 +122,7 @@ def layer_columns(
         out[kind, LAYER_WORKING_RECOMPUTED] = remade.working_again
         out[kind, LAYER_OPTIMIZER_BYTES] = update
         out[kind, LAYER_GATHER] = gather
+        out[kind, LAYER_WEIGHT_SAVED] = cost[f.PIECE_WEIGHT_SAVED]
     return out
 
 
@@ -137,17 +142,17 @@ def empty_stages(
 ) -> Array:
     """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
     pp = int(grid.pp)
-    counts = ends_counts(pp, job)
+    counts = ends_counts(pp, job, framework.schedule)
+    share = microbatch_share(framework.schedule)
     zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
     for stage in range(pp):
-        in_flight = microbatches_in_flight(
-            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-        )
-        own = bound_pass(in_flight, grid, framework)
+        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+        own = fullest_pass(held, grid.grad_acc, framework)
         holds = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework)
         base = moment_bytes(LAYER, holds, zero, own, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = own.in_flight
+        stages[stage, STAGE_DEFERRED] = own.deferred
         stages[stage, STAGE_BYTES] = base
         stages[stage, STAGE_OPTIMIZER_BYTES] = moment_bytes(
             OPTIMIZER, holds, zero, own, key, grid, job, framework
@@ -158,7 +163,7 @@ def empty_stages(
                 stages[stage, STAGE_ENDS] = max(stages[stage, STAGE_ENDS], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
-            stages[stage, STAGE_SECONDS] += counts[piece, stage] * seconds
+            stages[stage, STAGE_SECONDS] += share * counts[piece, stage] * seconds
     return stages
 
 
@@ -185,8 +190,9 @@ def stage_room(
         in_update = np.inf
     room = min(in_update, time_left / layer[LAYER_SECONDS])
     left = limit_bytes - stage[STAGE_BYTES]
-    plain = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED]
-    light = layer[LAYER_PERSISTENT] + flight * layer[LAYER_SAVED_RECOMPUTED]
+    always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
+    plain = always + flight * layer[LAYER_SAVED]
+    light = always + flight * layer[LAYER_SAVED_RECOMPUTED]
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
     left -= max(stage[STAGE_ENDS], layer[busy] + layer[LAYER_GATHER])
     if recompute == RECOMPUTE_NONE:
@@ -256,6 +262,21 @@ def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -
 
 
 @jit
+def shape_bubble_share(
+    shape: Array, terms: Array, totals: Array, total_s: float, recompute: int,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """`bubble_share` of all layouts of a shape; a lower bound where any layers may recompute."""
+    forward_s = (totals * terms[:, TERM_FORWARD]).sum()
+    weight_s = (totals * terms[:, TERM_WEIGHT]).sum()
+    return bubble_share(
+        forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
+        shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC],
+        framework.post_validation, recompute == RECOMPUTE_SOME,
+    )  # fmt: skip
+
+
+@jit
 def layout_bounds_s(
     shape: Array, recompute: int, limits_bytes: Array, key_row: Array, costs: Array,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
@@ -269,23 +290,25 @@ def layout_bounds_s(
     layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
     pp, vpp, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
     total_s = model_seconds(terms, totals, recompute, job)
+    share = shape_bubble_share(shape, terms, totals, total_s, recompute, framework)
+    copies = copies_of_model(framework.schedule, pp)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     layer = cheapest_layer(layers, 0, job.kinds)
     for index in range(limits_bytes.shape[0]):
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, float(job.layers), vpp, total_s / pp
+            stages, layer, recompute, limit, copies * job.layers, vpp, total_s / pp
         )
         if job.kinds > 1:
             for kind in range(job.kinds):
                 alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
-                    stages, alone, recompute, limit, totals[kind], 0.0, slowest_s
+                    stages, alone, recompute, limit, copies * totals[kind], 0.0, slowest_s
                 )
         out[index] = np.inf
         if slowest_s < np.inf:
-            span_s = grad_acc * slowest_s + (total_s - slowest_s) / vpp
+            span_s = grad_acc * slowest_s + share * (total_s - slowest_s)
             out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
 
 

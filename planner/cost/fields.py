@@ -163,7 +163,10 @@ PIECE_WEIGHT_GRADIENT = 23
 PIECE_CASTS = 24
 PIECE_LOGITS = 25
 PIECE_TABLE = 26
-PIECE_COLUMNS = 27
+# Of PIECE_BACKWARD, the gradients of weights; bytes kept from the gradient of the input to those.
+PIECE_WEIGHT = 27
+PIECE_WEIGHT_SAVED = 28
+PIECE_COLUMNS = 29
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

@@ -91,7 +91,7 @@ def cost_shapes(
         counts = np.zeros((job.pieces, pp))
         recomputed = np.zeros((job.pieces, pp))
         stages = np.zeros((pp, f.STAGE_COLUMNS))
-        even_counts(prefix, pp, int(grid.vpp), job, counts)
+        even_counts(prefix, pp, int(grid.vpp), job, framework.schedule, counts)
         if key.modules != 0:
             recomputed[: job.kinds] = counts[: job.kinds]
         evaluate_step(

@@ -57,6 +57,8 @@ def piece_cost(
     out[f.PIECE_FORWARD] = terms.forward
     out[f.PIECE_BACKWARD] = terms.backward
     out[f.PIECE_RECOMPUTE] = terms.recompute
+    out[f.PIECE_WEIGHT] = terms.weight
+    out[f.PIECE_WEIGHT_SAVED] = terms.weight_bytes
     # Room: forward overlap of tp and ep splits the GEMM it feeds; backward has an independent
     # GEMM beside each; a cp step hides behind the attention of the previous one.
     for group, room_forward, room_backward in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.cost._jit import jit
+from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage, head_stage
 from planner.cost.tables import Array, JobInputs
 
 
@@ -27,8 +28,31 @@ def even_block_layers(layers: int, blocks: int, block: int) -> int:
 
 
 @jit
-def even_counts(prefix: Array, pp: int, vpp: int, job: JobInputs, counts: Array) -> None:
-    """Fill counts[piece, stage] for the even layout; block i lives on stage i mod pp.
+def place_ends(counts: Array, pp: int, job: JobInputs, schedule: int) -> None:
+    """Fill counts of embedding, head and MTP, which every layout has at the same stages."""
+    last = head_stage(schedule, pp)
+    counts[job.kinds :, :pp] = 0.0
+    counts[job.kinds, 0] = 1.0
+    counts[job.kinds + 1, last] = 1.0
+    if job.mtp_layers > 0:
+        counts[job.kinds + 2, last] = float(job.mtp_layers)
+
+
+@jit
+def mirror(counts: Array, pp: int) -> None:
+    """Add the second copy of the model, which enters at the last stage (DualPipe)."""
+    for stage in range((pp + 1) // 2):
+        for piece in range(counts.shape[0]):
+            both = counts[piece, stage] + counts[piece, pp - 1 - stage]
+            counts[piece, stage] = both
+            counts[piece, pp - 1 - stage] = both
+
+
+@jit
+def even_counts(
+    prefix: Array, pp: int, vpp: int, job: JobInputs, schedule: int, counts: Array
+) -> None:
+    """Fill counts[piece, stage] for the even layout, every copy of the model.
 
     `prefix[kind, n]`: how many of the first n layers are of that kind.
     """
@@ -38,9 +62,9 @@ def even_counts(prefix: Array, pp: int, vpp: int, job: JobInputs, counts: Array)
     for block in range(blocks):
         end = start + even_block_layers(job.layers, blocks, block)
         for kind in range(job.kinds):
-            counts[kind, block % pp] += prefix[kind, end] - prefix[kind, start]
+            own = block_stage(block, pp, schedule)
+            counts[kind, own] += prefix[kind, end] - prefix[kind, start]
         start = end
-    counts[job.kinds, 0] = 1.0
-    counts[job.kinds + 1, pp - 1] = 1.0
-    if job.mtp_layers > 0:
-        counts[job.kinds + 2, pp - 1] = float(job.mtp_layers)
+    place_ends(counts, pp, job, schedule)
+    if schedule == SCHEDULE_DUALPIPE and pp > 1:
+        mirror(counts, pp)

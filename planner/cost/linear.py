@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid, gather_seconds, optimizer_seconds, reduce_seconds
-from planner.cost.fields import PIECE_DENSE_PARAMETERS, PIECE_EXPERT_PARAMETERS
+from planner.cost.fields import PIECE_DENSE_PARAMETERS, PIECE_EXPERT_PARAMETERS, PIECE_WEIGHT
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.keys import Key
@@ -35,8 +35,9 @@ TERM_RECOMPUTE = 2
 TERM_OPTIMIZER = 3
 TERM_REDUCE = 4
 TERM_ALL_GATHER = 5
-TERM_COLUMNS = 6
-TIME_TERMS = tuple(range(TERM_COLUMNS))
+TERM_WEIGHT = 6  # of TERM_BACKWARD, gradients of weights
+TERM_COLUMNS = 7
+TIME_TERMS = tuple(range(TERM_WEIGHT))
 
 # --- per shape -----------------------------------------------------------------------------------
 SCALAR_FIXED_S = 0  # exposed transfers between stages, and the host
@@ -109,6 +110,7 @@ def piece_terms(
     out[TERM_FORWARD] = forward_seconds(cost)
     out[TERM_BACKWARD] = backward_seconds(cost) + plain
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
+    out[TERM_WEIGHT] = cost[PIECE_WEIGHT]
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, gpu)
 

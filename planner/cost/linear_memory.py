@@ -14,11 +14,12 @@ from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.keys import Key
-from planner.cost.memory import microbatches_in_flight
+from planner.cost.layout import mirror, place_ends
 from planner.cost.moments import (
     LAYER_SECOND,
     MOMENTS,
     OPTIMIZER,
+    PASSES,
     LayerMaxima,
     Pass,
     StageHolds,
@@ -28,11 +29,12 @@ from planner.cost.moments import (
     passes,
     total_bytes,
 )
+from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import layer_maxima, stage_holds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
-# Moments of the first pass, of the second, and the optimizer's.
-ROWS = 2 * (MOMENTS - 1) + 1
+# Moments of every pass, and the optimizer's.
+ROWS = PASSES * (MOMENTS - 1) + 1
 
 
 class MemoryMoments(NamedTuple):
@@ -68,13 +70,12 @@ def moment_bytes(
 
 
 @jit
-def ends_counts(pp: int, job: JobInputs) -> Array:
+def ends_counts(pp: int, job: JobInputs, schedule: int) -> Array:
     """counts[piece, stage] of a pipeline without layers."""
     counts = np.zeros((job.pieces, pp))
-    counts[job.kinds, 0] = 1.0
-    counts[job.kinds + 1, pp - 1] = 1.0
-    if job.mtp_layers > 0:
-        counts[job.kinds + 2, pp - 1] = float(job.mtp_layers)
+    place_ends(counts, pp, job, schedule)
+    if copies_of_model(schedule, float(pp)) > 1.0:
+        mirror(counts, pp)
     return counts
 
 
@@ -153,20 +154,19 @@ def memory_moments(
         np.zeros((ROWS, job.kinds)),
         np.zeros((ROWS, job.kinds)),
     )
-    counts = ends_counts(pp, job)
+    counts = ends_counts(pp, job, framework.schedule)
     for stage in range(pp):
-        in_flight = microbatches_in_flight(
-            float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-        )
-        first, second, count = passes(in_flight, grid.grad_acc, framework)
-        for index in range(2):
-            if count not in (index, 2):
+        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+        own = passes(held, grid.grad_acc, framework)
+        for index in range(PASSES):
+            if own[index].counts == 0.0:
                 continue
-            own = first if index == 0 else second
             for moment in range(MOMENTS - 1):
                 row = index * (MOMENTS - 1) + moment
-                fill_moment(row, moment, own, stage, counts, costs, key, grid, job, framework, out)
+                fill_moment(
+                    row, moment, own[index], stage, counts, costs, key, grid, job, framework, out
+                )
         fill_moment(
-            ROWS - 1, OPTIMIZER, first, stage, counts, costs, key, grid, job, framework, out
+            ROWS - 1, OPTIMIZER, own[0], stage, counts, costs, key, grid, job, framework, out
         )
     return out

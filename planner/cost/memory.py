@@ -9,27 +9,6 @@ from __future__ import annotations
 from planner.cost._jit import jit
 from planner.cost.tables import FrameworkInputs
 
-SCHEDULE_1F1B = 0
-SCHEDULE_ALL_FORWARD_FIRST = 1
-
-
-@jit
-def microbatches_in_flight(
-    stage: float, pp: float, vpp: float, grad_acc: float, schedule: int
-) -> float:
-    """Micro-batches whose activations a stage holds at its peak, in units of the whole stage.
-
-    1F1B: min(m, p - stage). Interleaved, counted in chunks: 2(p - stage - 1) + (v-1)p + 1 of
-    m·v, a chunk being 1/v of the stage. All-forward-first: m.
-    Symbols: p = pp, v = vpp, m = grad_acc.
-    """
-    if schedule == SCHEDULE_ALL_FORWARD_FIRST:
-        return grad_acc
-    if vpp <= 1.0:
-        return min(grad_acc, pp - stage)
-    chunks = 2.0 * (pp - stage - 1.0) + (vpp - 1.0) * pp + 1.0
-    return min(grad_acc * vpp, chunks) / vpp
-
 
 @jit
 def weight_bytes(

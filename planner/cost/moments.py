@@ -19,6 +19,7 @@ from planner.cost.memory import (
     optimizer_temporary_bytes,
     weight_bytes,
 )
+from planner.cost.schedule import Held, copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Moments; the last is the optimizer's.
@@ -33,6 +34,8 @@ LAYER_LAST = 7  # gradients made along the way have piled up
 EMBEDDING = 8
 OPTIMIZER = 9
 MOMENTS = 10
+# See `passes`.
+PASSES = 3
 
 
 class StageHolds(NamedTuple):
@@ -40,7 +43,8 @@ class StageHolds(NamedTuple):
 
     `kept`: from forward to backward (`plain`: by layers that do not recompute, `logits`: the
     loss's part); `casts`: of weights, `_kept` those that backward finds; `head_made`: parameters
-    whose gradients the head makes, a tied table included. `extra_state`: optimizer state on the
+    whose gradients the head makes, a tied table included; `layer_weight`, `head_weight` (with
+    MTP): what a deferred weight gradient reads. `extra_state`: optimizer state on the
     rank beyond that of every parameter; `update_bytes`: temporaries of the largest update of the
     model, wherever it lives.
     """
@@ -68,6 +72,8 @@ class StageHolds(NamedTuple):
     mtp_logits: float
     extra_state: float
     update_bytes: float
+    layer_weight: float
+    head_weight: float
 
 
 class LayerMaxima(NamedTuple):
@@ -91,11 +97,18 @@ class Pass(NamedTuple):
     """One micro-batch's forward and backward.
 
     `in_flight` micro-batches of activations at its start; `accumulates` 1 if all gradients exist
-    before it, 0 if it makes them.
+    before it, 0 if it makes them. `deferred`, `head_deferred`: micro-batches of which layers, the
+    head, only wait for weight gradients; `head`: those whose loss is not yet differentiated.
+    `ends` 0: after the last forward, inside the layers. `counts` 0: another pass exceeds it.
     """
 
     in_flight: float
     accumulates: float
+    deferred: float
+    head: float
+    head_deferred: float
+    ends: float
+    counts: float
 
 
 class MomentTerms(NamedTuple):
@@ -190,9 +203,22 @@ def root_gathered(holds: StageHolds, grid: Grid, framework: FrameworkInputs) -> 
 
 
 @jit
-def kept_bytes(moment: int, holds: StageHolds, in_flight: float, vpp: float) -> float:
-    """Bytes kept for backward; the head's follows its forward at once, so it keeps one's."""
-    kept = in_flight * (holds.layer_kept + holds.embedding_kept)
+def gives_back(grid: Grid, framework: FrameworkInputs) -> bool:
+    """Whether backward frees what layers keep one after the other: in one chunk, with their
+    weight gradients made at once."""
+    return grid.vpp <= 1.0 and not splits_backward(framework.schedule, grid.pp)
+
+
+@jit
+def kept_bytes(
+    moment: int, holds: StageHolds, own: Pass, grid: Grid, framework: FrameworkInputs
+) -> float:
+    """Bytes kept for backward; but for GPipe the head's follows its forward at once, so it keeps
+    one's. Where backward is split, a chunk whose inputs are done still keeps those of its weights.
+    """
+    kept = own.in_flight * (holds.layer_kept + holds.embedding_kept)
+    kept += own.deferred * holds.layer_weight + own.head_deferred * holds.head_weight
+    kept += (own.head - 1.0) * (holds.mtp_kept + holds.head_kept)
     if moment in (FORWARD, LOSS):
         kept += holds.mtp_kept + holds.head_kept
     elif moment == HEAD:
@@ -200,11 +226,14 @@ def kept_bytes(moment: int, holds: StageHolds, in_flight: float, vpp: float) -> 
     elif moment == MTP:
         kept += holds.mtp_kept - holds.mtp_logits
     elif moment == EMBEDDING:
-        kept -= holds.layer_kept / vpp
-    elif vpp <= 1.0 and moment == LAYER_AGAIN:
+        split = splits_backward(framework.schedule, grid.pp)
+        left = holds.layer_weight if split else 0.0
+        chunks = grid.vpp * copies_of_model(framework.schedule, grid.pp)
+        kept -= (holds.layer_kept - left) / chunks
+    elif moment == LAYER_AGAIN and gives_back(grid, framework):
         # The layers behind it, which keep all, have given it back.
         kept -= holds.plain_kept
-    elif vpp <= 1.0 and moment == LAYER_LAST:
+    elif moment == LAYER_LAST and gives_back(grid, framework):
         kept -= holds.layer_kept
     return kept
 
@@ -352,7 +381,7 @@ def moment_terms(
     if moment == OPTIMIZER:
         return rest
     gradients = rest.gradients
-    kept = kept_bytes(moment, holds, own.in_flight, grid.vpp)
+    kept = kept_bytes(moment, holds, own, grid, framework)
     if own.accumulates == 0.0:
         gradients = made_gradients(moment, holds, grid, framework)
     if moment == LAYER_SECOND:
@@ -372,6 +401,9 @@ def moment_terms(
 @jit
 def exists(moment: int, holds: StageHolds, own: Pass, grid: Grid) -> bool:
     """Whether a stage with these contents has the moment, and no other always exceeds it."""
+    inside = moment in (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
+    if moment in (FORWARD, LAYER, LAYER_AGAIN) or (own.ends == 0.0 and not inside):
+        return inside or own.ends > 0.0
     if moment in (LOSS, HEAD):
         return holds.head > 0.0
     if moment == MTP:
@@ -380,23 +412,34 @@ def exists(moment: int, holds: StageHolds, own: Pass, grid: Grid) -> bool:
         return holds.embedding_parameters > 0.0
     if moment == LAYER_SECOND:
         return is_sharded(grid) and holds.layers > 1.0
-    if moment == LAYER_LAST:
-        return own.accumulates == 0.0
-    return True
+    return own.accumulates == 0.0
 
 
 @jit
-def passes(in_flight: float, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, int]:
-    """(pass of the first micro-batch, pass of the second, which of them count: 0, 1 or 2 = both).
+def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
+    """Passes of the first micro-batch, of the second, and of the one with most weight gradients
+    deferred; `counts` says which can be the heaviest.
 
     As many micro-batches as there are are in flight at the first backward, one less at the second
     (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
     holds all that the first does and the gradients.
     """
-    later = min(in_flight, grad_acc - 1.0)
-    first, second = Pass(in_flight, 0.0), Pass(later, 1.0)
-    if framework.persistent_gradients > 0.0:
-        return Pass(in_flight, 1.0), second, 0
-    if grad_acc <= 1.0:
-        return first, second, 0
-    return first, second, 1 if later >= in_flight else 2
+    buffers = framework.persistent_gradients > 0.0
+    after = grad_acc - 1.0
+    later, head = min(held.full, after), max(1.0, min(held.head, after))
+    full, weights = held.full, (held.deferred, held.head_deferred)
+    alone = buffers or grad_acc <= 1.0
+    own = 1.0 if alone or later < full else 0.0
+    late = 1.0 if held.late_deferred > held.deferred else 0.0
+    return (
+        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, own),
+        Pass(later, 1.0, weights[0], head, weights[1], 1.0, 0.0 if alone else 1.0),
+        Pass(held.late_full, 1.0, held.late_deferred, 1.0, held.head_deferred, 0.0, late),
+    )
+
+
+@jit
+def fullest_pass(held: Held, grad_acc: float, framework: FrameworkInputs) -> Pass:
+    """The pass with most gradients: the second micro-batch's if there is one."""
+    first, second, _ = passes(held, grad_acc, framework)
+    return second if second.counts > 0.0 else first

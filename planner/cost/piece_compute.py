@@ -33,8 +33,9 @@ def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) ->
 @jit
 def gemm_seconds(
     op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of a dense product, casts to low precision included.
+) -> tuple[float, float, float]:
+    """Seconds of a dense product, casts included: forward, backward, and of that the weight
+    gradient.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -49,14 +50,14 @@ def gemm_seconds(
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight
+    return forward, data + weight, weight
 
 
 @jit
 def grouped_gemm_seconds(
     op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of the experts' products on one rank."""
+) -> tuple[float, float, float]:
+    """Seconds of the experts' products on one rank; see `gemm_seconds`."""
     rows, out, depth = gemm_shape(op, key, job)
     groups = op[f.OP_GROUPS] / key.ep
     peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
@@ -65,7 +66,7 @@ def grouped_gemm_seconds(
     weight = grouped_weight_gradient_time_s(rows, groups, out, depth, peak, share, 8.0, gpu)
     forward += cast_seconds(rows * depth, framework, gpu)
     data += cast_seconds(rows * out, framework, gpu)
-    return forward, data + weight
+    return forward, data + weight, weight
 
 
 @jit
@@ -118,23 +119,29 @@ def memory_seconds(
 @jit
 def op_seconds(
     op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of any row."""
+) -> tuple[float, float, float]:
+    """Seconds of any row: forward, backward, and of that the gradients of weights.
+
+    Norms' weight gradients are left with the gradients of their inputs: one kernel makes both.
+    """
     kind = int(op[f.OP_KIND])
     if kind == f.KIND_GEMM:
         return gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_GROUPED_GEMM:
         return grouped_gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_ATTENTION:
-        return attention_seconds(op, key, job, gpu)
-    return memory_seconds(op, key, job, framework, gpu)
+        forward, backward = attention_seconds(op, key, job, gpu)
+    else:
+        forward, backward = memory_seconds(op, key, job, framework, gpu)
+    return forward, backward, 0.0
 
 
 class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
     Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), kernels to issue by pass, and dense products.
+    hide behind), of weight gradients, kernels to issue by pass, dense products, and bytes that
+    the weight gradients read.
     """
 
     forward: float
@@ -143,10 +150,12 @@ class ComputeTerms(NamedTuple):
     gemm_backward: float
     attention_forward: float
     attention_backward: float
+    weight: float
     kernels_forward: float
     kernels_backward: float
     kernels_recompute: float
     products: float
+    weight_bytes: float
 
 
 @jit
@@ -162,11 +171,12 @@ def compute_terms(
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
     kernels_forward = kernels_backward = kernels_recompute = products = 0.0
+    weight = weight_bytes = 0.0
     for row in range(table.ops.shape[0]):
         op = table.ops[row]
         if int(op[f.OP_PIECE]) != piece:
             continue
-        seconds_forward, seconds_backward = op_seconds(op, key, job, framework, gpu)
+        seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         forward += seconds_forward
         backward += seconds_backward
         kernels_forward += op[f.OP_FORWARD_KERNELS]
@@ -181,6 +191,8 @@ def compute_terms(
         if kind in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
             gemm_backward += seconds_backward
             products += 1.0
+            weight += seconds_weight
+            weight_bytes += operands_bytes(op, key, job)
     return ComputeTerms(
         forward,
         backward,
@@ -188,11 +200,24 @@ def compute_terms(
         gemm_backward,
         attention_forward,
         attention_backward,
+        weight,
         kernels_forward,
         kernels_backward,
         kernels_recompute,
         products,
+        weight_bytes,
     )
+
+
+@jit
+def operands_bytes(op: Array, key: Key, job: JobInputs) -> float:
+    """16-bit input and gradient of the output of a product: what its weight gradient reads.
+
+    A layer of GPT-3 keeps 32·s·b·h bytes for its weight gradients (Qi et al. 2024, arXiv
+    2401.10241, Table 1).
+    """
+    rows, out, depth = gemm_shape(op, key, job)
+    return 2.0 * rows * (out + depth)
 
 
 @jit

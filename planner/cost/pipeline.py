@@ -6,29 +6,42 @@ from planner.cost._jit import jit
 
 
 @jit
-def pipeline_time_s(slowest_s: float, total_s: float, grad_acc: float, vpp: float) -> float:
-    """Span of a 1F1B schedule: T = m·max + (sum - max)/v.
+def pipeline_time_s(slowest_s: float, total_s: float, grad_acc: float, share: float) -> float:
+    """Span of a pipelined step: T = m·max + r·(sum - max).
 
     m micro-batches pass the slowest stage one after the other; filling and draining costs the
-    other stages once, in chunks of 1/v under interleaving (Narayanan et al. 2021, arXiv
-    2104.04473, section 2.2.2, whose even stages give m·T + (p-1)·T/v). `slowest_s`, `total_s`:
-    forward plus backward seconds of one micro-batch, of the slowest stage and of all stages.
-    Ignores the different order of forward and backward within a cycle.
+    share r of the other stages once (`planner.cost.schedule.bubble_share`): all of it under 1F1B,
+    1/v in chunks (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2, whose even stages give
+    m·T + (p-1)·T/v), less where weight gradients fill the bubble. `slowest_s`, `total_s`: forward
+    plus backward seconds of one micro-batch, of the slowest stage and of all stages. Ignores the
+    different order of forward and backward within a cycle.
     """
-    return grad_acc * slowest_s + (total_s - slowest_s) / vpp
+    return grad_acc * slowest_s + share * (total_s - slowest_s)
+
+
+@jit
+def all_forward_first_s(
+    slowest_forward_s: float, slowest_backward_s: float, total_s: float, grad_acc: float
+) -> float:
+    """Span of GPipe: sum + (m-1)(max forward + max backward); exact for stages of any times.
+
+    Two permutation flow shops of equal jobs, one after the other: the last stage starts its
+    backward passes when it ends the forward ones (Huang et al. 2019, arXiv 1811.06965, Figure 2).
+    """
+    return total_s + (grad_acc - 1.0) * (slowest_forward_s + slowest_backward_s)
 
 
 @jit
 def pipeline_bound_s(
-    total_s: float, largest_piece_s: float, pp: float, grad_acc: float, vpp: float
+    total_s: float, largest_piece_s: float, pp: float, grad_acc: float, share: float
 ) -> float:
     """No split of `total_s` over pp stages has a shorter span.
 
     The slowest stage takes at least the mean, and at least as long as its largest indivisible
-    piece; T grows with it because m >= 1/v.
+    piece; T grows with it because m >= r.
     """
     slowest = max(total_s / pp, largest_piece_s)
-    return grad_acc * slowest + (total_s - slowest) / vpp
+    return grad_acc * slowest + share * (total_s - slowest)
 
 
 @jit

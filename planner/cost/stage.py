@@ -8,17 +8,18 @@ from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid
 from planner.cost.keys import Key
-from planner.cost.memory import communicator_bytes, microbatches_in_flight
+from planner.cost.memory import communicator_bytes
 from planner.cost.moments import (
     FORWARD,
     MOMENTS,
     OPTIMIZER,
+    PASSES,
     LayerMaxima,
     MomentTerms,
-    Pass,
     StageHolds,
     at_rest,
     exists,
+    gives_back,
     gradient_per_parameter,
     is_sharded,
     keeps_weights,
@@ -27,6 +28,7 @@ from planner.cost.moments import (
     sharded_gradients,
     total_bytes,
 )
+from planner.cost.schedule import Held, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import largest_update_bytes, stage_extra_state
 
@@ -79,7 +81,7 @@ def layer_maxima(
     if again == 0.0 or not key.modules & f.MODULE_FULL:
         last += cost[f.PIECE_CASTS]
     done = 0.0
-    if grid.vpp <= 1.0:
+    if gives_back(grid, framework):
         last += light if again > 0.0 else kept
         done = -(kept if plain > 0.0 else light)
     return LayerMaxima(
@@ -124,19 +126,20 @@ def stage_maxima(
 @jit
 def layer_sums(
     stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, job: JobInputs
-) -> tuple[float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float]:
     """(layers, bytes they keep, those of them that do not recompute keep, weight casts, casts that
-    backward finds) of a stage."""
-    layers = kept = plain_kept = casts = casts_kept = 0.0
+    backward finds, bytes that their weight gradients read) of a stage."""
+    layers = kept = plain_kept = casts = casts_kept = weight = 0.0
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
         layers += count
+        weight += count * costs[kind, f.PIECE_WEIGHT_SAVED]
         plain_kept += (count - again) * costs[kind, f.PIECE_SAVED]
         kept += again * costs[kind, f.PIECE_SAVED_RECOMPUTED]
         casts += count * costs[kind, f.PIECE_CASTS]
         remakes = again if key.modules & f.MODULE_FULL else 0.0
         casts_kept += (count - remakes) * costs[kind, f.PIECE_CASTS]
-    return layers, kept + plain_kept, plain_kept, casts, casts_kept
+    return layers, kept + plain_kept, plain_kept, casts, casts_kept, weight
 
 
 @jit
@@ -150,7 +153,7 @@ def stage_holds(
     themselves never run again.
     """
     dense, expert = stage_parameters(stage, counts, costs, job)
-    layers, kept, plain_kept, casts, casts_kept = layer_sums(
+    layers, kept, plain_kept, casts, casts_kept, weight = layer_sums(
         stage, counts, recomputed, costs, key, job
     )
     first, last, mtp = job.kinds, job.kinds + 1, min(job.kinds + 2, job.pieces - 1)
@@ -189,26 +192,27 @@ def stage_holds(
         one * costs[mtp, f.PIECE_LOGITS],
         stage_extra_state(stage, counts, costs, grid, job),
         largest,
+        weight,
+        has_last * costs[last, f.PIECE_WEIGHT_SAVED] + modules * costs[mtp, f.PIECE_WEIGHT_SAVED],
     )
 
 
 @jit
 def heaviest_moment(
-    holds: StageHolds, most: LayerMaxima, in_flight: float, key: Key, grid: Grid, job: JobInputs,
+    holds: StageHolds, most: LayerMaxima, held: Held, key: Key, grid: Grid, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, MomentTerms]:  # fmt: skip
     """The moment at which a stage holds most, and its terms."""
-    first, second, count = passes(in_flight, grid.grad_acc, framework)
+    own = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, peak, where = rest, total_bytes(rest), OPTIMIZER
-    for index in range(2):
-        if count not in (index, 2):
+    for index in range(PASSES):
+        if own[index].counts == 0.0:
             continue
-        own: Pass = first if index == 0 else second
         for moment in range(MOMENTS - 1):
-            if not exists(moment, holds, own, grid):
+            if not exists(moment, holds, own[index], grid):
                 continue
-            terms = moment_terms(moment, rest, holds, most, own, key, grid, job, framework)
+            terms = moment_terms(moment, rest, holds, most, own[index], key, grid, job, framework)
             size = total_bytes(terms)
             if size > peak:
                 best, peak, where = terms, size, moment
@@ -229,12 +233,10 @@ def stage_memory(
 ) -> None:
     """Fill the STAGE_* memory columns of one stage: terms of its heaviest moment, and around them
     what lies outside tensors."""
-    in_flight = microbatches_in_flight(
-        float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-    )
+    held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     holds = stage_holds(stage, counts, recomputed, costs, key, grid, job, framework)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
-    moment, terms = heaviest_moment(holds, most, in_flight, key, grid, job, framework)
+    moment, terms = heaviest_moment(holds, most, held, key, grid, job, framework)
     out[f.STAGE_WEIGHTS] = terms.weights
     out[f.STAGE_GRADIENTS] = terms.gradients
     out[f.STAGE_OPTIMIZER] = terms.optimizer
@@ -254,4 +256,4 @@ def stage_memory(
     out[f.STAGE_PEAK] = (
         allocated + out[f.STAGE_FRAGMENTATION] + out[f.STAGE_CONTEXT] + out[f.STAGE_COMMUNICATION]
     )
-    out[f.STAGE_IN_FLIGHT] = in_flight
+    out[f.STAGE_IN_FLIGHT] = held.full

@@ -6,6 +6,10 @@ A layout is `counts[piece, stage]` (how many of each piece a stage holds) and
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from planner.cost import fields as f
 from planner.cost._jit import jit
 from planner.cost.communication import point_to_point_time_s
@@ -21,12 +25,22 @@ from planner.cost.keys import Key, local_tokens
 from planner.cost.memory import (
     communicator_bytes,
     gradient_bytes,
-    microbatches_in_flight,
     optimizer_bytes,
     weight_bytes,
 )
-from planner.cost.moments import passes
-from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
+from planner.cost.moments import fullest_pass
+from planner.cost.pipeline import (
+    all_forward_first_s,
+    exposed_transfer_s,
+    pipeline_bound_s,
+    pipeline_time_s,
+)
+from planner.cost.schedule import (
+    SCHEDULE_ALL_FORWARD_FIRST,
+    bubble_share,
+    held_microbatches,
+    microbatch_share,
+)
 from planner.cost.stage import stage_memory, stage_parameters
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
@@ -126,6 +140,19 @@ def sum_pieces(stage: int, column: int, weights: Array, costs: Array, pieces: in
     return total
 
 
+class StageTimes(NamedTuple):
+    """Seconds of one micro-batch: of the slowest stage, of the longest forward and backward of
+    any stage, of all stages, and of those the forward passes and the gradients of weights."""
+
+    slowest: int
+    slowest_s: float
+    longest_forward_s: float
+    longest_backward_s: float
+    total_s: float
+    forward_s: float
+    weight_s: float
+
+
 @jit
 def stage_times(
     counts: Array,
@@ -137,16 +164,18 @@ def stage_times(
     framework: FrameworkInputs,
     links: LinkInputs,
     stages: Array,
-) -> tuple[int, float, float]:
-    """Fill forward and backward seconds per stage; (slowest stage, its seconds, all stages')."""
+) -> StageTimes:
+    """Fill forward and backward seconds per stage and micro-batch of the step, and sum them."""
     slowest, slowest_s, total_s = 0, -1.0, 0.0
+    longest_forward = longest_backward = forward_s = weight_s = 0.0
+    share = microbatch_share(framework.schedule)
     for stage in range(int(grid.pp)):
         forward = backward = 0.0
         for piece in range(job.pieces):
-            count = counts[piece, stage]
+            count = share * counts[piece, stage]
             if count == 0.0:
                 continue
-            again = recomputed[piece, stage]
+            again = share * recomputed[piece, stage]
             forward += count * forward_seconds(costs[piece])
             backward += count * backward_seconds(costs[piece])
             backward += again * recompute_seconds(costs[piece])
@@ -154,12 +183,43 @@ def stage_times(
                 costs[piece], False, key, grid, job, framework, links
             )
             backward += again * fsdp_seconds(costs[piece], True, key, grid, job, framework, links)
+            weight_s += count * costs[piece, f.PIECE_WEIGHT]
         stages[stage, f.STAGE_FORWARD_S] = forward
         stages[stage, f.STAGE_BACKWARD_S] = backward
         total_s += forward + backward
+        forward_s += forward
+        longest_forward = max(longest_forward, forward)
+        longest_backward = max(longest_backward, backward)
         if forward + backward > slowest_s:
             slowest, slowest_s = stage, forward + backward
-    return slowest, slowest_s, total_s
+    return StageTimes(
+        slowest, slowest_s, longest_forward, longest_backward, total_s, forward_s, weight_s
+    )
+
+
+@jit
+def model_bubble_share(
+    forward_s: float, total_s: float, weight_s: float, grid: Grid, framework: FrameworkInputs,
+    lower: bool,
+) -> float:  # fmt: skip
+    """`bubble_share` of a micro-batch's seconds on all stages: forward, all, weight gradients."""
+    return bubble_share(
+        forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
+        grid.pp, grid.vpp, grid.grad_acc, framework.post_validation, lower,
+    )  # fmt: skip
+
+
+@jit
+def step_span_s(times: StageTimes, grid: Grid, framework: FrameworkInputs) -> float:
+    """Seconds from the first forward to the last backward pass of a step."""
+    if framework.schedule == SCHEDULE_ALL_FORWARD_FIRST and grid.pp > 1.0:
+        return all_forward_first_s(
+            times.longest_forward_s, times.longest_backward_s, times.total_s, grid.grad_acc
+        )
+    share = model_bubble_share(
+        times.forward_s, times.total_s, times.weight_s, grid, framework, False
+    )
+    return pipeline_time_s(times.slowest_s, times.total_s, grid.grad_acc, share)
 
 
 @jit
@@ -220,16 +280,15 @@ def evaluate_step(
     stages: Array,
 ) -> None:
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its stages."""
-    slowest, slowest_s, total_s = stage_times(
-        counts, recomputed, costs, key, grid, job, framework, links, stages
-    )
-    span = pipeline_time_s(slowest_s, total_s, grid.grad_acc, grid.vpp)
+    times = stage_times(counts, recomputed, costs, key, grid, job, framework, links, stages)
+    slowest, slowest_s = times.slowest, times.slowest_s
+    span = step_span_s(times, grid, framework)
     transfer = transfer_seconds(key, grid, job, links)
     pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
     )
-    m = grid.grad_acc
+    m = grid.grad_acc * microbatch_share(framework.schedule)
     pieces = job.pieces
     out[f.STEP_COMPUTE] = m * (
         sum_pieces(slowest, f.PIECE_FORWARD, counts, costs, pieces)
@@ -246,9 +305,9 @@ def evaluate_step(
         # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
         own_s = out[f.STEP_COMPUTE] + out[f.STEP_RECOMPUTE]
         own_s += out[f.STEP_TP] + out[f.STEP_CP] + out[f.STEP_EP]
-        out[f.STEP_FSDP] = max(0.0, m * slowest_s - own_s)
+        out[f.STEP_FSDP] = max(0.0, grid.grad_acc * slowest_s - own_s)
     out[f.STEP_PP] = pp_s
-    out[f.STEP_BUBBLE] = span - m * slowest_s
+    out[f.STEP_BUBBLE] = span - grid.grad_acc * slowest_s
     out[f.STEP_DP] = dp_s
     out[f.STEP_OPTIMIZER] = optimizer_s
     out[f.STEP_HOST] = framework.host_step_s
@@ -281,7 +340,8 @@ def step_bounds(
     perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
     fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean.
     """
-    total_s = largest_s = dense = expert = saved = 0.0
+    total_s = largest_s = dense = expert = saved = forward_s = weight_s = 0.0
+    mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
         count = totals[piece]
         seconds = (
@@ -291,16 +351,19 @@ def step_bounds(
         )
         total_s += count * seconds
         if count > 0.0:
-            largest_s = max(largest_s, seconds)
+            largest_s = max(largest_s, mirrored * seconds)
+        forward_s += count * forward_seconds(costs[piece])
+        weight_s += count * costs[piece, f.PIECE_WEIGHT]
         dense += count * costs[piece, f.PIECE_DENSE_PARAMETERS]
         expert += count * costs[piece, f.PIECE_EXPERT_PARAMETERS]
         if piece < job.kinds:
             saved += count * min(
                 costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
             )
+    share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
     transfer = transfer_seconds(key, grid, job, links)
     out[f.STEP_TIME_BOUND] = (
-        pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, grid.vpp)
+        pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
         + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
         + framework.host_step_s
@@ -319,14 +382,14 @@ def peak_bound_bytes(
     """Live bytes that the heaviest stage holds at least: the mean over stages, with the model's
     parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
     zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
-    in_flight = microbatches_in_flight(
-        grid.pp - 1.0, grid.pp, grid.vpp, grid.grad_acc, framework.schedule
-    )
-    first, second, count = passes(in_flight, grid.grad_acc, framework)
-    own = second if count > 0 else first
+    saved_bytes, accumulates = np.inf, 0.0
+    for stage in range(int(grid.pp)):
+        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+        own = fullest_pass(held, grid.grad_acc, framework)
+        saved_bytes, accumulates = min(saved_bytes, saved * own.in_flight), own.accumulates
     gradients = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
     state = weight_bytes(dense, expert, zero, shards, expert_shards, framework) + optimizer_bytes(
         dense, expert, zero, shards, expert_shards, framework
     )
-    backward = state + own.accumulates * gradients + saved * own.in_flight
+    backward = state + accumulates * gradients + saved_bytes
     return max(backward, state + gradients) / grid.pp + framework.workspace_bytes

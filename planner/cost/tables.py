@@ -97,7 +97,7 @@ class FrameworkInputs(NamedTuple):
     parameter_communication_bytes: float
     optimizer_traffic_bytes: float
     host_step_s: float
-    # Schedule: 0 = 1F1B (interleaved when vpp > 1), 1 = all forward then all backward.
+    # SCHEDULE_* of `planner.cost.schedule`.
     schedule: int
     context_bytes: float
     communicator_bytes: float
@@ -127,3 +127,5 @@ class FrameworkInputs(NamedTuple):
     activation_bytes: float = 2.0
     residual_bytes: float = 2.0
     weight_cast_bytes: float = 0.0
+    # 1 where the optimizer step waits for no other stage (Qi et al. 2024, arXiv 2401.10241).
+    post_validation: float = 0.0

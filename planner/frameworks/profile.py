@@ -54,6 +54,14 @@ class Parallelism(_Frozen):
     # this ZeRO stage on; None: not offered.
     hybrid_least_zero: int | None = None
     needs_microbatches_at_least_pp: bool = False
+    # Pipeline schedules (`planner.schedules`); the first is the usual one. Where that is 1F1B or
+    # interleaved, both are usual: the number of chunks decides.
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    # Fewest chunks a stage under zb-h1.
+    zero_bubble_chunks: int = 1
+    # The optimizer steps before all stages have agreed on norm and overflow, and is validated
+    # after (Qi et al. 2024, arXiv 2401.10241, section 4).
+    optimizer_post_validation: bool = False
 
 
 class SavedTensors(_Frozen):
@@ -394,6 +402,12 @@ def framework_names() -> tuple[str, ...]:
             if entry.name.endswith(".toml")
         )
     )
+
+
+def with_schedule(schedule: str) -> tuple[str, ...]:
+    """Frameworks that have a pipeline schedule."""
+    profiles = (load_framework(name) for name in framework_names())
+    return tuple(own.name for own in profiles if schedule in own.parallelism.schedules)
 
 
 @cache

@@ -29,7 +29,8 @@ _PROFILES = (
     (r"megatron-like", "torch-3d"),
     (r"megatron-deepspeed", "megatron-deepspeed"),
     (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
-    (r"^megatron-lm$|megatron-lm fork", "megatron-lm-2022"),
+    (r"megatron-lm fork", "zero-bubble"),
+    (r"^megatron-lm$", "megatron-lm-2022"),
     (r"torchtitan fsdp2", "torchtitan-2024"),
     (r"torchtitan|fsdp2|automodel", "torchtitan"),
     (r"composer|llm-foundry", "llm-foundry"),
@@ -128,6 +129,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         attention_kernel=_attention_kernel(row, eager=eager, cluster=cluster),
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
+        schedule=_schedule(row, degrees),
     )
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 
@@ -272,6 +274,29 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     if cluster.gpu.architecture == "hopper" and uses_cudnn:
         return "flash3_or_cudnn"
     return "flash2" if cluster.gpu.vendor == "nvidia" else "auto"
+
+
+# First match wins: a pattern in the row's `schedule`, and what it is here.
+_SCHEDULES = (
+    (r"zb-?2p|zb-?h2", "zb-h2"),
+    (r"zb-?1p|zb-?h1|^zero-bubble$", "zb-h1"),
+    (r"zb-?v", "zb-v"),
+    (r"dualpipe-?v", "dualpipev"),
+    (r"dualpipe", "dualpipe"),
+    (r"gpipe|afab|all.?forward", "gpipe"),
+    (r"^1f1b", None),
+)
+
+
+def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
+    """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
+    text = (row.text("schedule") or "1f1b").lower()
+    if degrees.pp == 1:
+        return None
+    for pattern, name in _SCHEDULES:
+        if re.search(pattern, text):
+            return name
+    raise UnpredictableRowError(f"schedule {text!r} is not modelled")
 
 
 def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:

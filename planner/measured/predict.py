@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cost import fields as f
+from planner.cost.layout import mirror
+from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
 from planner.cost.tables import Array
 from planner.cost_model import CostModel, Layout
 from planner.job import Job
@@ -112,6 +114,7 @@ def _group_key(job: Job) -> object:
         job.recompute,
         job.optimizer,
         job.dropout,
+        job.schedule,
     )
 
 
@@ -140,8 +143,11 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     start = 0
     for block, layers in enumerate(member.block_layers):
         end = min(start + layers, member.job.model.layers)
-        counts[:kinds, block % pp] += model.prefix[:, end] - model.prefix[:, start]
+        stage = block_stage(block, pp, model.framework_inputs.schedule)
+        counts[:kinds, stage] += model.prefix[:, end] - model.prefix[:, start]
         start = end
+    if model.framework_inputs.schedule == SCHEDULE_DUALPIPE:
+        mirror(counts, pp)
     counts[kinds:] = even.counts[kinds:]
     _place_head(counts, member, kinds)
     recomputed = np.zeros_like(counts)

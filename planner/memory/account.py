@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from constraints.layout import LayoutContext, block_recomputed
 from constraints.rule import Layout
@@ -24,6 +26,10 @@ from planner.ops.table import pieces
 from planner.optimizer_terms import gradients_on_gpu, moment_bytes, trained_profile
 from planner.plan import Degrees
 from planner.recomputation import recomputation
+from planner.schedules import schedule_named
+
+if TYPE_CHECKING:
+    from planner.cost.schedule import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,9 @@ def stage_rank(
         # The profile has its dtype mode already; a second time would undo the optimizer's types.
         trained = trained.model_copy(update={"modes": (DtypeMode(name=plain.mode),)})
     context = replace(plain, profile=trained)
-    in_flight = stage_in_flight(degrees, stage)
+    held = stage_held(job, degrees, stage)
+    ends = stage_ends(job, degrees.pp, stage)
+    own_schedule = schedule_named(job.schedule)
     shape = RankShape(
         tp=degrees.tp,
         cp=degrees.cp,
@@ -122,15 +130,20 @@ def stage_rank(
         recompute_span=mode.span,
     )
     table = pieces(plain)
-    own = _stage_pieces(job, table, layers, stage, degrees.pp)
+    own = _stage_pieces(job, table, layers, ends)
     settings = StepSettings(
         layers=layers,
         recomputed=again,
-        embedding=stage == 0,
-        head=stage == degrees.pp - 1,
-        mtp=job.model.mtp_layers if stage == degrees.pp - 1 else 0,
-        chunks=degrees.vpp,
-        in_flight=in_flight,
+        embedding=ends[0],
+        head=ends[1],
+        mtp=job.model.mtp_layers if ends[1] else 0,
+        chunks=len(layout.stage_blocks(stage)),
+        in_flight=held.full,
+        head_in_flight=held.head,
+        split_backward=degrees.pp > 1 and own_schedule.splits_backward,
+        deferred=held.deferred,
+        head_deferred=held.head_deferred,
+        late=(held.late_full, held.late_deferred) if held.late_deferred > held.deferred else None,
         grad_acc=degrees.grad_acc,
         moment_bytes=moment_bytes(context.profile, job.optimizer_setting),
         # The trained profile says what a list kernel copies: nothing if it is another.
@@ -145,14 +158,15 @@ def stage_rank(
 
 
 def _stage_pieces(
-    job: Job, table: tuple[Piece, ...], layers: tuple[int, ...], stage: int, pp: int
+    job: Job, table: tuple[Piece, ...], layers: tuple[int, ...], ends: tuple[bool, bool]
 ) -> tuple[Piece, ...]:
     """Pieces that a stage updates: a tied head away from the embedding owns a copy of it."""
+    embedding, head = ends
     kinds = len(job.model.kinds)
     own = [table[job.model.kind_indices[index]] for index in layers]
-    if stage == 0 or (stage == pp - 1 and job.model.tied_embeddings):
+    if embedding or (head and job.model.tied_embeddings):
         own.append(table[kinds])
-    if stage == pp - 1:
+    if head:
         own += [table[kinds + 1], *table[kinds + 2 :] * job.model.mtp_layers]
     return tuple(own)
 
@@ -175,27 +189,35 @@ def _stage_layers(
         kinds,
         job.framework.parallelism.layouts,
         recomputation(mode, job.framework),
+        placement=layout.placement,
     )
     taken = block_recomputed(layout, ctx) or (0,) * len(layout.block_layers)
+    starts = tuple(accumulate(layout.block_layers, initial=0))
     layers: list[int] = []
     again: list[bool] = []
-    start = 0
-    for block, count in enumerate(layout.block_layers):
-        if block % layout.pp == stage:
-            layers += range(start, start + count)
-            again += [position < taken[block] for position in range(count)]
-        start += count
+    for block in layout.stage_blocks(stage):
+        count = layout.block_layers[block]
+        layers += range(starts[block], starts[block] + count)
+        again += [position < taken[block] for position in range(count)]
     return tuple(layers), tuple(again)
 
 
-def stage_in_flight(degrees: Degrees, stage: int) -> float:
-    """Micro-batches whose activations a stage holds at its peak, as the compiled core counts."""
-    from planner.cost import memory
+def stage_held(job: Job, degrees: Degrees, stage: int) -> Held:
+    """Micro-batches that a stage holds at its peak, as the compiled core counts."""
+    from planner.cost.schedule import held_microbatches
 
-    # The form itself, not its machine code: one number needs no compiler.
-    form = vars(memory)["microbatches_in_flight"].py_func
-    degrees_of = (degrees.pp, degrees.vpp, degrees.grad_acc)
-    return float(form(float(stage), *map(float, degrees_of), memory.SCHEDULE_1F1B))
+    pp, vpp, grad_acc = map(float, (degrees.pp, degrees.vpp, degrees.grad_acc))
+    return held_microbatches(float(stage), pp, vpp, grad_acc, schedule_named(job.schedule).code)
+
+
+def stage_ends(job: Job, pp: int, stage: int) -> tuple[bool, bool]:
+    """Whether a stage holds the embedding and whether the head: the first and the last, but in a
+    V both the first; two copies of the model bring both to either end."""
+    placement = schedule_named(job.schedule).placement if pp > 1 else "straight"
+    first, last = stage == 0, stage == pp - 1
+    if placement == "mirrored":
+        return first or last, first or last
+    return first, first if placement == "folded" else last
 
 
 def outside_bytes(job: Job, degrees: Degrees, allocated_bytes: float) -> dict[str, float]:

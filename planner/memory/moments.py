@@ -8,7 +8,7 @@ the same moments for stages of a pipeline; a test holds one against the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.frameworks.profile import TrainingState
@@ -22,11 +22,20 @@ Terms = dict[str, float]
 @dataclass(frozen=True)
 class Pass:
     """One micro-batch's forward and backward: `held` bytes of gradients exist before it (all of
-    them when `accumulates`), `in_flight` micro-batches of activations at its start."""
+    them when `accumulates`), `in_flight` micro-batches of activations at its start.
+
+    `deferred`, `head_deferred`: micro-batches of which layers, the head, only wait for weight
+    gradients; `head`: those whose loss is not yet differentiated; `ends` False: after the last
+    forward, inside the layers.
+    """
 
     held: float
     in_flight: float
     accumulates: bool
+    deferred: float = 0.0
+    head: float = 1.0
+    head_deferred: float = 0.0
+    ends: bool = True
 
 
 @dataclass(frozen=True)
@@ -124,21 +133,36 @@ class Rank:
         return self.total(self.gradient_bytes, 9)
 
     def passes(self) -> Iterator[tuple[str, Pass]]:
-        """The first micro-batch's pass and that of later ones, which find gradients.
+        """The first micro-batch's pass, that of later ones, which find gradients, and the one
+        with most weight gradients deferred.
 
         As many micro-batches as there are are in flight at the first backward, one less at the
         second (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
         """
         own = self.settings
-        if self.state.persistent_gradients:
-            yield "", Pass(self.settled_gradients(), own.in_flight, accumulates=True)
-            return
-        yield "", Pass(0.0, own.in_flight, accumulates=False)
-        if own.grad_acc > 1:
-            local = self.sharded and not own.reduce_every_microbatch
-            held = self.total(self.gradient_bytes, 9) if local else self.settled_gradients()
-            flight = min(own.in_flight, own.grad_acc - 1.0)
-            yield " (accumulating)", Pass(held, flight, accumulates=True)
+        buffers = self.state.persistent_gradients
+        local = self.sharded and not own.reduce_every_microbatch and not buffers
+        held = self.total(self.gradient_bytes, 9) if local else self.settled_gradients()
+        first = Pass(
+            held if buffers else 0.0,
+            own.in_flight,
+            accumulates=buffers,
+            deferred=own.deferred,
+            head=own.head_in_flight,
+            head_deferred=own.head_deferred,
+        )
+        yield "", first
+        after = own.grad_acc - 1.0
+        if after > 0.0 and not buffers:
+            flight, head = min(own.in_flight, after), max(1.0, min(first.head, after))
+            later = replace(first, held=held, in_flight=flight, accumulates=True, head=head)
+            yield " (accumulating)", later
+        if own.late is not None:
+            flight, deferred = own.late
+            yield (
+                " (weight gradients deferred)",
+                Pass(held, flight, True, deferred, 1.0, own.head_deferred, ends=False),
+            )
 
     def _new_gradients(self, pieces: Sequence[PieceOnRank]) -> float:
         """Gradients that pieces leave behind once their backward is done."""
@@ -183,26 +207,35 @@ class Rank:
             return self.total(self.state.gradient_bytes, 9)
         return self.state.bucket_bytes if self.sharded and self.shape.zero == 2 else 0.0
 
-    def activations(self, remaining: Sequence[PieceOnRank], in_flight: float) -> float:
+    def activations(self, remaining: Sequence[PieceOnRank], flight: Pass) -> float:
         """Bytes kept: by what of this micro-batch is left, and by the others in flight.
 
-        The head's backward follows its forward at once, so others keep nothing there. With
-        several chunks a stage, this backward gives back one chunk in the end.
+        But for GPipe the head's backward follows its forward at once, so others keep nothing
+        there. With several chunks a stage, this backward gives back one chunk in the end; where
+        weight gradients are made apart, all but what those read.
         """
+        split = self.settings.split_backward
         layers = sum(piece.kept for piece in self.layers)
+        weights = sum(piece.weight_kept for piece in self.layers)
         left = sum(piece.kept for piece in remaining)
-        if self.settings.chunks > 1:
+        if self.settings.chunks > 1 or split:
             own = [piece for piece in remaining if not any(piece is each for each in self.layers)]
-            given_back = 0.0 if len(remaining) > len(own) else layers / self.settings.chunks
+            given_back = 0.0
+            if len(remaining) == len(own):
+                given_back = (layers - split * weights) / self.settings.chunks
             left = sum(piece.kept for piece in own) + layers - given_back
         first = 0.0 if self.embedding is None else self.embedding.kept
-        return left + (in_flight - 1.0) * (layers + first)
+        ends = [*self.mtp] if self.head is None else [*self.mtp, self.head]
+        others = (flight.head - 1.0) * sum(piece.kept for piece in ends)
+        others += flight.deferred * weights
+        others += flight.head_deferred * sum(piece.weight_kept for piece in ends)
+        return left + others + (flight.in_flight - 1.0) * (layers + first)
 
-    def forward(self, base: Terms, in_flight: float) -> tuple[Terms, Terms]:
+    def forward(self, base: Terms, own: Pass) -> tuple[Terms, Terms]:
         """At the loss, and just after it: everything kept, in forward also the logits in flight."""
         casts = sum(piece.casts_kept for piece in self.order)
         resting = self._root_gathered() if self.shape.zero < 3 else 0.0
-        kept = self.activations(self.order, in_flight)
+        kept = self.activations(self.order, own)
         end = base | {"activations": kept, "weight casts": casts, "gathered weights": resting}
         peak = end | {
             # Autocast keeps its casts until it exits, also those that no graph holds.
@@ -234,14 +267,16 @@ class Rank:
 
     def backward(self, base: Terms, own: Pass) -> Iterator[tuple[str, Terms]]:
         """Moments between the loss and the embedding's gradient, in order; none without pieces."""
-        if self.head is not None:
+        if self.head is not None and own.ends:
             yield "loss", self._at_loss(base, own)
         for left in range(len(self.order), 0, -1):
             remaining, done = self.order[:left], self.order[left:]
             piece = remaining[-1]
+            if not own.ends and not any(piece is each for each in self.layers):
+                continue
             terms = base | {
                 "gradients": base["gradients"] + self._made(done, own),
-                "activations": self.activations(remaining, own.in_flight) - piece.logits,
+                "activations": self.activations(remaining, own) - piece.logits,
                 "weight casts": sum(each.casts_kept for each in remaining),
             }
             if piece is self.head:
@@ -260,7 +295,7 @@ class Rank:
         saved = self.context.saved
         extra = max(0.0, saved.logits_peak_bytes - saved.logits_saved_bytes)
         return base | {
-            "activations": self.activations(self.order, own.in_flight),
+            "activations": self.activations(self.order, own),
             "weight casts": sum(piece.casts_kept for piece in self.order),
             "logits": extra * self.logits(),
             "gathered weights": self._root_gathered()

@@ -52,7 +52,8 @@ class PieceOnRank:
     forward to backward under the recompute mode (`logits`: the loss's part of them); `again`: made
     again in backward; `casts`: low-precision copies of weights (`casts_kept`: those that backward
     finds); `working`: gradients of activations alive inside its backward beside everything kept;
-    `weight_gradient`: weight gradients made there before they are accumulated.
+    `weight_gradient`: weight gradients made there before they are accumulated; `weight_kept`: what
+    they read, kept until then where they are deferred.
     """
 
     name: str
@@ -66,6 +67,7 @@ class PieceOnRank:
     casts_kept: float
     working: float
     weight_gradient: float
+    weight_kept: float
     recomputes: bool
 
     @property
@@ -176,6 +178,20 @@ def working_bytes(
     return element * largest + gathered, state.weight_gradient_bytes * parameters
 
 
+def operands_bytes(piece: Piece, context: OpContext, shape: RankShape) -> float:
+    """16-bit inputs and gradients of outputs of a piece's products, which weight gradients read.
+
+    Qi et al. 2024, arXiv 2401.10241, Table 1; compiled in `planner.cost.piece_compute`.
+    """
+    padding = padded_vocabulary(context, shape.tp) / context.model.vocab
+    total = 0.0
+    for op in piece.ops:
+        if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+            into, out = product_sizes(op, context, shape)
+            total += into + (padding * out if op.pads_vocabulary else out)
+    return 2.0 * total
+
+
 def recomputed_bytes(
     none: float, left: float, piece: Piece, shape: RankShape
 ) -> tuple[float, float]:
@@ -213,6 +229,7 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
         casts_kept=0.0 if shape.recompute & Module.FULL and not _is_end(piece) else casts,
         working=working,
         weight_gradient=weight_gradient,
+        weight_kept=operands_bytes(piece, context, shape),
         recomputes=bool(shape.recompute),
     )
 

@@ -18,13 +18,17 @@ class StepSettings:
     `layers`: index into the model's layers of those on this rank (None: all), in forward order;
     `recomputed`: which of them run again in backward (None: all, in the shape's mode);
     `embedding`, `head`: whether it holds the ends; `mtp`: multi-token-prediction modules on it;
-    `chunks`: model chunks of a stage (interleaving); `in_flight`: micro-batches whose activations
-    it holds at once; `moment_bytes`: optimizer state per parameter beside the master copy;
-    `reduce_every_microbatch` False: FSDP without gradient sync while accumulating; `ddp`: the
-    buckets of DistributedDataParallel, None without it; `workspace_bytes`: cuBLAS and library
-    scratch, which torch's allocator hands out like any tensor; `extra_state_bytes`, `update_bytes`:
-    optimizer state beyond `moment_bytes` and temporaries of the largest update;
-    `gradients_on_gpu`: share of the settled gradients that an offloaded optimizer leaves there.
+    `chunks`: model chunks of a stage (interleaving, a V, two copies of the model); `in_flight`:
+    micro-batches whose activations it holds at once, `head_in_flight`: those whose loss is not
+    yet differentiated; `split_backward`: gradients of weights are made apart from those of
+    inputs, and `deferred`, `head_deferred` micro-batches (of the head) still wait for them;
+    `late`: (in flight, deferred) when most do; `moment_bytes`: optimizer state per parameter
+    beside the master copy; `reduce_every_microbatch` False: FSDP without gradient sync while
+    accumulating; `ddp`: the buckets of DistributedDataParallel, None without it;
+    `workspace_bytes`: cuBLAS and library scratch, which torch's allocator hands out like any
+    tensor; `extra_state_bytes`, `update_bytes`: optimizer state beyond `moment_bytes` and
+    temporaries of the largest update; `gradients_on_gpu`: share of the settled gradients that
+    an offloaded optimizer leaves there.
     """
 
     layers: Sequence[int] | None = None
@@ -34,6 +38,11 @@ class StepSettings:
     mtp: int = 0
     chunks: int = 1
     in_flight: float = 1.0
+    head_in_flight: float = 1.0
+    split_backward: bool = False
+    deferred: float = 0.0
+    head_deferred: float = 0.0
+    late: tuple[float, float] | None = None
     grad_acc: int = 1
     moment_bytes: float | None = None
     optimizer_kernel: OptimizerKernel = "foreach"

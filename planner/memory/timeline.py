@@ -125,24 +125,36 @@ def _warm_up(rank: Rank, base: Terms, own: Pass) -> Iterator[PhaseMemory]:
     """Forward of each micro-batch while those in flight grow, the last one left out."""
     count = ceil(own.in_flight)
     for index in range(1, count):
-        peak, _ = rank.forward(base, float(index))
+        early = Pass(own.held, float(index), own.accumulates, head=min(own.head, float(index)))
+        peak, _ = rank.forward(base, early)
         yield PhaseMemory(f"forward {index}/{count}", peak, "", len(rank.order), float(index))
 
 
 def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemory]:
     """Forward and backward of one micro-batch."""
+    if not own.ends:
+        yield from _heaviest(rank, list(rank.backward(base, own)), own, label)
+        return
     count = ceil(own.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
-    peak, end = rank.forward(base, own.in_flight)
+    peak, end = rank.forward(base, own)
     pieces, flight = len(rank.order), own.in_flight
     yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight)
     yield PhaseMemory("forward end" + label, end, "", pieces, flight)
     if rank.state.gradients_at_backward:
         base = base | {"gradients": rank.settled_gradients()}
         own = replace(own, held=rank.settled_gradients(), accumulates=True)
-    moments = list(rank.backward(base, own)) or [("", end)]
+    yield from _heaviest(rank, list(rank.backward(base, own)) or [("", end)], own, label)
+
+
+def _heaviest(
+    rank: Rank, moments: list[tuple[str, Terms]], own: Pass, label: str
+) -> Iterator[PhaseMemory]:
+    """The backward phase at its worst moment, if it has any."""
+    if not moments:
+        return
     worst = max(range(len(moments)), key=lambda moment: sum(moments[moment][1].values()))
     where, terms = moments[worst]
     # One moment a piece, last piece first; before them the loss, where the rank holds it.
-    left = min(pieces, len(moments) - worst)
-    yield PhaseMemory("backward" + label, terms, where, left, flight)
+    left = min(len(rank.order), len(moments) - worst)
+    yield PhaseMemory("backward" + label, terms, where, left, own.in_flight)

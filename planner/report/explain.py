@@ -60,6 +60,8 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         ("recompute", recompute_text(plan)),
         ("optimizer", optimizer_text(plan)),
     ]
+    if plan.degrees.pp > 1:
+        facts.append(("schedule", plan.schedule))
     if plan.recompute_flags:
         facts.append(("recompute flags", plan.recompute_flags))
     if plan.optimizer_flags:

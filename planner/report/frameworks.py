@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from planner.frameworks import FrameworkProfile
 from planner.report.tables import Column, Facts, Notes, Report, TableData
+from planner.schedules import SCHEDULES
 
 _PARTS = {
     "parallelism": "Parallelism",
@@ -75,12 +76,22 @@ def framework_report(profile: FrameworkProfile) -> Report:
                     ("precisions", ", ".join(profile.precisions)),
                 )
             ),
+            *schedule_table(profile),
             TableData(columns, modes, "Recompute modes"),
             *(_settings(profile, part, title) for part, title in _PARTS.items()),
             Notes(profile.assumptions, "Assumed"),
             Notes(profile.sources, "Sources"),
         )
     )
+
+
+def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
+    """Pipeline schedules of a framework that has pipelines."""
+    if not profile.parallelism.pipeline:
+        return ()
+    columns = (Column("--schedule", "left"), Column("what it is", "left", wrap=True))
+    own = [SCHEDULES[name] for name in profile.parallelism.schedules]
+    return (TableData(columns, tuple((it.name, it.summary) for it in own), "Schedules"),)
 
 
 def _settings(profile: FrameworkProfile, part: str, title: str) -> Facts:

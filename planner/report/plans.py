@@ -52,11 +52,17 @@ def blocks_text(plan: Plan) -> str:
 
 def recompute_text(plan: Plan) -> str:
     """The mode, and how many layers where it is not all of them: `full 8/20 layers`."""
-    recomputed, layers = sum(plan.layout.recomputed), sum(plan.layout.block_layers)
+    layers = sum(plan.layout.stage_layers(plan.degrees.pp))
+    recomputed = sum(plan.layout.recomputed)
     mode = plan.recompute.replace("+", " + ")
     if plan.recompute == "none" or recomputed == layers:
         return mode
     return f"{mode} {recomputed}/{layers}"
+
+
+def schedule_text(plan: Plan) -> str:
+    """The pipeline schedule where the degrees do not say it: an empty text for 1F1B."""
+    return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
 def optimizer_text(plan: Plan) -> str:

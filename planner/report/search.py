@@ -14,6 +14,7 @@ from planner.report.plans import (
     degrees_text,
     layers_text,
     recompute_text,
+    schedule_text,
     step_time_text,
 )
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -128,6 +129,8 @@ def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
 
 def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
+    if named := schedule_text(plan):
+        lines[0] += f", {named}"
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")
     if target_sequences is not None:

@@ -5,28 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation, even_split
-from constraints.rule import Layout
+from constraints.rule import Layout, Placement
+from planner.cost.layout import mirror, place_ends
 from planner.cost_model import CostModel
 from planner.cost_model import Layout as KernelLayout
 from planner.job import Job
+from planner.schedules import schedule_named
+
+
+def job_placement(job: Job) -> Placement:
+    """Where blocks live under the job's schedule."""
+    return schedule_named(job.schedule).placement
 
 
 def plain_context(job: Job, pp: int, vpp: int, recomputation: Recomputation) -> LayoutContext:
     """Layout rules' numbers of a shape, without a memory limit."""
+    placement = job_placement(job) if pp > 1 else "straight"
     return LayoutContext(
         pp=pp,
         vpp=vpp,
         kinds=job.model.kind_indices,
-        layouts=job.framework.parallelism.layouts,
+        layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
         recomputation=recomputation,
+        placement=placement,
     )
 
 
-def even_layout(layers: int, pp: int, vpp: int, recomputes: bool) -> Layout:
+def even_layout(job: Job, pp: int, vpp: int, recomputes: bool) -> Layout:
     """The layout in which the kernel costs a shape: as even as possible, all layers alike."""
-    blocks = even_split(layers, pp * vpp)
-    stages = tuple(sum(blocks[stage::pp]) for stage in range(pp))
-    return Layout(pp, vpp, blocks, stages if recomputes else (0,) * pp)
+    blocks = even_split(job.model.layers, pp * vpp)
+    placement = job_placement(job) if pp > 1 else "straight"
+    plain = Layout(pp, vpp, blocks, (0,) * pp, placement)
+    return Layout(pp, vpp, blocks, plain.stage_layers, placement) if recomputes else plain
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
@@ -34,8 +44,9 @@ def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> 
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)
+    place_ends(counts, layout.pp, job, cost_model.framework_inputs.schedule)
+    if layout.placement == "mirrored":
+        mirror(counts, layout.pp)
     counts[: job.kinds] = np.array(ctx.counts(layout)).T
     recomputed[: job.kinds] = np.array(ctx.recomputed_counts(layout)).T
-    counts[job.kinds, 0] = 1.0
-    counts[job.kinds + 1 :, -1] = cost_model.totals[job.kinds + 1 :]
     return KernelLayout(counts, recomputed)

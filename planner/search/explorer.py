@@ -21,10 +21,10 @@ from planner.cost import bounds
 from planner.cost import fields as f
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.recomputation import recomputation
-from planner.search.arrays import even_layout, kernel_layout, plain_context
+from planner.search.arrays import even_layout, job_placement, kernel_layout, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
-from planner.search.terms import layout_context, shape_terms
+from planner.search.terms import layout_context, recompute_code, shape_terms
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
 TIE = 0.01
@@ -38,13 +38,6 @@ MOST_EFFORT_S = 1.0
 MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]
-
-_CODES: dict[Recomputation, int] = {
-    "none": bounds.RECOMPUTE_NONE,
-    "all": bounds.RECOMPUTE_ALL,
-    "shared": bounds.RECOMPUTE_SOME,
-    "free": bounds.RECOMPUTE_SOME,
-}
 
 
 @dataclass(frozen=True)
@@ -129,9 +122,11 @@ class Explorer:
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
         whole = np.array([own in ("none", "all") for own in self.recomputations])
-        split = self.cost_model.job.framework.parallelism.layouts
+        job = self.cost_model.job
+        split = job.framework.parallelism.layouts
+        copies = job_placement(job) == "mirrored"
         one_block = self.columns["pp"] == 1
-        fixed = one_block | (split in ("even", "greedy"))
+        fixed = one_block | (split in ("even", "greedy")) | copies
         return np.asarray(fixed & whole[self.columns["recompute"]])
 
     @cached_property
@@ -152,7 +147,7 @@ class Explorer:
     def bounds(self) -> Floats:
         """[rows, rungs]: no layout of the shape within the limit has a better pace."""
         model = self.cost_model
-        codes = np.array([_CODES[own] for own in self.recomputations], dtype=np.float64)
+        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
         seconds = bounds.bound_shapes(
             self.costed.shapes[rows],
@@ -224,7 +219,7 @@ class Explorer:
         """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
-        layout = even_layout(self.cost_model.job.model.layers, pp, vpp, bool(mode.mask))
+        layout = even_layout(self.cost_model.job, pp, vpp, bool(mode.mask))
         return Point(row, layout, float(self.pace[row]), float(self.peak[row]))
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
@@ -253,8 +248,9 @@ class Explorer:
     ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
         job = self.cost_model.job
-        terms = shape_terms(self.cost_model, self.costed, row)
-        mode = job.recompute[int(self.columns["recompute"][row])]
+        index = int(self.columns["recompute"][row])
+        mode = job.recompute[index]
+        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index])
         kinds = job.model.kind_indices
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
         return solve_layout(terms, ctx, self.effort.options, within_s)

@@ -85,7 +85,8 @@ def explain(costed_job: CostedJob, explorer: Explorer) -> tuple[str, ...]:
     ]
     parts = _largest_parts(costed_job, explorer, row, stage)
     lines.append(f"of these: {parts}")
-    terms = shape_terms(costed_job.cost_model, costed_job.costed, row)
+    kind = recomputation(mode, job.framework)
+    terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
     ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, explorer.limit_bytes)
     core = layout_conflict(ctx)
     if core:

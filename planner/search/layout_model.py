@@ -1,8 +1,10 @@
 """The CP-SAT model of one shape: which layers on which stage, and how many recompute.
 
-Minimises the step time T·v = (m·v - 1)·max + sum + v·(exposed traffic + optimizer), the form of
-`planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, v = vpp;
-max, sum: forward plus backward of a micro-batch on the slowest stage and on all stages.
+Minimises the step time T·d = (m·d - n)·max + n·sum + d·(exposed traffic + optimizer), the form of
+`planner.cost.pipeline.pipeline_time_s`, under the layout rules. Symbols: m = grad_acc, n/d = the
+schedule's bubble share (1F1B: 1/vpp), rounded down; max, sum: forward plus backward of a
+micro-batch on the slowest stage (GPipe: the longest forward plus the longest backward) and on all
+stages.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from constraints.layout import LAYOUT_RULES, LayoutContext, LayoutVariables, make_variables
 from constraints.rule import Layout
-from planner.cost import linear
+from planner.cost import linear, schedule
 from planner.cost.tables import Array
 from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 
@@ -29,6 +31,9 @@ Rounding = Callable[[float], int]
 DETERMINISTIC_TIME_S = 0.2
 # A layout this near to its bound counts as optimal: the cost model is far less exact.
 GAP_LIMIT = 1e-3
+# A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
+# large coefficients the solver's linear relaxation gets slow.
+SHARE_STEPS = 256
 # A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
 ROUNDING = 1e-3
 
@@ -102,7 +107,7 @@ def solve_layout(
 
 def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
     """With one kind of layer a stage's chunks are interchangeable: let the larger come first."""
-    if ctx.kind_count > 1 or ctx.layouts != "any":
+    if ctx.kind_count > 1 or ctx.layouts != "any" or ctx.placement != "straight":
         return
     for block in range(ctx.pp, ctx.blocks):
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
@@ -129,8 +134,20 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(own) for own in variables.layers),
-        recomputed=tuple(sum(again[stage :: ctx.pp]) for stage in range(ctx.pp)),
+        recomputed=tuple(
+            sum(again[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
+        ),
+        placement=ctx.placement,
     )
+
+
+def share_fraction(share: float, vpp: int) -> tuple[int, int]:
+    """The bubble share as a fraction, exact for 1/vpp, else rounded down to SHARE_STEPS."""
+    if share * vpp == 1.0:
+        return 1, vpp
+    # Where it is a fraction, drains are cut by vpp too: a multiple keeps them whole.
+    scale = SHARE_STEPS * vpp
+    return floor(share * scale), scale
 
 
 class _Objective:
@@ -143,9 +160,10 @@ class _Objective:
         self.terms = terms
         passes = terms.layer[:, linear.TERM_FORWARD] + terms.layer[:, linear.TERM_BACKWARD]
         self.unit_s = max(float(passes.max()), 1e-9) * TIME_RESOLUTION
+        self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
         stages = range(ctx.pp)
-        self.layers = [variables.stage(variables.kind_layers, s, ctx.pp) for s in stages]
-        self.again = [variables.stage(variables.kind_recomputed, s, ctx.pp) for s in stages]
+        self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
+        self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
@@ -157,11 +175,11 @@ class _Objective:
     def seconds(self, value: float) -> float:
         """Step time of an objective value, constants included."""
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
-        return value * self.unit_s / self.terms.vpp + fixed_s
+        return value * self.unit_s / self.scale + fixed_s
 
     def restrict(self, steps: Expression, within_s: tuple[float, float]) -> None:
         """Keep the objective between two step times, rounded outwards."""
-        scale = self.terms.vpp / self.unit_s
+        scale = self.scale / self.unit_s
         fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
         low, high = ((seconds - fixed_s) * scale for seconds in within_s)
         self.model.add(steps >= floor(low * (1.0 - ROUNDING)))
@@ -169,18 +187,35 @@ class _Objective:
             self.model.add(steps <= ceil(high))
 
     def expression(self) -> Expression:
-        """T·v in units, without the constant terms."""
+        """T·d in units, without the constant terms."""
         terms = self.terms
-        times = [
-            self._sum(stage, (linear.TERM_FORWARD, linear.TERM_BACKWARD), floor)
-            + self._recompute(stage, floor)
-            for stage in range(terms.pp)
+        both = (linear.TERM_FORWARD, linear.TERM_BACKWARD)
+        if terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST:
+            passes = [self._seconds(both[:1]), self._seconds(both[1:])]
+        else:
+            passes = [self._seconds(both)]
+        slowest = sum(self._largest(own) for own in passes)
+        times = [own for each in passes for own in each]
+        weight = terms.grad_acc * self.scale - self.share
+        tail = self._traffic() + self.scale * self._optimizer()
+        return weight * slowest + self.share * sum(times) + tail
+
+    def _seconds(self, columns: Sequence[int]) -> list[Expression]:
+        """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
+        stages = range(self.terms.pp)
+        sums = [self._sum(stage, columns, floor) for stage in stages]
+        if linear.TERM_BACKWARD not in columns:
+            return sums
+        return [
+            own + self._recompute(stage, floor) for stage, own in zip(stages, sums, strict=True)
         ]
-        slowest = self._variable()
-        for own in times:
-            self.model.add(slowest >= own)
-        weight = terms.grad_acc * terms.vpp - 1
-        return weight * slowest + sum(times) + self._traffic() + terms.vpp * self._optimizer()
+
+    def _largest(self, candidates: Sequence[Expression]) -> IntVar:
+        """A variable at least as large as each; minimised, the largest of them."""
+        largest = self._variable()
+        for own in candidates:
+            self.model.add(largest >= own)
+        return largest
 
     def _variable(self, factor: int = 1) -> IntVar:
         return self.model.new_int_var(0, self.horizon * factor, "")
@@ -211,13 +246,11 @@ class _Objective:
 
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""
-        slowest = self._variable()
-        for stage in range(self.terms.pp):
-            self.model.add(slowest >= self._sum(stage, (linear.TERM_OPTIMIZER,), floor))
-        return slowest
+        stages = range(self.terms.pp)
+        return self._largest([self._sum(own, (linear.TERM_OPTIMIZER,), floor) for own in stages])
 
     def _traffic(self) -> Expression:
-        """v times the exposed gradient reduction and weight gathering at the end of the step.
+        """d times the exposed gradient reduction and weight gathering at the end of the step.
 
         A stage's traffic waits for nobody during the drain of the earlier stages' backward.
         """
@@ -226,7 +259,7 @@ class _Objective:
         columns = [linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
         if not terms.scalars[bases].any() and not terms.layer[:, columns].any():
             return 0
-        exposed = self._variable(terms.vpp)
+        exposed = self._variable(self.scale)
         drain: Expression = 0
         for stage in range(terms.pp):
             backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil) + self._recompute(
@@ -239,8 +272,8 @@ class _Objective:
             gather = self._exposed(
                 stage, columns[1], bases[1], framework.hide_parameter_gather, forward
             )
-            self.model.add(exposed >= terms.vpp * (reduce + gather) - drain)
-            drain = drain + backward
+            self.model.add(exposed >= self.scale * (reduce + gather) - drain)
+            drain = drain + self.scale // terms.vpp * backward
         return exposed
 
     def _exposed(

@@ -51,6 +51,7 @@ def rule_context(job: Job) -> RuleContext:
         limits={name: degree_limit(values) for name, values in job.limits.items()},
         allow_tp_across_nodes=job.allow_tp_across_domains,
         least_zero=job.least_zero,
+        schedule=job.schedule,
     )
 
 

@@ -12,15 +12,17 @@ from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import LayoutContext
+from constraints.layout import LayoutContext, Recomputation
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
+from constraints.rule import Placement
+from planner.cost import bounds, linear, schedule
 from planner.cost import fields as f
-from planner.cost import linear
 from planner.cost.linear_memory import MemoryMoments, memory_moments
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
+from planner.search.arrays import job_placement
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -34,7 +36,8 @@ class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a tied
-    head's copy of the vocabulary table); `memory`: bytes at every moment.
+    head's copy of the vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
+    `planner.cost.schedule`, at most that of any layout.
     """
 
     pp: int
@@ -45,10 +48,27 @@ class ShapeTerms:
     memory: MemoryMoments
     scalars: Array
     framework: FrameworkInputs
+    bubble_share: float
+    placement: Placement = "straight"
 
 
-def shape_terms(cost_model: CostModel, costed: CostedShapes, row: int) -> ShapeTerms:
-    """The linear terms of one costed shape."""
+_CODES: dict[Recomputation, int] = {
+    "none": bounds.RECOMPUTE_NONE,
+    "all": bounds.RECOMPUTE_ALL,
+    "shared": bounds.RECOMPUTE_SOME,
+    "free": bounds.RECOMPUTE_SOME,
+}
+
+
+def recompute_code(mode: Recomputation) -> int:
+    """RECOMPUTE_* of the bounds."""
+    return _CODES[mode]
+
+
+def shape_terms(
+    cost_model: CostModel, costed: CostedShapes, row: int, mode: Recomputation
+) -> ShapeTerms:
+    """The linear terms of one costed shape; `mode`: how many layers may recompute."""
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
@@ -61,33 +81,42 @@ def shape_terms(cost_model: CostModel, costed: CostedShapes, row: int) -> ShapeT
         cost_model.gpu_inputs,
         cost_model.link_inputs,
     )
-    pp = int(shape[f.SHAPE_PP])
+    pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
+    total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
+    share = bounds.shape_bubble_share(shape, terms, cost_model.totals, total_s, code, framework)
+    # With two copies of the model each does its part of the micro-batches.
+    passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE]
+    terms[:, passes] *= schedule.microbatch_share(framework.schedule)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
         layer=terms[: job.kinds],
-        stage=pinned_terms(terms, pp, job, costed.costs[key]),
+        stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
         memory=memory_moments(shape, costed.keys[key], costed.costs[key], job, framework),
         scalars=scalars,
         framework=framework,
+        bubble_share=share,
+        placement=job_placement(cost_model.job) if pp > 1 else "straight",
     )
 
 
-def pinned_terms(terms: Array, pp: int, job: JobInputs, costs: Array) -> Array:
-    """[stage, TERM_*] of the pieces that are pinned to the first and last stage."""
+def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
+    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*."""
     first, last = terms[job.kinds], terms[job.kinds + 1 :]
     multiples = np.array([1.0, float(job.mtp_layers)])[: len(last), None]
     stage = np.zeros((pp, linear.TERM_COLUMNS))
     stage[0] += first
-    stage[-1] += (last * multiples).sum(axis=0)
-    if job.tied_embeddings > 0 and pp > 1:
+    head = schedule.head_stage(code, pp)
+    stage[head] += (last * multiples).sum(axis=0)
+    mirrored = schedule.copies_of_model(code, float(pp)) > 1.0
+    if job.tied_embeddings > 0 and head > 0 and not mirrored:
         # The head's copy is of the vocabulary table, without learned positions.
         embedding = costs[job.kinds]
         share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
         tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
-        stage[-1, tied] += share * first[tied]
-    return stage
+        stage[head, tied] += share * first[tied]
+    return stage + stage[::-1] if mirrored else stage
 
 
 def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
@@ -138,7 +167,8 @@ def layout_context(
         pp=terms.pp,
         vpp=terms.vpp,
         kinds=kinds,
-        layouts=framework.parallelism.layouts,
+        layouts="even" if terms.placement == "mirrored" else framework.parallelism.layouts,
         recomputation=recomputation(mode, framework),
         memory=memory_numbers(terms, limit_bytes),
+        placement=terms.placement,
     )

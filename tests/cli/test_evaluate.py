@@ -96,6 +96,7 @@ def test_usual_zero_stage_needs_replicas() -> None:
         "dtype": None,
         "optimizer": "adamw",
         "attention": "flash",
+        "schedule": None,
         "dropout": False,
         "expert_imbalance": 1.0,
         "hbm_reserve": "0",
@@ -113,3 +114,23 @@ def test_usual_zero_stage_needs_replicas() -> None:
     }
     assert given_configuration(options)[1].zero == 0
     assert given_configuration(options | {"tp": 4})[1].zero == 1
+
+
+SMALL = ("--model", "llama-3-8b", "--gpus", "8xH100", "--gbs", "32", "--seq", "2048")
+
+
+def test_the_schedule_is_shown_and_kept(run: Run) -> None:
+    arguments = ("evaluate", *SMALL, "--framework", "torchtitan", "--schedule", "zb-v")
+    shown = run(*arguments, "--pp", "4", "--vpp", "2")
+    assert "\nschedule   zb-v\n" in shown.stdout
+    assert lines_are_short(shown.stdout)
+    plan = json.loads(run(*arguments, "--pp", "4", "--vpp", "2", "--json").stdout)["plans"][0]
+    assert plan["schedule"] == "zb-v"
+    assert plan["layout"]["placement"] == "folded"
+
+
+def test_a_schedule_that_the_framework_lacks(run: Run) -> None:
+    result = run("evaluate", *SMALL, "--schedule", "gpipe", "--pp", "4")
+    assert result.exit_code == 2
+    assert "megatron-core has 1f1b, interleaved" in result.stderr
+    assert "nanotron" in result.stderr

@@ -60,6 +60,7 @@ def context(
     precision: str = "bf16",
     allow_tp_across_nodes: bool = False,
     least_zero: int = 0,
+    schedule: str | None = None,
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -72,6 +73,7 @@ def context(
         limits={name: parse_degree_limit(text, name) for name, text in (limits or {}).items()},
         allow_tp_across_nodes=allow_tp_across_nodes,
         least_zero=least_zero,
+        schedule=schedule,
     )
 
 

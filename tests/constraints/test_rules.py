@@ -153,6 +153,41 @@ CASES = [
         {"pp": 2, "grad_acc": 1},
         context(needs_microbatches_at_least_pp=True),
     ),
+    Case(
+        "schedule-chunks",
+        {"pp": 2, "vpp": 2},
+        {"pp": 2, "vpp": 1},
+        context(schedule="interleaved"),
+    ),
+    Case("schedule-chunks", {"pp": 2}, {"pp": 2, "vpp": 2}, context(schedule="1f1b")),
+    Case("schedule-chunks", {"pp": 2}, {"pp": 2, "vpp": 2}, context(schedule="gpipe")),
+    Case("schedule-chunks", {"pp": 2, "vpp": 2}, {"pp": 2, "vpp": 3}, context(schedule="zb-v")),
+    Case("schedule-chunks", {"pp": 2, "vpp": 2}, {"pp": 2}, context(schedule="dualpipev")),
+    Case(
+        "schedule-chunks",
+        {"pp": 2, "vpp": 2},
+        {"pp": 2},
+        context(schedule="zb-h1", zero_bubble_chunks=2),
+    ),
+    Case("schedule-even-stages", {"pp": 4}, {"pp": 3}, context(schedule="dualpipe")),
+    Case(
+        "schedule-microbatches",
+        {"pp": 2, "grad_acc": 3},
+        {"pp": 2, "grad_acc": 2},
+        context(schedule="zb-v"),
+    ),
+    Case(
+        "schedule-microbatches",
+        {"pp": 2, "grad_acc": 4},
+        {"pp": 2, "grad_acc": 3},
+        context(schedule="dualpipev"),
+    ),
+    Case(
+        "schedule-microbatches",
+        {"pp": 2, "grad_acc": 6},
+        {"pp": 2, "grad_acc": 5},
+        context(schedule="dualpipe"),
+    ),
     Case("tp-in-domain", {"tp": 8}, {"tp": 16}, context(gpus=16)),
     Case("tp-in-domain", {"tp": 4}, {"tp": 3}, context(gpus=24)),
     Case("tp-in-domain", {"tp": 3}, {"tp": 9}, context(gpus=6)),
@@ -181,6 +216,10 @@ LIFTED = [
         context(interleaved_microbatches="any"),
     ),
     ("microbatches-fill-pipeline", {"pp": 2, "grad_acc": 1}, context()),
+    ("schedule-chunks", {"pp": 2, "vpp": 3}, context()),
+    ("schedule-chunks", {"pp": 2, "vpp": 3}, context(schedule="zb-h1")),
+    ("schedule-even-stages", {"pp": 3}, context()),
+    ("schedule-microbatches", {"pp": 4, "grad_acc": 1}, context(schedule="gpipe")),
     ("moe-tensor-needs-sequence", {"tp": 2}, context(sequence_parallel="never")),
     ("expert-tensor-supported", {"tp": 2}, context(expert_tensor=False)),
     ("tp-in-domain", {"tp": 3}, context(gpus=8)),
@@ -207,8 +246,20 @@ def test_whole_nodes(gpus: int, whole: bool) -> None:
     assert RULE["whole-nodes"].mask(one_shape(), context(gpus=gpus)).tolist() == [whole]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "offered"), [(None, True), ("1f1b", True), ("zb-v", True), ("gpipe", False)]
+)
+def test_schedule_offered(schedule: str | None, offered: bool) -> None:
+    ctx = context(schedule=schedule, schedules=("1f1b", "zb-v"))
+    assert RULE["schedule-offered"].mask(one_shape(), ctx).tolist() == [offered]
+    assert RULE["schedule-offered"].explain(
+        context(schedule="gpipe", schedules=("1f1b", "zb-v"))
+    ) == ("anything has the schedules 1f1b, zb-v")
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {case.rule for case in CASES} | {"whole-nodes"} == set(RULE)
+    apart = {"whole-nodes", "schedule-offered"}
+    assert {case.rule for case in CASES} | apart == set(RULE)
 
 
 def test_registry_is_well_formed() -> None:

@@ -43,6 +43,7 @@ def test_a_group_of_one_shards_no_state(model: CostModel) -> None:
 
 
 def test_state_is_divided_by_the_group(model: CostModel) -> None:
+    """A constant (inputs, workspaces) and a term in 1/size."""
     columns = list(STATE)
     sizes = [2, 4, 8, 16, 32]
     states = [stages_of(model, dp=32, zero=3, shard=size)[1][0, columns].sum() for size in sizes]

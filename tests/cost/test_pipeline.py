@@ -16,7 +16,7 @@ def test_even_stages_have_the_bubble_of_the_paper(pp: int, grad_acc: int, vpp: i
     """Section 2.2: ideal time m·t, bubble (p-1)·t/v."""
     stage_s = 0.25
     expected = grad_acc * stage_s + (pp - 1) * stage_s / vpp
-    assert pipeline_time_s(stage_s, pp * stage_s, grad_acc, vpp) == pytest.approx(expected)
+    assert pipeline_time_s(stage_s, pp * stage_s, grad_acc, 1 / vpp) == pytest.approx(expected)
 
 
 def test_the_slowest_stage_sets_the_pace() -> None:
@@ -26,8 +26,8 @@ def test_the_slowest_stage_sets_the_pace() -> None:
 
 @given(st.lists(seconds, min_size=1, max_size=8), st.integers(1, 64), st.integers(1, 4))
 def test_no_split_beats_the_bound(stages: list[float], grad_acc: int, vpp: int) -> None:
-    bound = pipeline_bound_s(sum(stages), min(stages), len(stages), grad_acc, vpp)
-    assert bound <= pipeline_time_s(max(stages), sum(stages), grad_acc, vpp) * (1 + 1e-12)
+    bound = pipeline_bound_s(sum(stages), min(stages), len(stages), grad_acc, 1 / vpp)
+    assert bound <= pipeline_time_s(max(stages), sum(stages), grad_acc, 1 / vpp) * (1 + 1e-12)
 
 
 def test_transfers_hide_only_when_interleaved() -> None:
@@ -39,5 +39,5 @@ def test_transfers_hide_only_when_interleaved() -> None:
 
 
 def test_compiled_equals_python() -> None:
-    arguments = (0.3, 1.1, 12.0, 3.0)
+    arguments = (0.3, 1.1, 12.0, 0.25)
     assert pipeline_time_s(*arguments) == pipeline_time_s.py_func(*arguments)

@@ -77,3 +77,30 @@ def test_experts_are_read_from_words_and_from_pairs() -> None:
     assert pairs.job.model.moe is not None
     assert (words.job.model.moe.experts, words.job.model.moe.ffn) == (128, 1536)
     assert (pairs.job.model.moe.top_k, pairs.job.model.moe.ffn) == (2, 1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("", None),
+        ("1F1B-I", None),
+        ("1f1b-interleaved-vpp4", None),
+        ("ZB-1p", "zb-h1"),
+        ("zero-bubble", "zb-h1"),
+        ("ZB-2p", "zb-h2"),
+        ("zbv-formatted", "zb-v"),
+        ("DualPipe", "dualpipe"),
+        ("AFAB", "gpipe"),
+    ],
+)
+def test_schedules_in_the_words_of_the_sources(text: str, schedule: str | None) -> None:
+    assert map_row(row(schedule=text)).job.schedule == schedule
+
+
+def test_schedules_that_are_not_modelled_are_refused() -> None:
+    with pytest.raises(UnpredictableRowError, match="v-half"):
+        map_row(row(schedule="v-half"))
+
+
+def test_schedules_need_a_pipeline() -> None:
+    assert map_row(row(schedule="ZB-2p", pp="1", vpp="1")).job.schedule is None

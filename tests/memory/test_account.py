@@ -26,7 +26,7 @@ PIPELINE = Degrees(tp=2, pp=4, dp=2, zero=1, grad_acc=8)
 def pipeline_accounts(recompute: str = "none") -> tuple[StageAccount, ...]:
     job = make_job("llama-3-8b")
     mode = job.framework.recompute_mode(recompute)
-    layout = even_layout(job.model.layers, 4, 1, bool(mode.mask))
+    layout = even_layout(job, 4, 1, bool(mode.mask))
     return stage_accounts(job, PIPELINE, layout, mode)
 
 
@@ -61,7 +61,7 @@ def test_communicators_by_name() -> None:
 def test_megatron_holds_18_bytes_a_parameter_between_steps() -> None:
     """2 + 4 + 4 + 8, gradients in buffers of their own; nothing else but inputs and workspaces."""
     job = make_job("llama-3-8b")
-    layout = even_layout(job.model.layers, 1, 1, recomputes=False)
+    layout = even_layout(job, 1, 1, recomputes=False)
     (own,) = stage_accounts(job, Degrees(dp=8), layout)
     start = own.later_steps[0]
     held = start.total_bytes - start.terms["inputs"] - start.terms["workspaces"]
@@ -95,7 +95,7 @@ def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
 @pytest.mark.parametrize(("dp", "copies"), [(1, 1), (8, 2)])
 def test_ddp_buckets_are_a_second_copy_of_the_gradients(dp: int, copies: int) -> None:
     job = make_job("gpt2", "8xH100", "nanogpt")
-    layout = even_layout(job.model.layers, 1, 1, recomputes=False)
+    layout = even_layout(job, 1, 1, recomputes=False)
     (own,) = stage_accounts(job, Degrees(dp=dp), layout)
     sync = {phase.name: phase for phase in own.later_steps}["gradient sync"]
     gradients = sync.terms["gradients"] + sync.terms["gradient buckets"]
@@ -130,7 +130,7 @@ def test_solver_is_told_no_less_than_a_layout_holds(
     for grad_acc in (1, 2, 8):
         shape = columns | {"grad_acc": grad_acc}
         costed = model.cost_shapes({own: np.array([value]) for own, value in shape.items()})
-        numbers = memory_numbers(shape_terms(model, costed, 0), 1e12)
+        numbers = memory_numbers(shape_terms(model, costed, 0, kind), 1e12)
         first, second = sorted(rng.sample(range(1, layers), 2))
         blocks = (first, second - first, layers - second)
         count = rng.randint(1, max(blocks)) if kind == "shared" else layers

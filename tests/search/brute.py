@@ -10,6 +10,7 @@ import numpy as np
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
+from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.cost.tables import FrameworkInputs
 from planner.search.terms import ShapeTerms
 
@@ -24,9 +25,9 @@ def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Lay
     """Every layout up to `largest` layers a block, legal or not."""
     largest = ctx.layers if largest is None else largest
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
-        stages = [sum(blocks[stage :: ctx.pp]) for stage in range(ctx.pp)]
-        for again in product(*(range(count + 1) for count in stages)):
-            yield Layout(ctx.pp, ctx.vpp, blocks, again)
+        plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
+        for again in product(*(range(count + 1) for count in plain.stage_layers)):
+            yield Layout(ctx.pp, ctx.vpp, blocks, again, ctx.placement)
 
 
 def legal_layouts(ctx: LayoutContext) -> Iterator[Layout]:
@@ -45,7 +46,10 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     forward = own[:, linear.TERM_FORWARD]
     backward = own[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
-    span = terms.grad_acc * total.max() + (total.sum() - total.max()) / terms.vpp
+    slowest = total.max()
+    if terms.framework.schedule == SCHEDULE_ALL_FORWARD_FIRST:
+        slowest = forward.max() + backward.max()
+    span = terms.grad_acc * slowest + terms.bubble_share * (total.sum() - slowest)
     framework, scalars = terms.framework, terms.scalars
     reduce = own[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
     gather = own[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]

@@ -13,6 +13,7 @@ from constraints.layout import LayoutContext
 from constraints.memory import MemoryNumbers
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryMoments
+from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import framework_inputs, legal_layouts, step_time_s
@@ -53,6 +54,7 @@ def synthetic_terms(
         framework=framework_inputs(
             fragmentation=0.04, hide_gradient_reduction=0.9, hide_parameter_gather=1.0
         ),
+        bubble_share=1.0 / vpp,
     )
 
 
@@ -125,6 +127,24 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     terms = synthetic_terms(seed, pp, vpp, kinds=2, traffic=traffic)
     memory = memory_numbers(terms, limit_gib * GIB)
     agree(terms, LayoutContext(pp, vpp, kinds, layouts, recomputation, memory))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.37, 0.8]), st.booleans())
+def test_other_schedules_equal_exhaustion(seed: int, share: float, all_forward: bool) -> None:
+    """A bubble share that is no simple fraction, GPipe, and blocks that lie in a V."""
+    terms = synthetic_terms(seed, 3, 1, traffic=1.0)
+    if all_forward:
+        code = SCHEDULE_ALL_FORWARD_FIRST
+        framework = terms.framework._replace(schedule=code)
+        terms = replace(terms, framework=framework)
+    else:
+        terms = replace(terms, bubble_share=share)
+    memory = memory_numbers(terms, 10 * GIB)
+    agree(terms, LayoutContext(3, 1, (0,) * 6, "any", "free", memory))
+    folded = replace(synthetic_terms(seed, 2, 2), bubble_share=share, placement="folded")
+    memory = memory_numbers(folded, 9 * GIB)
+    agree(folded, LayoutContext(2, 2, (0,) * 6, "any", "none", memory, "folded"))
 
 
 def test_head_makes_the_last_stage_shorter() -> None:

@@ -11,6 +11,7 @@ import planner
 from constraints.layout import LAYOUT_RULES
 from planner.cost import fields as f
 from planner.errors import UsageError
+from planner.recomputation import recomputation
 from planner.request import Request
 from planner.result import SearchResult
 from planner.search.arrays import kernel_layout, plain_context
@@ -157,8 +158,9 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
     model, costed = costed_job.cost_model, costed_job.costed
     limit = resolved.hbm_limit_bytes
     for row in np.flatnonzero(columns["vpp"] == 1)[:2].tolist():
-        terms = shape_terms(model, costed, row)
         mode_spec = resolved.recompute[0]
+        kind = recomputation(mode_spec, resolved.framework)
+        terms = shape_terms(model, costed, row, kind)
         kinds = resolved.model.kind_indices
         ctx = layout_context(terms, kinds, resolved.framework, mode_spec, limit)
         assert ctx.memory is not None
