@@ -16,6 +16,10 @@ from planner.ops.rows import Piece
 from planner.ops.table import pieces
 
 
+# Share of the sum that rounding may make.
+_ROUNDING = 1e-9
+
+
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
     """A saved tensor of the op table: bytes of all layers and micro-batches together, `copies`
@@ -36,13 +40,18 @@ def kept_tensors(rank: Rank, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
         given_back = _loss_is_done(rank, phase, index)
         for op in piece.ops:
             for row in op.saved:
-                if not row.kept_under(modules) or (given_back and row.name == "head/loss"):
+                if not row.kept_under(modules):
                     continue
-                size = times * saved_bytes(row, rank.context, rank.shape)
+                copies = times - float(given_back and row.name == "head/loss")
+                size = copies * saved_bytes(row, rank.context, rank.shape)
                 if size > 0.0:
                     sizes[row.name] = sizes.get(row.name, 0.0) + size
-                    counts[row.name] = counts.get(row.name, 0.0) + times
-    found = (KeptTensor(name, size, counts[name]) for name, size in sizes.items())
+                    counts[row.name] = counts.get(row.name, 0.0) + copies
+    found = [KeptTensor(name, size, counts[name]) for name, size in sizes.items()]
+    # Schedules that split backward keep more: what weight gradients that wait will read.
+    deferred = phase.terms["activations"] - sum(sizes.values())
+    if deferred > _ROUNDING * phase.terms["activations"]:
+        found.append(KeptTensor("deferred weight gradients", deferred, 1.0))
     return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
 
 
@@ -66,7 +75,7 @@ def _held(rank: Rank, phase: PhaseMemory) -> Iterator[tuple[Piece, Module, float
         own = float(index < phase.pieces_left)
         if rank.settings.chunks > 1 and index in layers:
             own = 1.0 if some_left else 1.0 - 1.0 / rank.settings.chunks
-        yield piece, modules, own + (others if index < layers.stop else 0.0)
+        yield piece, modules, own + (others if index < layers.stop else phase.head_in_flight - 1.0)
 
 
 def _pieces(rank: Rank) -> Iterator[tuple[Piece, Module]]:

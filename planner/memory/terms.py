@@ -38,6 +38,7 @@ LABELS = {
 }
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
+    ("deferred weight gradients", "waiting for weight gradients"),
     ("checkpoint", "checkpoints"),
     ("/norm", "norms"),
     ("attention/", "attention"),

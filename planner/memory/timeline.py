@@ -32,7 +32,8 @@ class PhaseMemory:
     """Live bytes of a rank at the worst moment of a phase, by term.
 
     `pieces_left`: how many of the rank's pieces, in forward order, still keep what the
-    micro-batch at work saved for backward; `in_flight`: micro-batches that keep something.
+    micro-batch at work saved for backward; `in_flight`: micro-batches that keep something
+    (`head_in_flight`: at the head).
     """
 
     name: str
@@ -40,6 +41,7 @@ class PhaseMemory:
     at: str = ""
     pieces_left: int = 0
     in_flight: float = 0.0
+    head_in_flight: float = 1.0
 
     @property
     def total_bytes(self) -> float:
@@ -127,7 +129,9 @@ def _warm_up(rank: Rank, base: Terms, own: Pass) -> Iterator[PhaseMemory]:
     for index in range(1, count):
         early = Pass(own.held, float(index), own.accumulates, head=min(own.head, float(index)))
         peak, _ = rank.forward(base, early)
-        yield PhaseMemory(f"forward {index}/{count}", peak, "", len(rank.order), float(index))
+        yield PhaseMemory(
+            f"forward {index}/{count}", peak, "", len(rank.order), float(index), early.head
+        )
 
 
 def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemory]:
@@ -139,8 +143,8 @@ def _pass(rank: Rank, base: Terms, own: Pass, label: str) -> Iterator[PhaseMemor
     name = f"forward {count}/{count}" if count > 1 else "forward"
     peak, end = rank.forward(base, own)
     pieces, flight = len(rank.order), own.in_flight
-    yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight)
-    yield PhaseMemory("forward end" + label, end, "", pieces, flight)
+    yield PhaseMemory(name + label, peak, "loss" if rank.head else "", pieces, flight, own.head)
+    yield PhaseMemory("forward end" + label, end, "", pieces, flight, own.head)
     if rank.state.gradients_at_backward:
         base = base | {"gradients": rank.settled_gradients()}
         own = replace(own, held=rank.settled_gradients(), accumulates=True)
@@ -157,4 +161,4 @@ def _heaviest(
     where, terms = moments[worst]
     # One moment a piece, last piece first; before them the loss, where the rank holds it.
     left = min(len(rank.order), len(moments) - worst)
-    yield PhaseMemory("backward" + label, terms, where, left, own.in_flight)
+    yield PhaseMemory("backward" + label, terms, where, left, own.in_flight, own.head)

@@ -27,6 +27,8 @@ CASES = {
         "layernorm",
     ),
     "sharded": ("llama-3-8b", "torchtitan", Degrees(dp=8, zero=3, grad_acc=2), "none"),
+    "gpipe": ("llama-3-8b", "torchtitan", Degrees(pp=4, dp=2, zero=3, grad_acc=8), "none"),
+    "zb-h2": ("llama-3-8b", "zero-bubble", Degrees(pp=4, dp=2, zero=1, grad_acc=8), "none"),
     "eager": ("gpt2", "hf-transformers", Degrees(mbs=2, grad_acc=3), "none"),
 }
 
@@ -41,6 +43,7 @@ def _request(name: str) -> tuple[Request, Degrees, str]:
         framework=framework,
         seq=None if model != "gpt2" else 1024,
         attention=attention,
+        schedule=name if name in ("gpipe", "zb-h2") else None,
     )
     return request, degrees, recompute
 
