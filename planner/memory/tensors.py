@@ -15,7 +15,6 @@ from planner.modules import Module
 from planner.ops.rows import Piece
 from planner.ops.table import pieces
 
-
 # Share of the sum that rounding may make.
 _ROUNDING = 1e-9
 
