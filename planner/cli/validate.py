@@ -28,8 +28,8 @@ layers hidden heads seq gpu num_gpus framework; used as well: source model ffn
 kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero seq_parallel mbs gbs
 precision recompute flash schedule kernel software variant fabric
 layers_per_stage head_stage, and as measurements step_time_s peak_mem_gib
-mem_kind mem_scope oom. An empty cell takes a default, which the column `assumed` of --json,
---csv and --html names.
+mem_kind mem_scope oom. An empty cell takes a default, which the column
+`assumed` of --json, --csv and --html names.
 
 \b
 Example: planner validate --data my_runs.csv --by gpu --html page.html"""
