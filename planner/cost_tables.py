@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.cost import fields as f
+from planner.cost.inputs import as_declared
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
@@ -148,25 +149,27 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
 def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     model, parallelism = job.model, job.framework.parallelism
-    return JobInputs(
-        seq=float(job.seq),
-        hidden=float(model.hidden),
-        kv_heads=float(model.heads if model.mla else model.kv_heads),
-        vocab=float(model.vocab),
-        vocabulary_multiple=float(
-            parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
-        ),
-        layers=model.layers,
-        kinds=len(model.kinds),
-        pieces=len(all_pieces),
-        mtp_layers=model.mtp_layers,
-        tied_embeddings=float(model.tied_embeddings),
-        sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
-        eager_attention=_score_traffic(job),
-        top_k=float(model.moe.top_k if model.moe else 0),
-        world=float(job.cluster.num_gpus),
-        causal=1.0,
-        kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+    return as_declared(
+        JobInputs(
+            seq=float(job.seq),
+            hidden=float(model.hidden),
+            kv_heads=float(model.heads if model.mla else model.kv_heads),
+            vocab=float(model.vocab),
+            vocabulary_multiple=float(
+                parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
+            ),
+            layers=model.layers,
+            kinds=len(model.kinds),
+            pieces=len(all_pieces),
+            mtp_layers=model.mtp_layers,
+            tied_embeddings=float(model.tied_embeddings),
+            sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
+            eager_attention=_score_traffic(job),
+            top_k=float(model.moe.top_k if model.moe else 0),
+            world=float(job.cluster.num_gpus),
+            causal=1.0,
+            kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+        )
     )
 
 
@@ -193,66 +196,68 @@ def framework_inputs(job: Job) -> FrameworkInputs:
     )
     gpu = gpu_inputs(job.cluster.gpu, job.precision, job.attention_kernel)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
-    return FrameworkInputs(
-        weight_bytes=state.weight_bytes,
-        gradient_bytes=state.gradient_bytes,
-        master_bytes=state.master_bytes,
-        optimizer_bytes=moment_bytes(profile, setting),
-        zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
-        extra_gradient_bytes=state.extra_gradient_bytes,
-        gathered_layers=state.gathered_layers,
-        reduce_buffer_layers=state.reduce_buffer_layers,
-        root_stays_gathered=float(state.root_stays_gathered),
-        optimizer_temporary_bytes=state.optimizer_temporary_bytes,
-        bucket_bytes=state.bucket_bytes,
-        logits_transient_bytes=_logits_transient(profile),
-        hide_gradient_reduction=overlap.gradient_reduction,
-        hide_parameter_gather=overlap.parameter_gather,
-        hide_fsdp=overlap.fsdp_prefetch,
-        hide_tensor_backward=overlap.tensor_backward,
-        hide_tensor=overlap.tensor,
-        hide_expert=overlap.expert,
-        hide_context=overlap.context,
-        hide_pipeline=overlap.pipeline,
-        contention=overlap.contention,
-        issue_s=kernels.issue_s,
-        memory_traffic=kernels.memory_traffic,
-        dispatch_deduplicates=float(kernels.dispatch_deduplicates),
-        cast_traffic_bytes=kernels.cast_traffic_bytes,
-        pipeline_exchange_s=kernels.pipeline_exchange_s,
-        outer_tensor_step_s=kernels.outer_tensor_step_s,
-        accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
-        gather_copy_s=kernels.gather_copy_bytes / streaming,
-        reduce_copy_s=kernels.reduce_copy_bytes / streaming,
-        gradient_communication_bytes=kernels.gradient_communication_bytes,
-        parameter_communication_bytes=kernels.parameter_communication_bytes,
-        optimizer_traffic_bytes=traffic_bytes(setting),
-        host_step_s=outside.host_step_s,
-        schedule=schedule_named(job.schedule).code,
-        context_bytes=job.cluster.gpu.context_bytes,
-        communicator_bytes=outside.communicator_bytes,
-        workspace_bytes=outside.workspace_bytes,
-        fragmentation=outside.fragmentation,
-        weight_gradient_bytes=state.weight_gradient_bytes,
-        gathered_tensors=state.gathered_tensors,
-        logits_sharded=float(profile.saved.logits_sharded),
-        gradients_on_gpu=gradients_on_gpu(profile, setting),
-        offload_s=offload_seconds_per_parameter(
-            job.framework,
-            setting,
-            link_inputs(job.cluster).host_bytes_per_s,
-            job.cluster.gpus_per_node,
-        ),
-        update_sharded=float(setting.kernel == "forloop"),
-        persistent_gradients=float(state.persistent_gradients or state.gradients_at_backward),
-        unfused_tensors=_unfused_tensors(job),
-        ddp_bucket_copies=state.ddp_bucket_copies,
-        mask_buffer_bytes=_mask_buffer(job),
-        logits_forward_bytes=profile.saved.logits_forward_bytes,
-        activation_bytes=profile.saved.activation_bytes,
-        residual_bytes=profile.saved.residual_bytes,
-        weight_cast_bytes=profile.saved.weight_cast_bytes,
-        post_validation=float(profile.parallelism.optimizer_post_validation),
+    return as_declared(
+        FrameworkInputs(
+            weight_bytes=state.weight_bytes,
+            gradient_bytes=state.gradient_bytes,
+            master_bytes=state.master_bytes,
+            optimizer_bytes=moment_bytes(profile, setting),
+            zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
+            extra_gradient_bytes=state.extra_gradient_bytes,
+            gathered_layers=state.gathered_layers,
+            reduce_buffer_layers=state.reduce_buffer_layers,
+            root_stays_gathered=float(state.root_stays_gathered),
+            optimizer_temporary_bytes=state.optimizer_temporary_bytes,
+            bucket_bytes=state.bucket_bytes,
+            logits_transient_bytes=_logits_transient(profile),
+            hide_gradient_reduction=overlap.gradient_reduction,
+            hide_parameter_gather=overlap.parameter_gather,
+            hide_fsdp=overlap.fsdp_prefetch,
+            hide_tensor_backward=overlap.tensor_backward,
+            hide_tensor=overlap.tensor,
+            hide_expert=overlap.expert,
+            hide_context=overlap.context,
+            hide_pipeline=overlap.pipeline,
+            contention=overlap.contention,
+            issue_s=kernels.issue_s,
+            memory_traffic=kernels.memory_traffic,
+            dispatch_deduplicates=float(kernels.dispatch_deduplicates),
+            cast_traffic_bytes=kernels.cast_traffic_bytes,
+            pipeline_exchange_s=kernels.pipeline_exchange_s,
+            outer_tensor_step_s=kernels.outer_tensor_step_s,
+            accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
+            gather_copy_s=kernels.gather_copy_bytes / streaming,
+            reduce_copy_s=kernels.reduce_copy_bytes / streaming,
+            gradient_communication_bytes=kernels.gradient_communication_bytes,
+            parameter_communication_bytes=kernels.parameter_communication_bytes,
+            optimizer_traffic_bytes=traffic_bytes(setting),
+            host_step_s=outside.host_step_s,
+            schedule=schedule_named(job.schedule).code,
+            context_bytes=job.cluster.gpu.context_bytes,
+            communicator_bytes=outside.communicator_bytes,
+            workspace_bytes=outside.workspace_bytes,
+            fragmentation=outside.fragmentation,
+            weight_gradient_bytes=state.weight_gradient_bytes,
+            gathered_tensors=state.gathered_tensors,
+            logits_sharded=float(profile.saved.logits_sharded),
+            gradients_on_gpu=gradients_on_gpu(profile, setting),
+            offload_s=offload_seconds_per_parameter(
+                job.framework,
+                setting,
+                link_inputs(job.cluster).host_bytes_per_s,
+                job.cluster.gpus_per_node,
+            ),
+            update_sharded=float(setting.kernel == "forloop"),
+            persistent_gradients=float(state.persistent_gradients or state.gradients_at_backward),
+            unfused_tensors=_unfused_tensors(job),
+            ddp_bucket_copies=state.ddp_bucket_copies,
+            mask_buffer_bytes=_mask_buffer(job),
+            logits_forward_bytes=profile.saved.logits_forward_bytes,
+            activation_bytes=profile.saved.activation_bytes,
+            residual_bytes=profile.saved.residual_bytes,
+            weight_cast_bytes=profile.saved.weight_cast_bytes,
+            post_validation=float(profile.parallelism.optimizer_post_validation),
+        )
     )
 
 

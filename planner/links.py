@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hardware.link_curves import LinkCurves, ScaleUpCurve, is_pcie_box, load_link_curves
-from planner.cost.inputs import LinkInputs
+from planner.cost.inputs import LinkInputs, as_declared
 
 if TYPE_CHECKING:
     from hardware.schema import Cluster
@@ -35,24 +35,26 @@ def assemble(
     """
     up, out = curves.scale_up, curves.scale_out
     root = up.root_bytes_per_s
-    return LinkInputs(
-        scale_up_domain=float(domain_gpus),
-        gpus_per_node=float(gpus_per_node),
-        scale_up_bytes_per_s=scale_up_bytes_per_s * up.share.value,
-        scale_up_latency_s=up.latency_s.value,
-        scale_up_half_bytes=up.half_bytes.value,
-        scale_out_bytes_per_s=scale_out_bytes_per_s * out.share.value,
-        scale_out_latency_s=out.latency_s.value,
-        scale_out_half_bytes=out.half_bytes.value,
-        scale_up_reduction_gain=up.reduction_gain.value,
-        host_bytes_per_s=host_bytes_per_s * curves.host_share.value,
-        collective_launch_s=curves.launch_s.value,
-        scale_up_reduction_latency_s=up.reduction_latency_s.value,
-        scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
-        scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
-        scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
-        root_gpus=float(up.root_gpus),
-        root_bytes_per_s=math.inf if root is None else root.value,
+    return as_declared(
+        LinkInputs(
+            scale_up_domain=float(domain_gpus),
+            gpus_per_node=float(gpus_per_node),
+            scale_up_bytes_per_s=scale_up_bytes_per_s * up.share.value,
+            scale_up_latency_s=up.latency_s.value,
+            scale_up_half_bytes=up.half_bytes.value,
+            scale_out_bytes_per_s=scale_out_bytes_per_s * out.share.value,
+            scale_out_latency_s=out.latency_s.value,
+            scale_out_half_bytes=out.half_bytes.value,
+            scale_up_reduction_gain=up.reduction_gain.value,
+            host_bytes_per_s=host_bytes_per_s * curves.host_share.value,
+            collective_launch_s=curves.launch_s.value,
+            scale_up_reduction_latency_s=up.reduction_latency_s.value,
+            scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
+            scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
+            scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
+            root_gpus=float(up.root_gpus),
+            root_bytes_per_s=math.inf if root is None else root.value,
+        )
     )
 
 

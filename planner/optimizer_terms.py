@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.frameworks.profile import FrameworkProfile, OptimizerKernel
-from planner.ops.rows import Op, OpKind, Piece
+from planner.ops.rows import Op, OpKind
 from planner.optimizers import ADAMW_STATE_BYTES, Optimizer
 
 # What every optimizer step moves per parameter besides the states: the fp32 gradient twice
@@ -183,18 +183,6 @@ def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
             if rows > 0.0 and count == op.groups * rows * columns:
                 return op.groups, rows, op.in_width
     return 0.0, 0.0, 0.0
-
-
-def piece_state_bytes(
-    piece: Piece, profile: FrameworkProfile, setting: OptimizerSetting, hidden: float
-) -> float:
-    """Optimizer state on the GPU of one unsharded piece, master weights apart, bytes."""
-    each = moment_bytes(profile, setting)
-    return sum(
-        each * count + parameter_update(op, count, setting, profile, hidden).state_bytes
-        for op in piece.ops
-        for count, _ in op.parameters
-    )
 
 
 def _muon(op: Op, count: float, setting: OptimizerSetting) -> ParameterUpdate:

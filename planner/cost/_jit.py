@@ -51,18 +51,39 @@ def is_compiled() -> bool:
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
 
 import numba
+from filelock import FileLock
+from numba.core.caching import FunctionCache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class _SharedCache(FunctionCache):
+    """numba's cache on disk, written by one process at a time.
+
+    numba numbers a function's kernels in an index that it reads, extends and writes back. Two
+    processes that compile the same function for different argument types at once can give both
+    kernels one number, and whoever loads it later gets the wrong one.
+    """
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with FileLock(Path(self.cache_path) / "write.lock"):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+def _compiled(function: Function, **options: Any) -> Function:
+    dispatcher = numba.njit(error_model="numpy", **options)(function)
+    dispatcher._cache = _SharedCache(function)  # type: ignore[no-untyped-call]
+    return cast(Function, dispatcher)
+
+
 def jit(function: Function) -> Function:
     """Compile a scalar function of the cost core (nopython, IEEE arithmetic, cached on disk)."""
-    return cast(Function, numba.njit(cache=True, error_model="numpy")(function))
+    return _compiled(function)
 
 
 def jit_parallel(function: Function) -> Function:
     """Compile a loop over candidates whose iterations are independent (`prange`)."""
-    return cast(Function, numba.njit(cache=True, parallel=True, error_model="numpy")(function))
+    return _compiled(function, parallel=True)
 
 
 prange = numba.prange

@@ -8,7 +8,19 @@ were fitted on.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
+
+
+def as_declared(inputs: Inputs) -> Inputs:
+    """The same NamedTuple with every field of its declared type.
+
+    The compiler makes another kernel for every combination of int and float that it meets, so a
+    default of `0` in a profile would cost a user a second compilation.
+    """
+    types = get_type_hints(type(inputs)).values()
+    return type(inputs)(*(kind(value) for kind, value in zip(types, inputs, strict=True)))
 
 
 class GpuInputs(NamedTuple):

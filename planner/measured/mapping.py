@@ -16,6 +16,7 @@ from planner.measured.rows import MeasuredRow
 from planner.measured.variants import (
     memory_gap,
     optimizer_name,
+    replaced_profile,
     states_dropout,
     varied_profile,
 )
@@ -39,12 +40,6 @@ _PROFILES = (
     (r"megatron-bridge|^nemo", "megatron-bridge"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
-)
-
-# Profiles that a pattern in the row's software version, variant or notes puts in place of one.
-_REPLACED = (
-    ("megatron-core", r"no tp comm overlap", "megatron-core-no-overlap"),
-    ("llm-foundry", r"^2023-02\b", "llm-foundry-2023-02"),
 )
 
 _GPUS = {
@@ -137,10 +132,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
     text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
-    settings = " ".join(row.text(column) or "" for column in ("software", "variant", "notes"))
-    for base, pattern, variant in _REPLACED:
-        if name == base and re.search(pattern, settings.lower()):
-            name = variant
+    name = replaced_profile(name, row)
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
     return varied_profile(name, row, row.text("seq_parallel"), precision), assumed

@@ -36,6 +36,23 @@ def _before_torchtune_step(*names: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: _torchtune_steps(row) in names
 
 
+# Profiles of their own that such a rule puts in place of a framework's usual one.
+_REPLACED = (
+    ("megatron-core", _says(r"no tp comm overlap"), "megatron-core-no-overlap"),
+    (
+        "llm-foundry",
+        lambda row: (row.text("software") or "").startswith("2023-02"),
+        "llm-foundry-2023-02",
+    ),
+)
+
+
+def replaced_profile(name: str, row: MeasuredRow) -> str:
+    """Name of the profile that the row runs under, where `name` is its framework's."""
+    found = (own for base, applies, own in _REPLACED if name == base and applies(row))
+    return next(found, name)
+
+
 # Eager torch blocks: an unfused RMSNorm keeps an fp32 input and the normalised tensor, SwiGLU the
 # gate's activation beside gate and up.
 _EAGER_BLOCKS: Tables = {

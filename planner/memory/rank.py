@@ -111,22 +111,29 @@ def saved_bytes(row: Saved, context: OpContext, shape: RankShape) -> float:
     return size + row.fixed_bytes / shape.cp
 
 
-def rank_parameters(piece: Piece, context: OpContext, shape: RankShape) -> tuple[float, float]:
-    """(dense, expert) parameters of a piece on the rank before ZeRO; vocabulary rows padded."""
+def on_rank(
+    amount: float, op: Op, shard: ParamShard, context: OpContext, shape: RankShape
+) -> float:
+    """What a rank has of an amount that goes with parameters of a row (their number, bytes of
+    their state), before ZeRO; vocabulary rows padded."""
     model = context.model
-    kv_heads = model.heads if model.mla else model.kv_heads
     divisor = {
         ParamShard.NONE: 1,
         ParamShard.TP: shape.tp,
-        ParamShard.KV: min(shape.tp, kv_heads),
+        ParamShard.KV: min(shape.tp, model.heads if model.mla else model.kv_heads),
         ParamShard.EXPERT: shape.ep * shape.etp,
-    }
-    padding = padded_vocabulary(context, shape.tp) / model.vocab
+    }[shard]
+    pads = op.pads_vocabulary and shard is ParamShard.TP
+    padding = padded_vocabulary(context, shape.tp) / model.vocab if pads else 1
+    return amount * padding / divisor
+
+
+def rank_parameters(piece: Piece, context: OpContext, shape: RankShape) -> tuple[float, float]:
+    """(dense, expert) parameters of a piece on the rank before ZeRO; vocabulary rows padded."""
     totals = {False: 0.0, True: 0.0}
     for op in piece.ops:
         for count, shard in op.parameters:
-            pads = op.pads_vocabulary and shard is ParamShard.TP
-            totals[shard is ParamShard.EXPERT] += count * (padding if pads else 1) / divisor[shard]
+            totals[shard is ParamShard.EXPERT] += on_rank(count, op, shard, context, shape)
     return totals[False], totals[True]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.memory.rank import RankShape, padded_vocabulary
+from planner.memory.rank import RankShape, on_rank
 from planner.ops.context import OpContext
 from planner.ops.rows import Op, ParamShard, Piece
 from planner.optimizer_terms import OptimizerSetting, ParameterUpdate, parameter_update
@@ -19,7 +19,8 @@ def extra_state_bytes(
 ) -> float:
     """Extra optimizer state of the pieces of a rank, ZeRO applied."""
     return sum(
-        _own_update(op, count, context, setting).state_bytes * _share(op, shard, context, shape)
+        on_rank(_own_update(op, count, context, setting).state_bytes, op, shard, context, shape)
+        / _zero_group(shard, shape)
         for piece in pieces
         for op in piece.ops
         for count, shard in op.parameters
@@ -48,16 +49,8 @@ def _own_update(
     return parameter_update(op, count, setting, context.profile, float(context.model.hidden))
 
 
-def _share(op: Op, shard: ParamShard, context: OpContext, shape: RankShape) -> float:
-    """Share of a row's state on the rank."""
-    model = context.model
-    if shard is ParamShard.EXPERT:
-        group = shape.expert_shards if shape.zero >= 1 else 1.0
-        return 1.0 / (shape.ep * shape.etp * group)
-    share = 1.0 / (shape.shards if shape.zero >= 1 else 1.0)
-    if shard is ParamShard.TP:
-        padding = padded_vocabulary(context, shape.tp) / model.vocab if op.pads_vocabulary else 1.0
-        return share * padding / shape.tp
-    if shard is ParamShard.KV:
-        return share / min(shape.tp, model.heads if model.mla else model.kv_heads)
-    return share
+def _zero_group(shard: ParamShard, shape: RankShape) -> float:
+    """Ranks that share the state of a parameter."""
+    if shape.zero < 1:
+        return 1.0
+    return shape.expert_shards if shard is ParamShard.EXPERT else shape.shards

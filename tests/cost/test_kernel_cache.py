@@ -1,0 +1,67 @@
+"""One kernel per function, whatever the number types of a profile, and a cache that is shared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from filelock import FileLock, Timeout
+from numba.core.caching import FunctionCache
+
+from planner.cost._jit import _SharedCache
+from planner.cost.inputs import as_declared
+from planner.cost.tables import FrameworkInputs, JobInputs
+from planner.cost_model import CostModel
+from tests.cost.jobs import make_job
+
+
+def types_of(inputs: tuple[object, ...]) -> list[type]:
+    return [type(value) for value in inputs]
+
+
+def test_inputs_have_the_same_types_for_every_framework() -> None:
+    names = ("megatron-core", "torchtitan", "deepspeed", "nanotron", "hf-transformers", "textbook")
+    models = [CostModel(make_job("llama-3-8b", "8xH100", name)) for name in names]
+    first = models[0]
+    for model in models[1:]:
+        assert types_of(model.framework_inputs) == types_of(first.framework_inputs)
+        assert types_of(model.gpu_inputs) == types_of(first.gpu_inputs)
+        assert types_of(model.link_inputs) == types_of(first.link_inputs)
+
+
+def test_profile_changed_to_whole_numbers_keeps_its_types() -> None:
+    job = make_job("llama-3-8b", "8xH100", "megatron-core")
+    state = job.framework.state.model_copy(update={"weight_bytes": 2, "gathered_layers": 2.0})
+    changed = replace(job, framework=job.framework.model_copy(update={"state": state}))
+    inputs = CostModel(changed).framework_inputs
+    assert types_of(inputs) == types_of(CostModel(job).framework_inputs)
+    assert inputs.weight_bytes == 2.0
+
+
+def test_declared_types_of_ints_and_floats() -> None:
+    fields = FrameworkInputs.__annotations__
+    inputs = as_declared(FrameworkInputs(*[1] * len(fields)))
+    assert type(inputs.schedule) is int
+    assert type(inputs.issue_s) is float
+    job = as_declared(JobInputs(*[2.0] * len(JobInputs.__annotations__)))  # type: ignore[arg-type]
+    assert type(job.layers) is int
+    assert type(job.seq) is float
+
+
+def test_a_kernel_is_written_by_one_process_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another process cannot take the lock while numba extends its index."""
+    refused = []
+
+    def try_lock(cache: FunctionCache, *_: object) -> None:
+        with pytest.raises(Timeout):
+            FileLock(tmp_path / "write.lock").acquire(timeout=0)
+        refused.append(cache)
+
+    monkeypatch.setattr(FunctionCache, "save_overload", try_lock)
+    monkeypatch.setattr(FunctionCache, "cache_path", tmp_path)
+    cache = _SharedCache(as_declared)  # type: ignore[no-untyped-call]
+    cache.save_overload(None, None)
+    assert refused == [cache]
