@@ -1,0 +1,1 @@
+"""Launch folders that the frameworks' own parsers accept: one writer a framework."""

@@ -1,0 +1,90 @@
+"""What a launch writer gets and gives. Writers are pure: a plan in, texts of files out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from planner.job import Job
+from planner.plan import Plan
+from planner.request import Request
+
+NodesAs = Literal["slurm", "torchrun", "k8s", "skypilot"]
+
+# Relative file name inside the launch folder -> its text.
+Files = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One plan to be written for one framework.
+
+    `job` is `request` resolved; `plan` was costed under `job.framework`, whose name is the
+    profile's, while `target` names the writer ("torchtitan-0.2").
+    """
+
+    plan: Plan
+    request: Request
+    job: Job
+    target: str
+    nodes_as: NodesAs = "torchrun"
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Processes that one node runs."""
+        return min(self.job.cluster.gpus_per_node, self.plan.degrees.gpus)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the job takes."""
+        return -(-self.plan.degrees.gpus // self.gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What runs on the nodes.
+
+    `argv`: the program and its arguments after the process launcher, a line each in a script.
+    `launcher`: `torchrun` (one call a node that starts a process a GPU), `accelerate` or
+    `deepspeed`. `environment`: variables with the reason for each.
+    """
+
+    argv: tuple[str, ...]
+    launcher: Literal["torchrun", "accelerate", "deepspeed"] = "torchrun"
+    environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a framework cannot express a plan, and the nearest plan that it can."""
+
+    reason: str
+    nearest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One setting of the written configuration and what it is for (README of the folder)."""
+
+    setting: str
+    purpose: str
+
+
+class Writer(Protocol):
+    """Module `planner.launch.<framework>`."""
+
+    def refusals(self, launch: Launch) -> tuple[Refusal, ...]:
+        """What the framework cannot express of the plan; empty if all of it."""
+
+    def files(self, launch: Launch) -> Files:
+        """The framework's own configuration files. Only called without refusals."""
+
+    def command(self, launch: Launch) -> Command:
+        """What the launcher script runs."""
+
+    def choices(self, launch: Launch) -> tuple[Choice, ...]:
+        """The settings worth a sentence."""
+
+    def requirements(self, launch: Launch) -> tuple[str, ...]:
+        """Packages with the versions that the files are written for."""
