@@ -94,6 +94,7 @@ class Request(BaseModel):
     expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
+    cuda_graphs: bool = False
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
@@ -101,6 +102,8 @@ class Request(BaseModel):
         framework = load_framework(self.framework)
         dtype = self.dtype or framework.usual_mode
         profile = framework.in_mode(dtype)
+        if self.cuda_graphs:
+            profile = profile.with_cuda_graphs()
         model = resolved.spec
         seq = self.seq or model.pretraining_seq
         cluster = self._cluster()

@@ -190,6 +190,11 @@ def job_options(function: Command) -> Command:
                 help="Pipeline schedule: 1f1b, interleaved, gpipe, zb-h1, zb-h2, zb-v, dualpipe, "
                 "dualpipev. [default: the framework's usual]",
             ),
+            click.option(
+                "--cuda-graphs",
+                is_flag=True,
+                help="The step is captured as CUDA graphs: no CPU time per kernel.",
+            ),
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
@@ -337,6 +342,7 @@ _REQUEST_OPTIONS = (
     "attention",
     "schedule",
     "dropout",
+    "cuda_graphs",
     "expert_imbalance",
     "hbm_reserve",
 )

@@ -19,6 +19,11 @@ from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Bytes = Annotated[float, Field(ge=0.0)]
+# What a job with CUDA graphs takes for granted.
+CUDA_GRAPHS_NOTE = (
+    "CUDA graphs capture the whole step: the CPU costs nothing, and the memory of the graphs' "
+    "own pools is not counted"
+)
 OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
 
@@ -229,6 +234,8 @@ class Kernels(_Frozen):
     # least the time to issue its kernels.
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
+    # Flags that capture the step as CUDA graphs; empty where the framework has no such option.
+    cuda_graph_flags: str = ""
     # Passes over the routed copies around the dispatch: permute before the exchange and sort by
     # expert after it, or one where the exchange itself writes them in order.
     dispatch_passes: Annotated[float, Field(ge=0.0)] = 2.0
@@ -380,6 +387,19 @@ class FrameworkProfile(_Frozen):
                 return _with_mode(self, mode)
         return self
 
+    def with_cuda_graphs(self) -> FrameworkProfile:
+        """The profile with its step captured as CUDA graphs: the CPU issues no kernels one by one.
+
+        UsageError if the framework has no such option.
+        """
+        if not self.kernels.cuda_graph_flags:
+            having = [own for own in framework_names() if _has_cuda_graphs(own)]
+            raise UsageError(
+                f"--cuda-graphs: {self.name} has no such option; it is there in "
+                + ", ".join(having)
+            )
+        return _captured(self)
+
     def recompute_mode(self, name: str) -> RecomputeMode:
         """The mode that `name` spells (`planner.recompute.read_mode`); UsageError otherwise."""
         return read_mode(name, self.name, self.recompute, self.recomputing)
@@ -391,6 +411,19 @@ def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> Fr
     saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
     state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
     return profile.model_copy(update={"saved": saved, "state": state})
+
+
+@cache
+def _captured(profile: FrameworkProfile) -> FrameworkProfile:
+    """One object per profile, so that jobs which share it are costed together."""
+    kernels = profile.kernels.model_copy(update={"issue_s": 0.0})
+    note = f"{CUDA_GRAPHS_NOTE} ({profile.kernels.cuda_graph_flags})"
+    assumptions = (*profile.assumptions, note)
+    return profile.model_copy(update={"kernels": kernels, "assumptions": assumptions})
+
+
+def _has_cuda_graphs(name: str) -> bool:
+    return bool(load_framework(name).kernels.cuda_graph_flags)
 
 
 def framework_names() -> tuple[str, ...]:

@@ -88,3 +88,29 @@ def test_plan_files_from_before_these_options_are_read(run: Run, tmp_path: Path)
     assert plan.degrees.shard == 0
     result = run("explain", str(path), "1")
     assert result.exit_code == 0, result.output
+
+
+TINY = (
+    "evaluate", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "4", "--mbs", "1",
+    "--seq", "1024", "--json",
+)  # fmt: skip
+
+
+def test_cuda_graphs_free_a_small_model_of_the_cpu(run: Run) -> None:
+    """GPT-2 at micro-batch 1 waits for the CPU on an H100; captured, it does not."""
+    steps = {}
+    for options in ((), ("--cuda-graphs",)):
+        result = run(*TINY, *options)
+        assert result.exit_code == 0, result.output
+        steps[options] = json.loads(result.stdout)["plans"][0]
+    issued, captured = steps[()], steps["--cuda-graphs",]
+    assert captured["step_time_s"] < 0.5 * issued["step_time_s"]
+    assert captured["peak_bytes"] == issued["peak_bytes"]
+    assert any("--cuda-graph-impl full_iteration" in text for text in captured["assumptions"])
+
+
+def test_cuda_graphs_where_there_are_none(run: Run) -> None:
+    result = run(*TINY, "--cuda-graphs", "--framework", "deepspeed")
+    assert result.exit_code == 2
+    assert "deepspeed has no such option" in result.stderr
+    assert "megatron-core" in result.stderr
