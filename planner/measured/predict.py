@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,22 +68,34 @@ class Prediction:
 
 def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
     """A prediction per row, in order; rows beyond the model carry their error."""
-    results: list[Prediction] = []
+    return cost_predictions([_uncosted(row) for row in rows])
+
+
+def cost_predictions(
+    predictions: Sequence[Prediction], model_of: Callable[[Job], CostModel] = CostModel
+) -> list[Prediction]:
+    """The same rows costed (again), by another cost model if one is given."""
+    results = list(predictions)
     groups: dict[object, list[tuple[int, MappedRow]]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        try:
-            demand_measurements(row)
-            mapped, completed = _mapped(row)
-        except (UnpredictableRowError, ValueError) as error:
-            results.append(Prediction(row, error=str(error)))
-            continue
-        results.append(Prediction(row, mapped, completed))
-        groups[_group_key(mapped.job)].append((index, mapped))
+    for index, prediction in enumerate(results):
+        if prediction.mapped is not None:
+            groups[_group_key(prediction.mapped.job)].append((index, prediction.mapped))
     for members in groups.values():
-        costed = _cost_members([mapped for _, mapped in members])
+        mapped = [own for _, own in members]
+        costed = _cost_members(mapped, model_of(mapped[0].job))
         for (index, _), (step, stages) in zip(members, costed, strict=True):
             results[index] = replace(results[index], step=step, stages=stages)
     return results
+
+
+def _uncosted(row: MeasuredRow) -> Prediction:
+    """The row mapped, or why it cannot be."""
+    try:
+        demand_measurements(row)
+        mapped, completed = _mapped(row)
+    except (UnpredictableRowError, ValueError) as error:
+        return Prediction(row, error=str(error))
+    return Prediction(row, mapped, completed)
 
 
 def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
@@ -118,9 +130,8 @@ def _group_key(job: Job) -> object:
     )
 
 
-def _cost_members(members: Sequence[MappedRow]) -> list[tuple[Array, Array]]:
-    """(STEP_* vector, STAGE_* matrix) of rows that share a job."""
-    model = CostModel(members[0].job)
+def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
+    """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
     names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc")
     columns = {
         name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
