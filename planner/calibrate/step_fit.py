@@ -138,7 +138,8 @@ CONSTANTS = (
 @dataclass(frozen=True, slots=True)
 class Fit:
     """What the runs say of one constant. Errors are mean |ln(measured / predicted)| of sources;
-    `without`: the best value with a source left out."""
+    `without`: the best value with a source left out; `by_source`: its own error at the shipped and
+    at the best value."""
 
     name: str
     file: str
@@ -149,6 +150,7 @@ class Fit:
     best_error: float
     held_out_error: float | None
     without: dict[str, float]
+    by_source: dict[str, tuple[float, float]]
 
 
 Errors = dict[str, dict[float, float]]
@@ -184,6 +186,7 @@ def fit(constant: Constant, predictions: Sequence[Prediction]) -> Fit | None:
         _mean_error(errors, errors, best),
         fmean(errors[source][own] for source, own in without.items()) if without else None,
         {source: shipped * own for source, own in without.items()},
+        {source: (own[1.0], own[best]) for source, own in errors.items()},
     )
 
 
@@ -241,6 +244,8 @@ def lines(found: Fit) -> Iterator[str]:
             f"  with one source left out {values[0]:.4g} to {values[-1]:.4g};"
             f" held-out error {found.held_out_error:.1%}"
         )
+    for source, (before, after) in sorted(found.by_source.items()):
+        yield f"  {source:32} {before:6.1%} -> {after:6.1%}"
 
 
 def chosen_constants(names: Sequence[str]) -> list[Constant]:
