@@ -8,6 +8,7 @@ were fitted on.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
@@ -19,8 +20,13 @@ def as_declared(inputs: Inputs) -> Inputs:
     The compiler makes another kernel for every combination of int and float that it meets, so a
     default of `0` in a profile would cost a user a second compilation.
     """
-    types = get_type_hints(type(inputs)).values()
+    types = _field_types(type(inputs))
     return type(inputs)(*(kind(value) for kind, value in zip(types, inputs, strict=True)))
+
+
+@cache
+def _field_types(kind: type[Any]) -> tuple[type[Any], ...]:
+    return tuple(get_type_hints(kind).values())
 
 
 class GpuInputs(NamedTuple):
