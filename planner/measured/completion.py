@@ -137,6 +137,16 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     yield _plain("pp", pp)
 
 
+def _gpus(row: MeasuredRow) -> Iterator[Default]:
+    """As many replicas as leave each pipeline the usual number of micro-batches."""
+    gbs = row.integer("gbs")
+    if row.text("num_gpus") is not None or gbs is None:
+        return
+    tp, pp, cp, mbs = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "mbs"))
+    dp = row.integer("dp") or max(1, gbs // (mbs * _MICRO_BATCHES_PER_STAGE * pp))
+    yield _plain("num_gpus", tp * pp * cp * dp)
+
+
 def _batch(row: MeasuredRow) -> Iterator[Default]:
     if row.text("mbs") is not None or row.text("gbs") is not None:
         return
@@ -152,5 +162,6 @@ _DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
     _experts,
     _layout,
     _degrees,
+    _gpus,
     _batch,
 )

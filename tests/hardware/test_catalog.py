@@ -118,12 +118,13 @@ def test_narrower_arithmetic_is_never_slower(name: str) -> None:
 def test_the_peak_follows_from_units_and_clock(name: str) -> None:
     """Peak = SMs x FLOP per SM and clock x clock; clocks of some boards are upper limits.
 
-    GA102 and AD102 (A10, RTX 4090) do half of their architecture's with fp32 accumulation; on
-    H20 the rate is capped by regulation, so nothing follows.
+    Other chips of the family do half of their architecture's (GA102, AD102), GeForce boards of
+    Ampere a quarter with fp32 accumulation; on H20 the rate is capped by regulation, so nothing
+    follows.
     """
     gpu = load_gpu(name)
-    halved = 2 if name in ("A10", "RTX4090") else 1
-    per_clock = gpu.sm_count * FLOP_PER_SM_CLOCK[gpu.architecture] / halved
+    divisor = {"A10": 2, "RTX-A6000": 2, "RTX3090": 4, "RTX4090": 2, "L40": 2}.get(name, 1)
+    per_clock = gpu.sm_count * FLOP_PER_SM_CLOCK[gpu.architecture] / divisor
     assert 0.86 < gpu.peak("fp16") / (per_clock * gpu.boost_clock_hz) < 1.02
 
 

@@ -41,6 +41,15 @@ def test_unstated_degrees_are_the_smallest_that_hold_the_state() -> None:
     assert complete(row(params_b="1", **gaps)).assumed == ("tp 1", "pp 1")
 
 
+def test_unstated_gpus_leave_each_pipeline_the_usual_micro_batches() -> None:
+    """256 sequences at mbs 2 and 4·pp = 8 micro-batches: 16 replicas of 2·2 GPUs."""
+    gaps = {"num_gpus": "", "dp": "", "tp": "2", "pp": "2", "mbs": "2", "gbs": "256"}
+    assert complete(row(**gaps)).assumed == ("num_gpus 64",)
+    assert complete(row(**gaps | {"dp": "4"})).assumed == ("num_gpus 16",)
+    (own,) = predict_rows([row(**gaps)])
+    assert own.error is None
+
+
 def test_a_pipeline_layout_becomes_layers_of_blocks() -> None:
     assert unfolded_layout("Et*2|(tt|)*2L") == ["Ett", "tt", "tt", "L"]
     own = row(vpp="layout", pp="2", notes="pp layout Et*2|(tt|)*2L; x=1")
