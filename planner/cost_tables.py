@@ -226,6 +226,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             pipeline_exchange_s=kernels.pipeline_exchange_s,
             outer_tensor_step_s=kernels.outer_tensor_step_s,
             accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
+            tensor_gather_share=_tensor_gather_share(job),
+            tensor_copy_s=kernels.tensor_copy_bytes / streaming,
             gather_copy_s=kernels.gather_copy_bytes / streaming,
             reduce_copy_s=kernels.reduce_copy_bytes / streaming,
             gradient_communication_bytes=kernels.gradient_communication_bytes,
@@ -259,6 +261,13 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             post_validation=float(profile.parallelism.optimizer_post_validation),
         )
     )
+
+
+def _tensor_gather_share(job: Job) -> float:
+    """Bytes of a gathered activation over 16 bits: half where products in 8 or 4 bits take operands
+    that were cast before the gather."""
+    low = job.precision not in ("bf16", "fp16", "fp32")
+    return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
 
 
 def _unfused_tensors(job: Job) -> float:

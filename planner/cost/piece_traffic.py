@@ -123,9 +123,14 @@ def communication_terms(
         size_bytes = collective_bytes(row, key, job)
         if code == f.GROUP_EP:
             size_bytes *= exchanged_share(key, job, framework)
-        seconds = collective_seconds(int(row[f.COMM_KIND]), code, size_bytes, key, job, links)
+        kind = int(row[f.COMM_KIND])
+        if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
+            size_bytes *= framework.tensor_gather_share
+        seconds = collective_seconds(kind, code, size_bytes, key, job, links)
         if seconds == 0.0:
             continue
+        if code == f.GROUP_TP:
+            seconds += 0.5 * size_bytes * framework.tensor_copy_s
         if code == f.GROUP_TP and key.tp > links.scale_up_domain:
             seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
         group = min(code, 2)

@@ -27,6 +27,15 @@ def _says(pattern: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: re.search(pattern, _described(row)) is not None
 
 
+def _torchtitan_eager(row: MeasuredRow) -> bool:
+    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
+    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
+    request 429), so rows that name them compile."""
+    text = f"{row.text('framework') or ''}; {_described(row)}".lower()
+    compiles = re.search(r"\bcompile|\basync_?tp\b|float8", text) is not None
+    return "torchtitan" in text and (not compiles or re.search(r"\beager\b", text) is not None)
+
+
 def _torchtune_steps(row: MeasuredRow) -> str:
     """torchtune's table adds one option a row; each row has all options above it."""
     return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
@@ -129,10 +138,11 @@ _VARIANTS = (
     Variant(
         "eager blocks",
         ("torchtitan", "torchtitan-2024"),
-        _says(r"\beager\b"),
+        _torchtitan_eager,
         {
             "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
-            "kernels": {"memory_traffic": 4.0},
+            # Norms move 36 bytes an element (see `Kernels.norm_traffic`), 4 times 4 of them counted.
+            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
     ),
     # Collectives cut into pieces beside the products that make or use them.
@@ -140,7 +150,25 @@ _VARIANTS = (
         "asynchronous tensor parallelism",
         ("torchtitan", "torchtitan-2024"),
         _says(r"\basync_?tp\b"),
-        {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
+        {
+            "overlap": {"tensor": 0.5, "tensor_backward": 0.5},
+            "kernels": {"tensor_copy_bytes": 0.0},
+        },
+    ),
+    # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
+    # product and along its columns for another, and the second kernel reads against the grain.
+    # Fitted on the four 8B rows of torchtitan with TP 8 (bf16 and rowwise); see the README.
+    Variant(
+        "rowwise float8",
+        ("torchtitan", "torchtitan-2024"),
+        _says(r"float8 rowwise|scaling=rowwise(?!_with_gw_hp)"),
+        {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
+    ),
+    Variant(
+        "float8 parameter gathers",
+        ("torchtitan", "torchtitan-2024"),
+        _says(r"\b(float8|f8) all-gather"),
+        {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
     Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),
