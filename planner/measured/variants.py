@@ -150,10 +150,7 @@ _VARIANTS = (
         "asynchronous tensor parallelism",
         ("torchtitan", "torchtitan-2024"),
         _says(r"\basync_?tp\b"),
-        {
-            "overlap": {"tensor": 0.5, "tensor_backward": 0.5},
-            "kernels": {"tensor_copy_bytes": 0.0},
-        },
+        {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
     # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
     # product and along its columns for another, and the second kernel reads against the grain.
