@@ -174,6 +174,16 @@ def _expert_tp(row: MeasuredRow, tp: int) -> int:
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
+    stage = _stated_zero(row, profile)
+    if stage > 1 and (row.integer("pp") or 1) > 1 and profile.name.startswith("torchtitan"):
+        # Pipelines of torch keep weights gathered from the first micro-batch to the last, and
+        # reduce gradients after the last: shards of the optimizer alone (torchtitan's
+        # `reshard_after_forward` and torch/distributed/pipelining/stage.py, last_backward).
+        return 1
+    return stage
+
+
+def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     text = (row.text("zero") or "").lower()
     for pattern, stage in _ZERO:
         if text and re.search(pattern, text):
@@ -231,6 +241,9 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
         return True
     if flash is not None:
         return flash == "n"
+    if "pax" in (row.text("framework") or "").lower():
+        # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
+        return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
     return profile.attention == "eager"
 
 
@@ -245,6 +258,9 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
+    if "flexattn" in (row.text("notes") or "").lower() and cluster.gpu.architecture == "hopper":
+        # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
+        return "flash2"
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
     if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"

@@ -152,6 +152,26 @@ _VARIANTS = (
         _says(r"\basync_?tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
+    # XTuner trains Hugging Face's models as they are.
+    Variant(
+        "eager blocks",
+        ("deepspeed",),
+        lambda row: "xtuner" in (row.text("framework") or "").lower(),
+        {
+            "saved": _EAGER_BLOCKS["saved"],
+            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
+        },
+    ),
+    # fms-fsdp's later rows; blocks as torchtitan's.
+    Variant(
+        "compiled blocks",
+        ("fsdp1",),
+        _says(r"(?<!no )(?<!before )torch\.compile"),
+        {
+            "saved": {"gated_activation_tensors": 2.0},
+            "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
+        },
+    ),
     # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
     # product and along its columns for another, and the second kernel reads against the grain.
     # Fitted on the four 8B rows of torchtitan with TP 8 (bf16 and rowwise); see the README.
