@@ -168,9 +168,18 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             top_k=float(model.moe.top_k if model.moe else 0),
             world=float(job.cluster.num_gpus),
             causal=1.0,
+            neighbour_share=_neighbour_share(job),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
         )
     )
+
+
+def _neighbour_share(job: Job) -> float:
+    """Experts of a token over all experts, where the gate takes neighbours."""
+    moe = job.model.moe
+    if moe is None or not job.framework.kernels.neighbouring_experts:
+        return 0.0
+    return moe.top_k / moe.experts
 
 
 def _score_traffic(job: Job) -> float:

@@ -85,6 +85,15 @@ def collective_bytes(row: Array, key: Key, job: JobInputs) -> float:
 
 
 @jit
+def exchange_draws(key: Key, job: JobInputs) -> float:
+    """Draws of a rank that stand for a token's k experts: k, or where these are neighbours among E
+    the k·ep/E ranks that hold them, at least one."""
+    if job.neighbour_share > 0.0:
+        return float(max(1.0, min(job.top_k, job.neighbour_share * key.ep)))
+    return float(job.top_k)
+
+
+@jit
 def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
     """Bytes of an expert exchange over those of all routed copies.
 
@@ -94,7 +103,7 @@ def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> flo
     """
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0:
         return 1.0
-    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** job.top_k)
+    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** exchange_draws(key, job))
     return float(min(1.0, ranks / job.top_k))
 
 

@@ -47,6 +47,8 @@ class JobInputs(NamedTuple):
     causal: float
     # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
     kinds_in_order: float = 0.0
+    # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
+    neighbour_share: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

@@ -235,6 +235,8 @@ class Kernels(_Frozen):
     # A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     # for each of its experts.
     dispatch_deduplicates: bool = False
+    # A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks.
+    neighbouring_experts: bool = False
     # HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     # written row-wise and column-wise.
     cast_traffic_bytes: Bytes = 4.0

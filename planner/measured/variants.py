@@ -102,6 +102,13 @@ _VARIANTS = (
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    # NeMo AutoModel's FakeBalancedGate: experts k·i to k·i + k - 1, modulo their number, of token i.
+    Variant(
+        "balanced gate",
+        (),
+        _says(r"balanced fake gate"),
+        {"kernels": {"neighbouring_experts": True}},
+    ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant(
         "exchange overlapped",
