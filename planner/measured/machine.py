@@ -66,8 +66,6 @@ def cluster_of(row: MeasuredRow) -> Cluster:
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
     try:
-        return _parse(
-            _gpu_of(row, name), count, row.integer("gpus_per_node") or 0, fabric_of(row)
-        )
+        return _parse(_gpu_of(row, name), count, row.integer("gpus_per_node") or 0, fabric_of(row))
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error

@@ -258,13 +258,12 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
-    if "flexattn" in (row.text("notes") or "").lower() and cluster.gpu.architecture == "hopper":
-        # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
-        return "flash2"
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
     if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"
-    if cluster.gpu.architecture == "hopper" and uses_cudnn:
+    # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
+    generated = "flexattn" in (row.text("notes") or "").lower()
+    if cluster.gpu.architecture == "hopper" and uses_cudnn and not generated:
         return "flash3_or_cudnn"
     return "flash2" if cluster.gpu.vendor == "nvidia" else "auto"
 

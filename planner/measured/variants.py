@@ -102,7 +102,7 @@ _VARIANTS = (
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
-    # NeMo AutoModel's FakeBalancedGate: experts k·i to k·i + k - 1, modulo their number, of token i.
+    # NeMo AutoModel's FakeBalancedGate: token i goes to experts k·i to k·i + k - 1, modulo E.
     Variant(
         "balanced gate",
         (),
@@ -148,7 +148,7 @@ _VARIANTS = (
         _torchtitan_eager,
         {
             "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
-            # Norms move 36 bytes an element (see `Kernels.norm_traffic`), 4 times 4 of them counted.
+            # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
             "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
     ),
