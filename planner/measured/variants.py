@@ -182,6 +182,21 @@ _VARIANTS = (
             "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
         },
     ),
+    # NeMo AutoModel's benchmarks train bf16 weights without an fp32 copy; gradients and AdamW's
+    # moments follow them.
+    Variant(
+        "bf16 weights alone",
+        ("torchtitan",),
+        _says(r"\bbf16 params\b"),
+        {
+            "state": {
+                "gradient_bytes": 2.0,
+                "master_bytes": 0.0,
+                "optimizer_state_element_bytes": 2.0,
+                "zero3_keeps_weight_shard": True,
+            }
+        },
+    ),
     # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
     # product and along its columns for another, and the second kernel reads against the grain.
     # 16 bytes an element over the tensorwise recipe: the difference of the two without

@@ -203,6 +203,12 @@ def test_fms_fsdp_compiles_in_its_later_rows() -> None:
         assert kernels.memory_traffic == traffic
 
 
+def test_weights_of_16_bits_have_no_other_copy() -> None:
+    for notes, master in (("no grad clip; bf16 params; TE", 0.0), ("TE", 4.0)):
+        state = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.state
+        assert (state.master_bytes, state.gradient_bytes) == (master, 2.0 + master / 2.0)
+
+
 def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
     for notes, neighbours in (("balanced fake gate, no grad clip", True), ("aux loss", False)):
         kernels = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.kernels
