@@ -218,3 +218,9 @@ def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
 def test_xtuner_runs_hugging_face_s_blocks() -> None:
     for framework, traffic in (("XTuner+DeepSpeed", 4.0), ("DeepSpeed", 1.5)):
         assert map_row(row(framework=framework)).job.framework.kernels.memory_traffic == traffic
+
+
+def test_llm_foundry_checkpoints_stop_early_from_torch_2_1_on() -> None:
+    for software, early in (("2023-02", False), ("2023-04 tables", False), ("2024-01", True)):
+        profile = map_row(row(framework="Composer/llm-foundry FSDP", software=software))
+        assert profile.job.framework.recomputing.stops_early == early
