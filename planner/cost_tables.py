@@ -168,9 +168,18 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             top_k=float(model.moe.top_k if model.moe else 0),
             world=float(job.cluster.num_gpus),
             causal=1.0,
+            neighbour_share=_neighbour_share(job),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
         )
     )
+
+
+def _neighbour_share(job: Job) -> float:
+    """Experts of a token over all experts, where the gate takes neighbours."""
+    moe = job.model.moe
+    if moe is None or not job.framework.kernels.neighbouring_experts:
+        return 0.0
+    return moe.top_k / moe.experts
 
 
 def _score_traffic(job: Job) -> float:
@@ -226,6 +235,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             pipeline_exchange_s=kernels.pipeline_exchange_s,
             outer_tensor_step_s=kernels.outer_tensor_step_s,
             accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
+            tensor_gather_share=_tensor_gather_share(job),
+            tensor_copy_s=kernels.tensor_copy_bytes / streaming,
             gather_copy_s=kernels.gather_copy_bytes / streaming,
             reduce_copy_s=kernels.reduce_copy_bytes / streaming,
             gradient_communication_bytes=kernels.gradient_communication_bytes,
@@ -259,6 +270,13 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             post_validation=float(profile.parallelism.optimizer_post_validation),
         )
     )
+
+
+def _tensor_gather_share(job: Job) -> float:
+    """Bytes of a gathered activation over 16 bits: half where products in 8 or 4 bits take operands
+    that were cast before the gather."""
+    low = job.precision not in ("bf16", "fp16", "fp32")
+    return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
 
 
 def _unfused_tensors(job: Job) -> float:

@@ -85,6 +85,15 @@ def collective_bytes(row: Array, key: Key, job: JobInputs) -> float:
 
 
 @jit
+def exchange_draws(key: Key, job: JobInputs) -> float:
+    """Draws of a rank that stand for a token's k experts: k, or where these are neighbours among E
+    the k·ep/E ranks that hold them, at least one."""
+    if job.neighbour_share > 0.0:
+        return float(max(1.0, min(job.top_k, job.neighbour_share * key.ep)))
+    return float(job.top_k)
+
+
+@jit
 def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
     """Bytes of an expert exchange over those of all routed copies.
 
@@ -94,7 +103,7 @@ def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> flo
     """
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0:
         return 1.0
-    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** job.top_k)
+    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** exchange_draws(key, job))
     return float(min(1.0, ranks / job.top_k))
 
 
@@ -123,9 +132,14 @@ def communication_terms(
         size_bytes = collective_bytes(row, key, job)
         if code == f.GROUP_EP:
             size_bytes *= exchanged_share(key, job, framework)
-        seconds = collective_seconds(int(row[f.COMM_KIND]), code, size_bytes, key, job, links)
+        kind = int(row[f.COMM_KIND])
+        if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
+            size_bytes *= framework.tensor_gather_share
+        seconds = collective_seconds(kind, code, size_bytes, key, job, links)
         if seconds == 0.0:
             continue
+        if code == f.GROUP_TP:
+            seconds += 0.5 * size_bytes * framework.tensor_copy_s
         if code == f.GROUP_TP and key.tp > links.scale_up_domain:
             seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
         group = min(code, 2)

@@ -47,6 +47,8 @@ class JobInputs(NamedTuple):
     causal: float
     # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
     kinds_in_order: float = 0.0
+    # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
+    neighbour_share: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):
@@ -127,5 +129,9 @@ class FrameworkInputs(NamedTuple):
     activation_bytes: float = 2.0
     residual_bytes: float = 2.0
     weight_cast_bytes: float = 0.0
+    # Share of 16 bits that an all-gather over tp sends, and seconds per element of copying what it
+    # gathers, or what a reduce-scatter sends, along the sequence.
+    tensor_gather_share: float = 1.0
+    tensor_copy_s: float = 0.0
     # 1 where the optimizer step waits for no other stage (Qi et al. 2024, arXiv 2401.10241).
     post_validation: float = 0.0

@@ -242,6 +242,8 @@ class Kernels(_Frozen):
     # A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
     # for each of its experts.
     dispatch_deduplicates: bool = False
+    # A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks.
+    neighbouring_experts: bool = False
     # HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     # written row-wise and column-wise.
     cast_traffic_bytes: Bytes = 4.0
@@ -251,6 +253,11 @@ class Kernels(_Frozen):
     # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
     # beyond the links' latency: the ring advances at the pace of its slowest exchange.
     outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # In low precision, activations are cast to 8 bits before they are gathered over tp.
+    quantised_gathers: bool = False
+    # HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives
+    # that work along the first dimension alone leave a concatenation along the sequence.
+    tensor_copy_bytes: Bytes = 0.0
     # HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
     # another buffer; 0 where the product itself accumulates.
     accumulation_traffic_bytes: Bytes = 0.0

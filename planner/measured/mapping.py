@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
 
-from hardware import Cluster, HardwareError, parse_gpus
+from hardware import Cluster
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job
-from planner.measured.fabric import Fabric, fabric_of
+from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import MeasuredRow
 from planner.measured.variants import (
@@ -42,23 +41,6 @@ _PROFILES = (
     (r"pax|maxtext|jax", "jax-xla"),
 )
 
-_GPUS = {
-    "A100": "A100-SXM4-80GB",
-    "A100-80GB": "A100-SXM4-80GB",
-    "A100-40GB": "A100-SXM4-40GB",
-    "A100-PCIe": "A100-PCIe-80GB",
-    "V100-32GB": "V100-SXM2-32GB",
-    "V100-16GB": "V100-SXM2-16GB",
-    "H100-80GB": "H100-SXM5-80GB",
-    "H100-94/96GB-HBM2e": "H100-96GB-HBM2e-500W",
-    "B200-180GB": "B200-SXM-180GB",
-    "B200-SXM": "B200-SXM-180GB",
-    "GB200-186GB": "GB200",
-    "GB200": "GB200",
-    "H800-80GB": "H800",
-    "RTX4090-24GB": "RTX4090",
-}
-
 _ZERO = (
     (r"none|^ddp", 0),
     (r"no reshard|zero-?2|optim_grads$", 2),
@@ -72,6 +54,12 @@ _UNSHARDED = ("megatron-lm-2022", "megatron-deepspeed")
 _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.
 _COUNTED = ("embedding", "loss")
+
+# Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
+# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
+# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
+# maximizing-training, Table 1).
+_EVERY_NTH = 2
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -105,7 +93,7 @@ class MappedRow:
 def map_row(row: MeasuredRow) -> MappedRow:
     """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
     model = model_of(row)
-    cluster = _cluster(row)
+    cluster = cluster_of(row)
     precision = _precision(row, cluster)
     profile, assumed = _profile(row, precision)
     degrees = _degrees(row, profile)
@@ -138,31 +126,6 @@ def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[
     return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
 
 
-@cache
-def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
-    cluster = parse_gpus(f"{count}x{name}")
-    if fabric is not None:
-        cluster = fabric.applied(cluster)
-    if not per_node or per_node >= cluster.gpus_per_node:
-        return cluster
-    # The source states a smaller node: fewer GPUs behind each switch, same links per GPU.
-    domain = min(cluster.scale_up_domain_gpus, per_node)
-    return cluster.model_copy(update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain})
-
-
-def _cluster(row: MeasuredRow) -> Cluster:
-    name = row.text("gpu") or ""
-    count = row.integer("num_gpus")
-    if not count:
-        raise UnpredictableRowError("num_gpus is not stated")
-    try:
-        return _parse(
-            _GPUS.get(name, name), count, row.integer("gpus_per_node") or 0, fabric_of(row)
-        )
-    except HardwareError as error:
-        raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
-
-
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     tp, pp, vpp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "vpp", "cp", "ep"))
     gpus = row.integer("num_gpus") or 1
@@ -185,8 +148,21 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
-        zero=zero, mbs=mbs, grad_acc=grad_acc,
+        zero=zero, mbs=mbs, grad_acc=grad_acc, shard=_shard(row, dp * cp),
     )  # fmt: skip
+
+
+def _shard(row: MeasuredRow, ranks: int) -> int:
+    """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
+    text, notes = (row.text("zero") or "").lower(), row.text("notes") or ""
+    size = 0
+    if "hsdp" in text and "node" in text:
+        size = row.integer("gpus_per_node") or 0
+    elif beyond := re.search(r"fsdp=#gpus up to (\d+); fsdp=(\d+) x dp beyond", text):
+        size = int(beyond[2]) if ranks > int(beyond[1]) else 0
+    elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
+        size = int(mesh[2]) if int(mesh[1]) > 1 else 0
+    return size if size < ranks and size > 0 and ranks % size == 0 else 0
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
@@ -198,6 +174,16 @@ def _expert_tp(row: MeasuredRow, tp: int) -> int:
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
+    stage = _stated_zero(row, profile)
+    if stage > 1 and (row.integer("pp") or 1) > 1 and profile.name.startswith("torchtitan"):
+        # Pipelines of torch keep weights gathered from the first micro-batch to the last, and
+        # reduce gradients after the last: shards of the optimizer alone (torchtitan's
+        # `reshard_after_forward` and torch/distributed/pipelining/stage.py, last_backward).
+        return 1
+    return stage
+
+
+def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     text = (row.text("zero") or "").lower()
     for pattern, stage in _ZERO:
         if text and re.search(pattern, text):
@@ -212,6 +198,8 @@ def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMod
         return profile.recompute_mode("none")
     if text.startswith("full"):
         return profile.recompute_mode("full")
+    if re.search(r"every (other|n-th)", text):
+        return RecomputeMode(name=text, modules=("FULL",), every=_EVERY_NTH)
     names = {
         "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
         "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
@@ -227,9 +215,16 @@ def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMod
     return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
 
 
+# MaxText: `remat_policy=save_qkv_proj` of maxtext/configure.sh in NVIDIA/dgxc-benchmarking, which
+# runs a layer again but for its query, key and value products, a tenth of it.
+_USUAL_RECOMPUTE = (("pax", "full"), ("maxtext", "full"))
+
+
 def _usual_recompute(row: MeasuredRow) -> str:
-    """What a framework does unless told: Paxml keeps nothing of a layer, the others everything."""
-    return "full" if "pax" in (row.text("framework") or "").lower() else "none"
+    """What a framework does unless told: Paxml keeps nothing of a layer, MaxText's recipes for
+    GPUs little more, the others everything."""
+    framework = (row.text("framework") or "").lower()
+    return next((mode for name, mode in _USUAL_RECOMPUTE if name in framework), "none")
 
 
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
@@ -246,6 +241,9 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
         return True
     if flash is not None:
         return flash == "n"
+    if "pax" in (row.text("framework") or "").lower():
+        # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
+        return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
     return profile.attention == "eager"
 
 
@@ -263,7 +261,9 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
     if cluster.gpu.architecture == "blackwell":
         return "flash3_or_cudnn"
-    if cluster.gpu.architecture == "hopper" and uses_cudnn:
+    # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
+    generated = "flexattn" in (row.text("notes") or "").lower()
+    if cluster.gpu.architecture == "hopper" and uses_cudnn and not generated:
         return "flash3_or_cudnn"
     return "flash2" if cluster.gpu.vendor == "nvidia" else "auto"
 

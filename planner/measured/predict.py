@@ -132,7 +132,7 @@ def _group_key(job: Job) -> object:
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
     """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
-    names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc")
+    names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc", "shard")
     columns = {
         name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
         for name in names

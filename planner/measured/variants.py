@@ -27,6 +27,15 @@ def _says(pattern: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: re.search(pattern, _described(row)) is not None
 
 
+def _torchtitan_eager(row: MeasuredRow) -> bool:
+    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
+    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
+    request 429), so rows that name them compile."""
+    text = f"{row.text('framework') or ''}; {_described(row)}".lower()
+    compiles = re.search(r"\bcompile|\basync_?tp\b|float8", text) is not None
+    return "torchtitan" in text and (not compiles or re.search(r"\beager\b", text) is not None)
+
+
 def _torchtune_steps(row: MeasuredRow) -> str:
     """torchtune's table adds one option a row; each row has all options above it."""
     return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
@@ -36,13 +45,16 @@ def _before_torchtune_step(*names: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: _torchtune_steps(row) in names
 
 
+def _software(version: str) -> Callable[[MeasuredRow], bool]:
+    return lambda row: (row.text("software") or "").startswith(version)
+
+
 # Profiles of their own that such a rule puts in place of a framework's usual one.
 _REPLACED = (
     ("megatron-core", _says(r"no tp comm overlap"), "megatron-core-no-overlap"),
-    (
-        "llm-foundry",
-        lambda row: (row.text("software") or "").startswith("2023-02"),
-        "llm-foundry-2023-02",
+    *(
+        ("llm-foundry", _software(version), f"llm-foundry-{version}")
+        for version in ("2023-02", "2023-04")
     ),
 )
 
@@ -93,6 +105,13 @@ _VARIANTS = (
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    # NeMo AutoModel's FakeBalancedGate: token i goes to experts k·i to k·i + k - 1, modulo E.
+    Variant(
+        "balanced gate",
+        (),
+        _says(r"balanced fake gate"),
+        {"kernels": {"neighbouring_experts": True}},
+    ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant(
         "exchange overlapped",
@@ -129,10 +148,11 @@ _VARIANTS = (
     Variant(
         "eager blocks",
         ("torchtitan", "torchtitan-2024"),
-        _says(r"\beager\b"),
+        _torchtitan_eager,
         {
             "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
-            "kernels": {"memory_traffic": 4.0},
+            # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
+            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
     ),
     # Collectives cut into pieces beside the products that make or use them.
@@ -141,6 +161,57 @@ _VARIANTS = (
         ("torchtitan", "torchtitan-2024"),
         _says(r"\basync_?tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
+    ),
+    # XTuner trains Hugging Face's models as they are.
+    Variant(
+        "eager blocks",
+        ("deepspeed",),
+        lambda row: "xtuner" in (row.text("framework") or "").lower(),
+        {
+            "saved": _EAGER_BLOCKS["saved"],
+            "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
+        },
+    ),
+    # fms-fsdp's later rows; blocks as torchtitan's.
+    Variant(
+        "compiled blocks",
+        ("fsdp1",),
+        _says(r"(?<!no )(?<!before )torch\.compile"),
+        {
+            "saved": {"gated_activation_tensors": 2.0},
+            "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
+        },
+    ),
+    # NeMo AutoModel's benchmarks train bf16 weights without an fp32 copy; gradients and AdamW's
+    # moments follow them.
+    Variant(
+        "bf16 weights alone",
+        ("torchtitan",),
+        _says(r"\bbf16 params\b"),
+        {
+            "state": {
+                "gradient_bytes": 2.0,
+                "master_bytes": 0.0,
+                "optimizer_state_element_bytes": 2.0,
+                "zero3_keeps_weight_shard": True,
+            }
+        },
+    ),
+    # torchao's recipe with a scale for each row: each operand is scaled along its rows for one
+    # product and along its columns for another, and the second kernel reads against the grain.
+    # 16 bytes an element over the tensorwise recipe: the difference of the two without
+    # asynchronous TP on Llama 3.1 8B at TP 8; 70B at TP 8 and 8B under FSDP2 ask for the same.
+    Variant(
+        "rowwise float8",
+        ("torchtitan", "torchtitan-2024"),
+        _says(r"float8 rowwise|scaling=rowwise(?!_with_gw_hp)"),
+        {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
+    ),
+    Variant(
+        "float8 parameter gathers",
+        ("torchtitan", "torchtitan-2024"),
+        _says(r"\b(float8|f8) all-gather"),
+        {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
     Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),

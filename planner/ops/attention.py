@@ -74,14 +74,28 @@ def _output_norm(context: OpContext) -> tuple[Op, ...]:
     )
 
 
-def tp_entry(name: str, width: float, rerun_with: Module) -> tuple[Collective, ...]:
+def tp_entry(
+    context: OpContext, name: str, width: float, rerun_with: Module
+) -> tuple[Collective, ...]:
     """Tensor-parallel traffic before a column-parallel linear (Korthikanti 2022, section 4.2).
 
     Under sequence parallelism: all-gather forward; backward gathers the input once more for the
-    weight gradient and reduce-scatters the input gradient, both beside a GEMM. Without it the
-    kernel turns each all-gather/reduce-scatter pair into the all-reduce it equals.
+    weight gradient, unless forward kept it gathered, and reduce-scatters the input gradient, both
+    beside a GEMM. Without it the kernel turns each all-gather/reduce-scatter pair into the
+    all-reduce it equals.
     """
     size = 2.0 * width
+    again = Collective(
+        f"{name}/gather_again",
+        CollectiveKind.ALL_GATHER,
+        Group.TP,
+        size,
+        0,
+        1,
+        hidden_backward=Hidden.BEHIND_GEMM,
+        rerun_with=Module.NOTHING,
+        sequence_parallel_only=True,
+    )
     return (
         Collective(
             f"{name}/gather",
@@ -93,17 +107,7 @@ def tp_entry(name: str, width: float, rerun_with: Module) -> tuple[Collective, .
             hidden_forward=Hidden.TP_OVERLAP,
             rerun_with=rerun_with,
         ),
-        Collective(
-            f"{name}/gather_again",
-            CollectiveKind.ALL_GATHER,
-            Group.TP,
-            size,
-            0,
-            1,
-            hidden_backward=Hidden.BEHIND_GEMM,
-            rerun_with=Module.NOTHING,
-            sequence_parallel_only=True,
-        ),
+        *(() if context.saved.keeps_gathered_inputs else (again,)),
         Collective(
             f"{name}/scatter_gradient",
             CollectiveKind.REDUCE_SCATTER,
@@ -173,7 +177,7 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
             Saved("attention/q_output", 2 * width_q, Shard.TP, Module.NOTHING, only_with=_POLICY),
             Saved("attention/v_output", 2 * width_kv, Shard.KV, Module.NOTHING, only_with=_POLICY),
         ),
-        collectives=tp_entry("attention/qkv", hidden, WHOLE_LAYER),
+        collectives=tp_entry(context, "attention/qkv", hidden, WHOLE_LAYER),
     )
     return (qkv, *_qk_norm(context), *_rotary(context, width_q + width_kv))
 
@@ -267,7 +271,7 @@ def _mla_rows(context: OpContext) -> tuple[Op, ...]:
                 saved=linear_inputs(
                     context, "attention/q", hidden, Shard.SEQUENCE, 2, Module.LAYERNORM
                 ),
-                collectives=tp_entry("attention/q", hidden, WHOLE_LAYER),
+                collectives=tp_entry(context, "attention/q", hidden, WHOLE_LAYER),
             )
         )
     kv_down = _mla_down(context, "attention/kv_down", kv_down_width, consumers=0)
@@ -319,7 +323,7 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
         in_width=rank,
         parameters=((width * rank, ParamShard.TP),),
         saved=linear_inputs(context, name, rank, Shard.SEQUENCE, 1, Module.LAYERNORM),
-        collectives=tp_entry(name, rank, WHOLE_LAYER),
+        collectives=tp_entry(context, name, rank, WHOLE_LAYER),
         rerun_with=WHOLE_LAYER | Module.MLA_UP_PROJ,
     )
 

@@ -88,7 +88,7 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
         in_width=hidden,
         parameters=((gates * width * (hidden + bias), ParamShard.TP),),
         saved=(*inputs, checkpoint, kept_output),
-        collectives=tp_entry(f"{name}/up", hidden, WHOLE_LAYER | owner),
+        collectives=tp_entry(context, f"{name}/up", hidden, WHOLE_LAYER | owner),
         rerun_with=Module.FULL | owner,
     )
     ups = (up,) if context.profile.kernels.fused_projections or gates == 1 else _split(up, name)

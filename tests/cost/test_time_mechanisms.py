@@ -8,10 +8,11 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.kernel import read_key
-from planner.cost.piece_traffic import exchanged_share
+from planner.cost.piece_traffic import exchange_draws, exchanged_share
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
+from planner.ops.rows import CollectiveKind
 from tests.cost.jobs import cost, make_job
 
 
@@ -72,6 +73,51 @@ def test_a_token_crosses_once_to_each_rank_with_its_experts(ep: int, share: floa
         key = read_key(costed.keys[0], model.job_inputs)
         own = exchanged_share(key, model.job_inputs, model.framework_inputs)
         assert own == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("ep", "draws"), [(1, 1.0), (16, 1.0), (32, 2.0), (128, 8.0)])
+def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
+    """Qwen3-30B-A3B: 8 of 128 experts, so k·ep/E ranks, at least one and at most k."""
+    job = with_kernels(make_job("qwen3-30b-a3b", "128xH100"), neighbouring_experts=True)
+    model = CostModel(job)
+    costed, _ = cost(model, dp=128, ep=ep)
+    key = read_key(costed.keys[0], model.job_inputs)
+    assert exchange_draws(key, model.job_inputs) == draws
+
+
+def test_inputs_that_stay_gathered_are_gathered_once() -> None:
+    """Of a layer's gathers over tp, those of the inputs that backward would read again go."""
+    job = make_job("llama-3-8b", "8xH100", "torchtitan")
+    saved = job.framework.saved.model_copy(update={"keeps_gathered_inputs": False})
+    again = replace(job, framework=job.framework.model_copy(update={"saved": saved}))
+
+    def gathers(own: Job) -> float:
+        rows = [c for op in CostModel(own).pieces[0].ops for c in op.collectives]
+        return sum(c.forward + c.backward for c in rows if c.kind == CollectiveKind.ALL_GATHER)
+
+    assert (gathers(job), gathers(again)) == (4.0, 6.0)
+    assert step(job, tp=8)[f.STEP_TP] < step(again, tp=8)[f.STEP_TP]
+
+
+def test_collectives_along_the_sequence_copy_what_they_move() -> None:
+    """4 gathers and 4 reductions a layer, one of each around embedding and head, 2·h bytes a
+    token: 4 bytes read and written for each of their elements."""
+    job = make_job("llama-3-8b", "8xH100", "torchtitan")
+    none, copied = (
+        step(with_kernels(job, tensor_copy_bytes=size), tp=8)[f.STEP_TP] for size in (0.0, 4.0)
+    )
+    layer = job.seq * job.model.hidden * 4.0 / streaming(job)
+    per_layer = (copied - none) / layer / job.model.layers
+    assert 8.0 <= per_layer <= 8.0 + 4.0 / job.model.layers + 1e-9
+    assert step(with_kernels(job, tensor_copy_bytes=4.0))[f.STEP_TP] == 0.0
+
+
+def test_casts_before_the_gather_halve_it_in_low_precision_alone() -> None:
+    job = with_kernels(make_job("llama-3-8b", "8xH100", "torchtitan"), tensor_copy_bytes=0.0)
+    wide = with_kernels(job, quantised_gathers=False)
+    assert step(job, tp=8)[f.STEP_TP] == step(wide, tp=8)[f.STEP_TP]
+    narrow8, wide8 = (step(replace(own, precision="fp8"), tp=8)[f.STEP_TP] for own in (job, wide))
+    assert 0.7 < narrow8 / wide8 < 0.8
 
 
 def test_exchanges_slow_a_pipeline_between_nodes_alone() -> None:

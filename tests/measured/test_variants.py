@@ -157,3 +157,70 @@ def test_hybrids_are_refused_by_name() -> None:
 )
 def test_profile_of_a_framework_name(framework: str, profile: str) -> None:
     assert map_row(row(framework=framework)).job.framework.name == profile
+
+
+TITAN = TORCHTITAN | {"framework": "torchtitan FSDP2", "source": "torchtitan"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "eager"),
+    [
+        ({"variant": ""}, True),
+        ({"variant": "eager"}, True),
+        ({"variant": "compile"}, False),
+        ({"variant": "async_tp float8"}, False),
+        ({"framework": "torchtitan+torchao, torch.compile"}, False),
+        ({"framework": "NeMo AutoModel (PyTorch FSDP2)"}, False),
+    ],
+)
+def test_torchtitan_compiles_if_told_to(cells: dict[str, str], eager: bool) -> None:
+    kernels = map_row(row(**(TITAN | cells))).job.framework.kernels
+    assert (kernels.memory_traffic == 4.0) == eager
+    assert (kernels.norm_traffic > 1.0) == eager
+
+
+@pytest.mark.parametrize(
+    ("notes", "gathers", "casts", "parameters"),
+    [
+        ("compile; float8 tensorwise", True, 4.0, 2.0),
+        ("compile; float8 rowwise; vanilla TP", False, 20.0, 2.0),
+        ("scaling=rowwise_with_gw_hp, bf16 all-gather", True, 4.0, 2.0),
+        ("scaling=tensorwise, float8 all-gather", True, 4.0, 1.0),
+    ],
+)
+def test_float8_recipes(notes: str, gathers: bool, casts: float, parameters: float) -> None:
+    cells = {"variant": "compile float8", "precision": "fp8", "notes": notes}
+    kernels = map_row(row(**(TITAN | cells))).job.framework.kernels
+    own = kernels.quantised_gathers, kernels.cast_traffic_bytes
+    assert own == (gathers, casts)
+    assert kernels.parameter_communication_bytes == parameters
+
+
+def test_fms_fsdp_compiles_in_its_later_rows() -> None:
+    cells = {"framework": "PyTorch FSDP1 (fms-fsdp)", "variant": "compile", "zero": "fsdp-zero3"}
+    for notes, traffic in (("no compile; inter-node", 4.0), ("torch.compile; inter-node", 2.0)):
+        kernels = map_row(row(**cells, notes=notes)).job.framework.kernels
+        assert kernels.memory_traffic == traffic
+
+
+def test_weights_of_16_bits_have_no_other_copy() -> None:
+    for notes, master in (("no grad clip; bf16 params; TE", 0.0), ("TE", 4.0)):
+        state = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.state
+        assert (state.master_bytes, state.gradient_bytes) == (master, 2.0 + master / 2.0)
+
+
+def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
+    for notes, neighbours in (("balanced fake gate, no grad clip", True), ("aux loss", False)):
+        kernels = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.kernels
+        assert kernels.neighbouring_experts == neighbours
+
+
+def test_xtuner_runs_hugging_face_s_blocks() -> None:
+    for framework, traffic in (("XTuner+DeepSpeed", 4.0), ("DeepSpeed", 1.5)):
+        assert map_row(row(framework=framework)).job.framework.kernels.memory_traffic == traffic
+
+
+def test_llm_foundry_checkpoints_stop_early_from_torch_2_1_on() -> None:
+    for software, early in (("2023-02", False), ("2023-04 tables", False), ("2024-01", True)):
+        profile = map_row(row(framework="Composer/llm-foundry FSDP", software=software))
+        assert profile.job.framework.recomputing.stops_early == early
