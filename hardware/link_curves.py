@@ -78,6 +78,7 @@ class LinkCurves(_Frozen):
     scale_out: ScaleOutCurve
     launch_s: Fitted
     host_share: Fitted
+    straggler_share: Fitted
 
     @property
     def provenance(self) -> Provenance:
@@ -97,6 +98,7 @@ class CurveTable(_Frozen):
     scale_out: dict[str, ScaleOutCurve]
     launch_s: Fitted
     host_share: Fitted
+    straggler_share: Fitted
 
 
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -120,6 +122,7 @@ def load_curve_table() -> CurveTable:
         scale_out={name: _inherit(name, raw["scale_out"]) for name in raw["scale_out"]},
         launch_s=raw["launch_s"],
         host_share=raw["host_share"],
+        straggler_share=raw["straggler_share"],
     )
 
 
@@ -175,4 +178,5 @@ def load_link_curves(cluster: Cluster) -> LinkCurves:
         scale_out=scale_out_curve(cluster.fabric),
         launch_s=table.launch_s,
         host_share=table.host_share,
+        straggler_share=table.straggler_share,
     )

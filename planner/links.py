@@ -54,6 +54,7 @@ def assemble(
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
+            straggler_share=curves.straggler_share.value,
         )
     )
 

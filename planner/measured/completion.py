@@ -121,18 +121,22 @@ def unfolded_layout(text: str) -> list[str]:
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
-    """The smallest tp, then pp, whose share of the training state leaves room in HBM."""
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM.
+
+    tp doubles; pp divides what is left of the GPUs, and the layers.
+    """
     parameters, hbm_gib = row.number("params_b"), row.number("gpu_mem_gb")
     gpus = row.integer("num_gpus") or 1
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
     wanted = parameters * 1e9 * _STATE_BYTES_PER_PARAMETER / (_STATE_SHARE_OF_HBM * hbm_gib * 1e9)
-    tp = pp = 1
-    while tp * pp < wanted and tp * pp * 2 <= gpus:
-        if tp < _LARGEST_TP:
-            tp *= 2
-        else:
-            pp *= 2
+    layers = row.integer("layers") or 1
+    tp = 1
+    while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
+        tp *= 2
+    stages = [own for own in range(1, layers + 1) if gpus % (tp * own) == 0 == layers % own]
+    enough = [own for own in stages if tp * own >= wanted]
+    pp = enough[0] if enough else stages[-1]
     yield _plain("tp", tp)
     yield _plain("pp", pp)
 

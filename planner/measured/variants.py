@@ -79,6 +79,21 @@ _NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
 _NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
 _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
+def _nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:
+    """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later.
+
+    Its cards name no release; they were first published with 26.06.
+    """
+
+    def applies(row: MeasuredRow) -> bool:
+        if not (row.text("moe") and re.match(r"GB[23]00", row.text("gpu") or "")):
+            return False
+        released = re.search(r"\b(\d\d\.\d\d)", row.text("software") or "")
+        return released[1] >= version if released else "perf card" in _described(row)
+
+    return applies
+
+
 # Dispatchers that send a token once a rank and write it where its expert reads it.
 _FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
 
@@ -93,6 +108,34 @@ _VARIANTS = (
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    # Recipes of these models on NVL72 since 25.11 (moe_flex_dispatcher_backend, cuda_graph_impl).
+    Variant(
+        "HybridEP and CUDA graphs on NVL72",
+        ("megatron-bridge",),
+        _nvl72_recipe_since("25.11"),
+        {"kernels": {**_FUSED_DISPATCH["kernels"], "issue_s": 0.0}},
+    ),
+    # All rows of the 26.06 tables that train mixtures on NVL72 state it.
+    Variant(
+        "exchange overlapped on NVL72",
+        ("megatron-bridge",),
+        _nvl72_recipe_since("26.06"),
+        {"overlap": {"expert": 0.9}},
+    ),
+    # The sweep's job script: "do not remove or the training will hang", CUDA_LAUNCH_BLOCKING=1
+    # (bigscience-workshop/bigscience, train/tr11-176B-ml).
+    Variant(
+        "blocking launches",
+        ("megatron-deepspeed",),
+        _says(r"jean-?zay a100"),
+        {"kernels": {"blocking_launches": True}},
+    ),
+    Variant(
+        "whole activations between stages",
+        ("megatron-lm-2022",),
+        _says(r"pre-april-2021"),
+        {"kernels": {"pipeline_scatters": False}},
+    ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant(
         "exchange overlapped",
