@@ -62,13 +62,15 @@ class ScaleUpCurve(_Frozen):
 
 
 class ScaleOutCurve(_Frozen):
-    """Network between domains. `share` is of the nominal NIC rate."""
+    """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
+    `pair_share` one send to one other GPU where that differs."""
 
     name: str
     aliases: tuple[str, ...]
     share: Fitted
     latency_s: Fitted
     half_bytes: Fitted
+    pair_share: Fitted | None = None
 
 
 class LinkCurves(_Frozen):

@@ -319,5 +319,8 @@ def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkIn
         rate = min(links.scale_up_bytes_per_s, pair)
         wire_s = transfer_time_s(payload_bytes, rate, links.scale_up_half_bytes)
         return links.collective_launch_s + links.scale_up_latency_s + wire_s
-    wire_s = transfer_time_s(payload_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    rate = links.scale_out_pair_bytes_per_s
+    if math.isinf(rate):
+        rate = links.scale_out_bytes_per_s
+    wire_s = transfer_time_s(payload_bytes, rate, links.scale_out_half_bytes)
     return links.collective_launch_s + links.scale_out_latency_s + wire_s

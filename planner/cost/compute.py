@@ -18,7 +18,7 @@ _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
 # Elements of 16 bits that a tensor core loads at once, and the rate without (`alignment_share`).
 _VECTOR_ELEMENTS = 8.0
-_MISALIGNED_SHARE = 0.045
+_MISALIGNED_SHARE = 0.05
 
 
 @jit

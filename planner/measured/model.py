@@ -121,7 +121,7 @@ def _mla(text: str) -> MlaSpec | None:
         return None
     return MlaSpec(
         q_lora_rank=(
-            0 if "no q_lora" in text else _number(r"q_lora\s*=?\s*(\d+)", text) or 1536
+            None if "no q_lora" in text else _number(r"q_lora\s*=?\s*(\d+)", text) or 1536
         ),
         kv_lora_rank=_number(r"kv_lora\s*=?\s*(\d+)", text) or 512,
         qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
@@ -135,7 +135,7 @@ def _mla_options(notes: str) -> MlaSpec | None:
     if "multi-latent-attention=True" not in notes:
         return None
     return MlaSpec(
-        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes) or 0,
+        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes),
         kv_lora_rank=_number(r"kv-lora-rank=(\d+)", notes) or 32,
         qk_nope_head_dim=_number(r"qk-head-dim=(\d+)", notes) or 128,
         qk_rope_head_dim=_number(r"qk-pos-emb-head-dim=(\d+)", notes) or 64,

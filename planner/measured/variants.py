@@ -80,13 +80,16 @@ _NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
 _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
 def _nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:
-    """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later.
+    """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later,
+    that do not list the recipe's settings themselves (as those with a recipe before 0.6 do).
 
     Its cards name no release; they were first published with 26.06.
     """
 
     def applies(row: MeasuredRow) -> bool:
         if not (row.text("moe") and re.match(r"GB[23]00", row.text("gpu") or "")):
+            return False
+        if re.search(r"recipe=\S+@v0\.[0-5]", _described(row)):
             return False
         released = re.search(r"\b(\d\d\.\d\d)", row.text("software") or "")
         return released[1] >= version if released else "perf card" in _described(row)
@@ -108,19 +111,19 @@ _VARIANTS = (
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
     Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
-    # Recipes of these models on NVL72 since 25.11 (moe_flex_dispatcher_backend, cuda_graph_impl).
+    # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
     Variant(
-        "HybridEP and CUDA graphs on NVL72",
+        "CUDA graphs on NVL72",
         ("megatron-bridge",),
-        _nvl72_recipe_since("25.11"),
-        {"kernels": {**_FUSED_DISPATCH["kernels"], "issue_s": 0.0}},
+        _nvl72_recipe_since("25.09"),
+        {"kernels": {"issue_s": 0.0}},
     ),
-    # All rows of the 26.06 tables that train mixtures on NVL72 state it.
+    # All rows of the 26.06 tables that train mixtures on NVL72 state both.
     Variant(
-        "exchange overlapped on NVL72",
+        "HybridEP and exchange overlapped on NVL72",
         ("megatron-bridge",),
         _nvl72_recipe_since("26.06"),
-        {"overlap": {"expert": 0.9}},
+        {**_FUSED_DISPATCH, "overlap": {"expert": 0.9}},
     ),
     # The sweep's job script: "do not remove or the training will hang", CUDA_LAUNCH_BLOCKING=1
     # (bigscience-workshop/bigscience, train/tr11-176B-ml).
