@@ -24,6 +24,8 @@ _STATE_BYTES_PER_PARAMETER = 18.0
 # Left for activations and buffers.
 _STATE_SHARE_OF_HBM = 0.6
 _LARGEST_TP = 8
+# Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
+_USUAL_CHUNKS = 2
 
 # Column, value, and how it reads.
 Default = tuple[str, str, str]
@@ -139,6 +141,9 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     pp = enough[0] if enough else stages[-1]
     yield _plain("tp", tp)
     yield _plain("pp", pp)
+    interleaves = pp > 1 and layers % (_USUAL_CHUNKS * pp) == 0
+    if interleaves and "megatron-core" in (row.text("framework") or "").lower():
+        yield _plain("vpp", _USUAL_CHUNKS)
 
 
 def _batch(row: MeasuredRow) -> Iterator[Default]:

@@ -29,7 +29,8 @@ _PROFILES = (
     (r"nanotron", "nanotron"),
     (r"megatron-like", "torch-3d"),
     (r"megatron-deepspeed", "megatron-deepspeed"),
-    (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
+    (r"nemo-megatron", "nemo-2022"),
+    (r"megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"megatron-lm fork", "zero-bubble"),
     (r"^megatron-lm$", "megatron-lm-2022"),
     (r"torchtitan fsdp2", "torchtitan-2024"),
@@ -68,7 +69,7 @@ _ZERO = (
 
 _UNFUSED_MEGATRON = "megatron-lm-2022"
 # Data parallelism without ZeRO unless a row states it.
-_UNSHARDED = (_UNFUSED_MEGATRON, "megatron-deepspeed")
+_UNSHARDED = (_UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
 
 _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.

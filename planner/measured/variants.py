@@ -105,7 +105,8 @@ _VARIANTS = (
     Variant(
         "TP overlap",
         ("megatron-core",),
-        _says(r"\btp-comm-overlap\b"),
+        # MegaScale: "uses parallel transformer block + ... + comm overlap", "PTB + SWA + overlap".
+        _says(r"\btp-comm-overlap\b|\+ (comm )?overlap\b"),
         {"overlap": {"tensor": 0.8}},
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
@@ -132,6 +133,13 @@ _VARIANTS = (
         ("megatron-deepspeed",),
         _says(r"jean-?zay a100"),
         {"kernels": {"blocking_launches": True}},
+    ),
+    # Megatron-LM with --bf16 accumulates and reduces gradients in fp32 (arguments.py, since 2.3).
+    Variant(
+        "fp32 gradients",
+        ("megatron-lm-2022",),
+        lambda row: row.text("precision") == "bf16",
+        {"kernels": {"gradient_communication_bytes": 4.0}},
     ),
     Variant(
         "whole activations between stages",
