@@ -280,7 +280,7 @@ def deduplicated_exchange_time_s(
     links: LinkInputs,
     root_groups: float = 0.0,
 ) -> float:
-    """Exchange of a rank's tokens (`token_bytes` in all), each of which goes to `copies` experts, s.
+    """Exchange of a rank's tokens, `token_bytes` in all, each sent to `copies` experts, s.
 
     A token crosses once to each domain that holds some of its experts, and there once to each
     rank: with N domains and R ranks hit (`distinct_groups`) of D and n, token_bytes·N (D - 1)/D

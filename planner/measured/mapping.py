@@ -146,7 +146,7 @@ def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[
 
 
 def _ran_before_hopper(row: MeasuredRow) -> bool:
-    """Whether the GPU existed in 2022: Megatron-LM runs on a later one are of a later Megatron-LM."""
+    """Whether the GPU existed before 2022: on a later one runs a later Megatron-LM."""
     return re.match(r"[AV]100|A800|RTX", row.text("gpu") or "") is not None
 
 

@@ -79,6 +79,7 @@ _NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
 _NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
 _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
+
 def _nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:
     """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later,
     that do not list the recipe's settings themselves (as those with a recipe before 0.6 do).
