@@ -62,13 +62,15 @@ class ScaleUpCurve(_Frozen):
 
 
 class ScaleOutCurve(_Frozen):
-    """Network between domains. `share` is of the nominal NIC rate."""
+    """Network between domains. Shares are of the nominal NIC rate: `share` what collectives reach,
+    `pair_share` one send to one other GPU where that differs."""
 
     name: str
     aliases: tuple[str, ...]
     share: Fitted
     latency_s: Fitted
     half_bytes: Fitted
+    pair_share: Fitted | None = None
 
 
 class LinkCurves(_Frozen):
@@ -78,6 +80,7 @@ class LinkCurves(_Frozen):
     scale_out: ScaleOutCurve
     launch_s: Fitted
     host_share: Fitted
+    straggler_share: Fitted
 
     @property
     def provenance(self) -> Provenance:
@@ -97,6 +100,7 @@ class CurveTable(_Frozen):
     scale_out: dict[str, ScaleOutCurve]
     launch_s: Fitted
     host_share: Fitted
+    straggler_share: Fitted
 
 
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -120,6 +124,7 @@ def load_curve_table() -> CurveTable:
         scale_out={name: _inherit(name, raw["scale_out"]) for name in raw["scale_out"]},
         launch_s=raw["launch_s"],
         host_share=raw["host_share"],
+        straggler_share=raw["straggler_share"],
     )
 
 
@@ -175,4 +180,5 @@ def load_link_curves(cluster: Cluster) -> LinkCurves:
         scale_out=scale_out_curve(cluster.fabric),
         launch_s=table.launch_s,
         host_share=table.host_share,
+        straggler_share=table.straggler_share,
     )

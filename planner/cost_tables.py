@@ -268,6 +268,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             residual_bytes=profile.saved.residual_bytes,
             weight_cast_bytes=profile.saved.weight_cast_bytes,
             post_validation=float(profile.parallelism.optimizer_post_validation),
+            pipeline_scatters=float(kernels.pipeline_scatters),
+            blocking_launches=float(kernels.blocking_launches),
         )
     )
 

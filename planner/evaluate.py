@@ -47,6 +47,7 @@ _TIME_TERMS = {
     "bubble_s": f.STEP_BUBBLE,
     "dp_s": f.STEP_DP,
     "optimizer_s": f.STEP_OPTIMIZER,
+    "straggler_s": f.STEP_STRAGGLERS,
     "host_s": f.STEP_HOST,
 }
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (

@@ -51,6 +51,7 @@ TIME_TERMS = {
     "bubble_s": "pipeline bubble and waiting",
     "dp_s": "exposed gradient traffic",
     "optimizer_s": "optimizer step",
+    "straggler_s": "waiting for the slowest node",
     "host_s": "host: data loading, logging",
 }
 # Two plans whose pace differs by less than this share are called equal.

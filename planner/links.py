@@ -35,6 +35,7 @@ def assemble(
     """
     up, out = curves.scale_up, curves.scale_out
     root = up.root_bytes_per_s
+    pair = out.pair_share or out.share
     return as_declared(
         LinkInputs(
             scale_up_domain=float(domain_gpus),
@@ -54,6 +55,8 @@ def assemble(
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
+            scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value,
+            straggler_share=curves.straggler_share.value,
         )
     )
 

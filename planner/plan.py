@@ -82,6 +82,8 @@ class TimeTerms(_Frozen):
     bubble_s: float
     dp_s: float
     optimizer_s: float
+    # 0 in plans written before the term existed.
+    straggler_s: float = 0.0
     host_s: float
 
     @property

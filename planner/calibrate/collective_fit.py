@@ -117,6 +117,7 @@ def shipped_links(gpu: str) -> LinkInputs:
         scale_out=scale_out_curve(machine.fabric),
         launch_s=table.launch_s,
         host_share=table.host_share,
+        straggler_share=table.straggler_share,
     )
     return assemble(
         curves,

@@ -266,6 +266,46 @@ def all_to_all_time_s(
 
 
 @jit
+def distinct_groups(groups: float, draws: float) -> float:
+    """Expected number of `groups` that `draws` even draws hit: n (1 - (1 - 1/n)^k)."""
+    return float(groups * (1.0 - (1.0 - 1.0 / groups) ** draws))
+
+
+@jit
+def deduplicated_exchange_time_s(
+    token_bytes: float,
+    copies: float,
+    size: float,
+    members_per_domain: float,
+    links: LinkInputs,
+    root_groups: float = 0.0,
+) -> float:
+    """Exchange of a rank's tokens, `token_bytes` in all, each sent to `copies` experts, s.
+
+    A token crosses once to each domain that holds some of its experts, and there once to each
+    rank: with N domains and R ranks hit (`distinct_groups`) of D and n, token_bytes·N (D - 1)/D
+    leave by the rank's NIC share and token_bytes·R (m - 1)/m pass inside domains. Sources:
+    DeepSeek-V3, arXiv 2412.19437, section 3.2.2; DeepEP's README (RDMA and NVLink rates at 8 × 2
+    and 8 × 4 ranks). Otherwise as `all_to_all_time_s`. Ignores group-limited routing, which hits
+    fewer domains.
+    """
+    if size <= 1 or token_bytes <= 0.0:
+        return 0.0
+    members = min(float(members_per_domain), float(size))
+    domains = math.ceil(size / members)
+    inner = 0.0
+    if members > 1.0:
+        rate = exchange_rate_bytes_per_s(members, links, root_groups)
+        inside = token_bytes * distinct_groups(float(size), copies) * (members - 1.0) / members
+        inner = transfer_time_s(inside, rate, links.scale_up_half_bytes)
+    leaving = token_bytes * distinct_groups(float(domains), copies) * (domains - 1.0) / domains
+    outer = transfer_time_s(leaving, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    peers_s = (members - 1.0) * links.scale_up_latency_s
+    hops_s = (domains - 1.0) * links.scale_out_latency_s
+    return links.collective_launch_s + peers_s + hops_s + max(inner, outer)
+
+
+@jit
 def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkInputs) -> float:
     """Send of `payload_bytes` from one GPU to one other (pipeline neighbours), s.
 
@@ -279,5 +319,8 @@ def point_to_point_time_s(payload_bytes: float, same_domain: bool, links: LinkIn
         rate = min(links.scale_up_bytes_per_s, pair)
         wire_s = transfer_time_s(payload_bytes, rate, links.scale_up_half_bytes)
         return links.collective_launch_s + links.scale_up_latency_s + wire_s
-    wire_s = transfer_time_s(payload_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
+    rate = links.scale_out_pair_bytes_per_s
+    if math.isinf(rate):
+        rate = links.scale_out_bytes_per_s
+    wire_s = transfer_time_s(payload_bytes, rate, links.scale_out_half_bytes)
     return links.collective_launch_s + links.scale_out_latency_s + wire_s

@@ -16,6 +16,9 @@ from planner.cost.inputs import GpuInputs
 # Bytes of an element: bf16/fp16 activations and weights, one dropout-mask entry.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
+# Elements of 16 bits that a tensor core loads at once, and the rate without (`alignment_share`).
+_VECTOR_ELEMENTS = 8.0
+_MISALIGNED_SHARE = 0.05
 
 
 @jit
@@ -337,6 +340,19 @@ def attention_backward_time_s(
 
 
 @jit
+def alignment_share(head_dim: float) -> float:
+    """Rate of unfused attention's batched products against heads of 16-byte rows.
+
+    Tensor cores load operands in vectors of 16 bytes, 8 elements of 16 bits; rows of another width
+    fall back to slow kernels (NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core
+    requirements"). On A100, BLOOM's runs with heads of 150 take 9 to 13 ms a layer and sequence
+    longer than with heads of 128 to 224: 11 of 240 TFLOP/s. Checked on its runs with heads of 108
+    (13,824 / 128; not among the fitted rows): 11 TFLOP/s again.
+    """
+    return 1.0 if head_dim % _VECTOR_ELEMENTS == 0.0 else _MISALIGNED_SHARE
+
+
+@jit
 def eager_attention_forward_time_s(
     batch: float,
     seq_q: float,
@@ -355,7 +371,8 @@ def eager_attention_forward_time_s(
     `traffic`: bytes of those passes over fused ones, 1 as above.
     """
     pairs = batch * heads
-    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    peak = gpu.matmul16_flop_per_s
+    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim)
     scores = gemm_time_s(seq_q, seq_kv, qk_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
     output = gemm_time_s(seq_q, v_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)
     entries = pairs * seq_q * seq_kv
@@ -381,7 +398,8 @@ def eager_attention_backward_time_s(
     probabilities and writes a gradient. See `eager_attention_forward_time_s`.
     """
     pairs = batch * heads
-    peak, share = gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
+    peak = gpu.matmul16_flop_per_s
+    share = gpu.gemm16_max_efficiency * alignment_share(qk_head_dim)
     probabilities = gemm_time_s(seq_q, seq_kv, v_head_dim, pairs, peak, share, _HALF_BYTES, gpu)
     values = gemm_time_s(seq_kv, v_head_dim, seq_q, pairs, peak, share, _HALF_BYTES, gpu)
     queries = gemm_time_s(seq_q, qk_head_dim, seq_kv, pairs, peak, share, _HALF_BYTES, gpu)

@@ -180,13 +180,14 @@ STEP_PP = 7
 STEP_BUBBLE = 8
 STEP_DP = 9
 STEP_OPTIMIZER = 10
-STEP_HOST = 11
-STEP_PEAK_BYTES = 12  # reserved by the allocator plus context: what nvidia-smi shows
-STEP_PEAK_STAGE = 13
-STEP_ALLOCATED_BYTES = 14  # live tensors at the peak of the heaviest stage
-STEP_TIME_BOUND = 15  # no layout of this shape is faster
-STEP_PEAK_BOUND = 16  # no layout of this shape has a lighter heaviest stage
-STEP_COLUMNS = 17
+STEP_STRAGGLERS = 11
+STEP_HOST = 12
+STEP_PEAK_BYTES = 13  # reserved by the allocator plus context: what nvidia-smi shows
+STEP_PEAK_STAGE = 14
+STEP_ALLOCATED_BYTES = 15  # live tensors at the peak of the heaviest stage
+STEP_TIME_BOUND = 16  # no layout of this shape is faster
+STEP_PEAK_BOUND = 17  # no layout of this shape has a lighter heaviest stage
+STEP_COLUMNS = 18
 
 # --- memory of one stage ---------------------------------------------------------------------
 STAGE_WEIGHTS = 0

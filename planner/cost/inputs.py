@@ -112,3 +112,7 @@ class LinkInputs(NamedTuple):
     # sockets, per direction, shared by everything that crosses.
     root_gpus: float = 0.0
     root_bytes_per_s: float = math.inf
+    # What one send to a GPU of another domain reaches.
+    scale_out_pair_bytes_per_s: float = math.inf
+    # Share of a step that ranks wait for the slowest of them, per doubling of the domains.
+    straggler_share: float = 0.0

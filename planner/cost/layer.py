@@ -79,8 +79,9 @@ def piece_cost(
     out[f.PIECE_BACKWARD] += parameter_traffic_s(
         dense + expert, framework.accumulation_traffic_bytes, gpu
     )
-    # One CPU thread issues kernels: a pass takes at least the time to do so. Collectives cost it
-    # next to nothing (vTrain's single-node rows take as long at tp 2 and 4 as at tp 1).
+    # One CPU thread issues kernels: a pass takes at least the time to do so, or that and the
+    # kernels' own where it waits for each. Collectives cost it next to nothing (vTrain's
+    # single-node rows take as long at tp 2 and 4 as at tp 1).
     for column, kernels, chunks in (
         (f.PIECE_FORWARD, terms.kernels_forward, terms.products),
         (f.PIECE_BACKWARD, terms.kernels_backward, 2.0 * terms.products),
@@ -90,6 +91,8 @@ def piece_cost(
         issue = kernels * framework.issue_s
         if key.pipelined > 0.0 and key.tp > 1.0:
             issue += chunks * key.tp * framework.pipeline_exchange_s
+        if framework.blocking_launches > 0.0:
+            device = 0.0
         out[column] += max(0.0, issue - device)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     recompute_costs(saved_bytes(piece, key, key.modules, table, job), key, out)

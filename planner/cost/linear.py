@@ -22,6 +22,7 @@ from planner.cost.step import (
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
+    slowdown,
     transfer_seconds,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
@@ -158,7 +159,9 @@ def layout_terms(
     gpu: GpuInputs,
     links: LinkInputs,
 ) -> tuple[Array, Array]:
-    """Coefficients of one shape's step time: (terms[piece, TERM_*], scalars[SCALAR_*])."""
+    """Coefficients of one shape's step time: (terms[piece, TERM_*], scalars[SCALAR_*]).
+
+    Stragglers included (`planner.cost.step.slowdown`)."""
     key = read_key(key_row, job)
     grid = read_grid(shape, key)
     terms = np.zeros((job.pieces, TERM_COLUMNS))
@@ -166,10 +169,14 @@ def layout_terms(
     for piece in range(job.pieces):
         piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
     traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
-    transfer = transfer_seconds(key, grid, job, links)
+    transfer = transfer_seconds(key, grid, job, framework, links)
     scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
     )
+    # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
+    factor = slowdown(job, links)
+    terms *= factor
+    scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = framework.context_bytes + communicator_bytes(
         key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
     )

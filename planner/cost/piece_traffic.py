@@ -10,6 +10,7 @@ from planner.cost.communication import (
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
+    deduplicated_exchange_time_s,
     point_to_point_time_s,
     reduce_scatter_time_s,
 )
@@ -94,17 +95,17 @@ def exchange_draws(key: Key, job: JobInputs) -> float:
 
 
 @jit
-def exchanged_share(key: Key, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Bytes of an expert exchange over those of all routed copies.
-
-    Of k experts drawn evenly over n ranks, n (1 - (1 - 1/n)^k) ranks hold some: a token that
-    crosses once a rank is sent that often instead of k times. Source: DeepSeek-V3,
-    arXiv 2412.19437, section 3.2.2 (which sends once a node, then fans out over NVLink).
-    """
-    if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0:
-        return 1.0
-    ranks = key.ep * (1.0 - (1.0 - 1.0 / key.ep) ** exchange_draws(key, job))
-    return float(min(1.0, ranks / job.top_k))
+def expert_exchange_seconds(
+    size_bytes: float, key: Key, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+) -> float:
+    """Seconds of an expert exchange; `size_bytes`: of all routed copies of a rank's tokens."""
+    if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
+        return collective_seconds(f.COMM_ALL_TO_ALL, f.GROUP_EP, size_bytes, key, job, links)
+    group = group_of(key.ep, key.etp, job, links)
+    return deduplicated_exchange_time_s(
+        size_bytes / job.top_k, exchange_draws(key, job), key.ep,
+        float(group.members_per_domain), links, float(group.root_groups),
+    )  # fmt: skip
 
 
 @jit
@@ -131,11 +132,12 @@ def communication_terms(
         code = int(row[f.COMM_GROUP])
         size_bytes = collective_bytes(row, key, job)
         if code == f.GROUP_EP:
-            size_bytes *= exchanged_share(key, job, framework)
-        kind = int(row[f.COMM_KIND])
-        if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
-            size_bytes *= framework.tensor_gather_share
-        seconds = collective_seconds(kind, code, size_bytes, key, job, links)
+            seconds = expert_exchange_seconds(size_bytes, key, job, framework, links)
+        else:
+            kind = int(row[f.COMM_KIND])
+            if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
+                size_bytes *= framework.tensor_gather_share
+            seconds = collective_seconds(kind, code, size_bytes, key, job, links)
         if seconds == 0.0:
             continue
         if code == f.GROUP_TP:

@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import jit
-from planner.cost.communication import point_to_point_time_s
+from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.data_parallel import (
     Grid,
     gather_seconds,
@@ -29,6 +29,7 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.moments import fullest_pass
+from planner.cost.piece_traffic import group_of
 from planner.cost.pipeline import (
     all_forward_first_s,
     exposed_transfer_s,
@@ -119,16 +120,40 @@ def fsdp_seconds(
 
 
 @jit
-def transfer_seconds(key: Key, grid: Grid, job: JobInputs, links: LinkInputs) -> float:
+def transfer_seconds(
+    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+) -> float:
     """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token.
 
     Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
-    crosses it sets the pace.
+    crosses it sets the pace. Without sequence parallelism all tp ranks hold the same activation:
+    each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
+    arXiv 2104.04473, section 4.1, scatter/gather).
     """
-    split = key.tp if key.sequence_parallel > 0 else 1.0
-    size = 2.0 * job.hidden * local_tokens(key, job) / split
-    ranks = key.tp * key.cp * grid.dp * grid.pp
-    return point_to_point_time_s(size, ranks <= links.scale_up_domain, links)
+    size = 2.0 * job.hidden * local_tokens(key, job)
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
+        seconds = point_to_point_time_s(size / key.tp, same_domain, links)
+    else:
+        seconds = point_to_point_time_s(size, same_domain, links)
+    if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
+        return seconds
+    group = group_of(key.tp, 1.0, job, links)
+    return seconds + all_gather_time_s(
+        size, key.tp, float(group.members_per_domain), links, float(group.root_groups)
+    )
+
+
+@jit
+def slowdown(job: JobInputs, links: LinkInputs) -> float:
+    """Step time over that of ranks which all run alike: 1 + j·log2(domains), at least 1.
+
+    Ranks meet in every collective, so each step waits for the slowest kernel, link and host of
+    all; the expected maximum of many grows with the logarithm of their number. j:
+    `LinkInputs.straggler_share`.
+    """
+    domains = max(1.0, job.world / max(1.0, links.scale_up_domain))
+    return 1.0 + links.straggler_share * float(np.log2(domains))
 
 
 @jit
@@ -283,7 +308,7 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, key, grid, job, framework, links, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    transfer = transfer_seconds(key, grid, job, links)
+    transfer = transfer_seconds(key, grid, job, framework, links)
     pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
@@ -311,7 +336,9 @@ def evaluate_step(
     out[f.STEP_DP] = dp_s
     out[f.STEP_OPTIMIZER] = optimizer_s
     out[f.STEP_HOST] = framework.host_step_s
-    out[f.STEP_TIME] = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    alike_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    out[f.STEP_TIME] = alike_s * slowdown(job, links)
+    out[f.STEP_STRAGGLERS] = out[f.STEP_TIME] - alike_s
     heaviest = 0
     for stage in range(int(grid.pp)):
         stage_memory(stage, counts, recomputed, costs, key, grid, job, framework, stages[stage])
@@ -361,8 +388,8 @@ def step_bounds(
                 costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
             )
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    transfer = transfer_seconds(key, grid, job, links)
-    out[f.STEP_TIME_BOUND] = (
+    transfer = transfer_seconds(key, grid, job, framework, links)
+    out[f.STEP_TIME_BOUND] = slowdown(job, links) * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
         + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp

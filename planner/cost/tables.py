@@ -135,3 +135,8 @@ class FrameworkInputs(NamedTuple):
     tensor_copy_s: float = 0.0
     # 1 where the optimizer step waits for no other stage (Qi et al. 2024, arXiv 2401.10241).
     post_validation: float = 0.0
+    # 1 where a tp rank sends its 1/tp of an activation that all tp ranks hold to the next stage,
+    # which gathers it.
+    pipeline_scatters: float = 0.0
+    # 1 where the CPU waits for every kernel before it issues the next.
+    blocking_launches: float = 0.0

@@ -229,6 +229,8 @@ class Overlap(_Frozen):
 class Kernels(_Frozen):
     """How the framework issues work."""
 
+    # The CPU waits for every kernel before it issues the next (CUDA_LAUNCH_BLOCKING=1).
+    blocking_launches: bool = False
     # CPU time to issue one kernel (Python, autograd and launch) of the op table, which lists
     # fused kernels: a framework that splits them further has a larger one. A piece takes at
     # least the time to issue its kernels.
@@ -258,6 +260,9 @@ class Kernels(_Frozen):
     # HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives
     # that work along the first dimension alone leave a concatenation along the sequence.
     tensor_copy_bytes: Bytes = 0.0
+    # Without sequence parallelism a tp rank sends its 1/tp of the activation to the next stage,
+    # whose tp ranks gather it; otherwise each sends all of it.
+    pipeline_scatters: bool = False
     # HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
     # another buffer; 0 where the product itself accumulates.
     accumulation_traffic_bytes: Bytes = 0.0

@@ -24,6 +24,8 @@ _STATE_BYTES_PER_PARAMETER = 18.0
 # Left for activations and buffers.
 _STATE_SHARE_OF_HBM = 0.6
 _LARGEST_TP = 8
+# Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
+_USUAL_CHUNKS = 2
 
 # Column, value, and how it reads.
 Default = tuple[str, str, str]
@@ -121,20 +123,27 @@ def unfolded_layout(text: str) -> list[str]:
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
-    """The smallest tp, then pp, whose share of the training state leaves room in HBM."""
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM.
+
+    tp doubles; pp divides what is left of the GPUs, and the layers.
+    """
     parameters, hbm_gib = row.number("params_b"), row.number("gpu_mem_gb")
     gpus = row.integer("num_gpus") or 1
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
     wanted = parameters * 1e9 * _STATE_BYTES_PER_PARAMETER / (_STATE_SHARE_OF_HBM * hbm_gib * 1e9)
-    tp = pp = 1
-    while tp * pp < wanted and tp * pp * 2 <= gpus:
-        if tp < _LARGEST_TP:
-            tp *= 2
-        else:
-            pp *= 2
+    layers = row.integer("layers") or 1
+    tp = 1
+    while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
+        tp *= 2
+    stages = [own for own in range(1, layers + 1) if gpus % (tp * own) == 0 == layers % own]
+    enough = [own for own in stages if tp * own >= wanted]
+    pp = enough[0] if enough else stages[-1]
     yield _plain("tp", tp)
     yield _plain("pp", pp)
+    interleaves = pp > 1 and layers % (_USUAL_CHUNKS * pp) == 0
+    if interleaves and "megatron-core" in (row.text("framework") or "").lower():
+        yield _plain("vpp", _USUAL_CHUNKS)
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:

@@ -28,7 +28,8 @@ _PROFILES = (
     (r"nanotron", "nanotron"),
     (r"megatron-like", "torch-3d"),
     (r"megatron-deepspeed", "megatron-deepspeed"),
-    (r"nemo-megatron|megatron-lm \(285068c8\)", "megatron-lm-2022"),
+    (r"nemo-megatron", "nemo-2022"),
+    (r"megatron-lm \(285068c8\)", "megatron-lm-2022"),
     (r"megatron-lm fork", "zero-bubble"),
     (r"^megatron-lm$", "megatron-lm-2022"),
     (r"torchtitan fsdp2", "torchtitan-2024"),
@@ -48,8 +49,9 @@ _ZERO = (
     (r"zero-?3|fsdp|optim_grads_params", 3),
 )
 
+_UNFUSED_MEGATRON = "megatron-lm-2022"
 # Data parallelism without ZeRO unless a row states it.
-_UNSHARDED = ("megatron-lm-2022", "megatron-deepspeed")
+_UNSHARDED = (_UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
 
 _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.
@@ -60,6 +62,9 @@ _COUNTED = ("embedding", "loss")
 # rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
 # maximizing-training, Table 1).
 _EVERY_NTH = 2
+
+# Of a stage under the interleaved schedule.
+_FEWEST_CHUNKS = 2
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -120,14 +125,22 @@ def map_row(row: MeasuredRow) -> MappedRow:
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
     text = (row.text("framework") or "").lower()
     name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
+    if name == _UNFUSED_MEGATRON and not _ran_before_hopper(row):
+        name = "megatron-core"
     name = replaced_profile(name, row)
     known = "megatron" in text or name != "megatron-core"
     assumed = () if known else (f"framework {text!r} treated as {name}",)
     return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
 
 
+def _ran_before_hopper(row: MeasuredRow) -> bool:
+    """Whether the GPU existed before 2022: on a later one runs a later Megatron-LM."""
+    return re.match(r"[AV]100|A800|RTX", row.text("gpu") or "") is not None
+
+
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
-    tp, pp, vpp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "vpp", "cp", "ep"))
+    tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    vpp = row.integer("vpp") or _unstated_chunks(row, pp)
     gpus = row.integer("num_gpus") or 1
     zero = _zero(row, profile)
     if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
@@ -163,6 +176,15 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
     elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
         size = int(mesh[2]) if int(mesh[1]) > 1 else 0
     return size if size < ranks and size > 0 and ranks % size == 0 else 0
+
+
+def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
+    """Chunks of a stage where a row says that p2p overlaps, which Megatron-LM does under the
+    interleaved schedule alone: two, the fewest, if they divide the layers."""
+    layers = row.integer("layers") or 0
+    overlaps = re.search(r"\bPP overlap on\b", row.text("notes") or "") is not None
+    interleaved = overlaps and pp > 1 and layers % (_FEWEST_CHUNKS * pp) == 0
+    return _FEWEST_CHUNKS if interleaved else 1
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:

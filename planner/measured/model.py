@@ -78,7 +78,8 @@ def _refuse_unsupported(row: MeasuredRow) -> None:
         raise UnpredictableRowError("Mamba hybrids are not modelled")
     if "layer-only" in named:
         raise UnpredictableRowError("a benchmark of one layer is not a training step")
-    if "lora" in named or "qlora" in described or " lora" in described:
+    # MLA's ranks are called q_lora and kv_lora.
+    if re.search(r"(?<![a-z_])q?lora", named) or "qlora" in described or " lora" in described:
         raise UnpredictableRowError("LoRA fine-tuning is not modelled")
 
 
@@ -119,7 +120,9 @@ def _mla(text: str) -> MlaSpec | None:
     if "MLA" not in text:
         return None
     return MlaSpec(
-        q_lora_rank=_number(r"q_lora\s*=?\s*(\d+)", text) or 1536,
+        q_lora_rank=(
+            None if "no q_lora" in text else _number(r"q_lora\s*=?\s*(\d+)", text) or 1536
+        ),
         kv_lora_rank=_number(r"kv_lora\s*=?\s*(\d+)", text) or 512,
         qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
         qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
@@ -132,7 +135,7 @@ def _mla_options(notes: str) -> MlaSpec | None:
     if "multi-latent-attention=True" not in notes:
         return None
     return MlaSpec(
-        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes) or 0,
+        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes),
         kv_lora_rank=_number(r"kv-lora-rank=(\d+)", notes) or 32,
         qk_nope_head_dim=_number(r"qk-head-dim=(\d+)", notes) or 128,
         qk_rope_head_dim=_number(r"qk-pos-emb-head-dim=(\d+)", notes) or 64,

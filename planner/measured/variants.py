@@ -91,6 +91,25 @@ _NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
 _NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
 _OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
+
+def _nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:
+    """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later,
+    that do not list the recipe's settings themselves (as those with a recipe before 0.6 do).
+
+    Its cards name no release; they were first published with 26.06.
+    """
+
+    def applies(row: MeasuredRow) -> bool:
+        if not (row.text("moe") and re.match(r"GB[23]00", row.text("gpu") or "")):
+            return False
+        if re.search(r"recipe=\S+@v0\.[0-5]", _described(row)):
+            return False
+        released = re.search(r"\b(\d\d\.\d\d)", row.text("software") or "")
+        return released[1] >= version if released else "perf card" in _described(row)
+
+    return applies
+
+
 # Dispatchers that send a token once a rank and write it where its expert reads it.
 _FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
 
@@ -99,7 +118,8 @@ _VARIANTS = (
     Variant(
         "TP overlap",
         ("megatron-core",),
-        _says(r"\btp-comm-overlap\b"),
+        # MegaScale: "uses parallel transformer block + ... + comm overlap", "PTB + SWA + overlap".
+        _says(r"\btp-comm-overlap\b|\+ (comm )?overlap\b"),
         {"overlap": {"tensor": 0.8}},
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
@@ -111,6 +131,41 @@ _VARIANTS = (
         (),
         _says(r"balanced fake gate"),
         {"kernels": {"neighbouring_experts": True}},
+    ),
+    # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
+    Variant(
+        "CUDA graphs on NVL72",
+        ("megatron-bridge",),
+        _nvl72_recipe_since("25.09"),
+        {"kernels": {"issue_s": 0.0}},
+    ),
+    # All rows of the 26.06 tables that train mixtures on NVL72 state both.
+    Variant(
+        "HybridEP and exchange overlapped on NVL72",
+        ("megatron-bridge",),
+        _nvl72_recipe_since("26.06"),
+        {**_FUSED_DISPATCH, "overlap": {"expert": 0.9}},
+    ),
+    # The sweep's job script: "do not remove or the training will hang", CUDA_LAUNCH_BLOCKING=1
+    # (bigscience-workshop/bigscience, train/tr11-176B-ml).
+    Variant(
+        "blocking launches",
+        ("megatron-deepspeed",),
+        _says(r"jean-?zay a100"),
+        {"kernels": {"blocking_launches": True}},
+    ),
+    # Megatron-LM with --bf16 accumulates and reduces gradients in fp32 (arguments.py, since 2.3).
+    Variant(
+        "fp32 gradients",
+        ("megatron-lm-2022",),
+        lambda row: row.text("precision") == "bf16",
+        {"kernels": {"gradient_communication_bytes": 4.0}},
+    ),
+    Variant(
+        "whole activations between stages",
+        ("megatron-lm-2022",),
+        _says(r"pre-april-2021"),
+        {"kernels": {"pipeline_scatters": False}},
     ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant(

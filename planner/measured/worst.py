@@ -27,6 +27,7 @@ _TERMS = {
     f.STEP_BUBBLE: "bubble",
     f.STEP_DP: "DP traffic",
     f.STEP_OPTIMIZER: "optimizer",
+    f.STEP_STRAGGLERS: "stragglers",
     f.STEP_HOST: "host",
 }
 _SMALLEST_SHARE = 0.05

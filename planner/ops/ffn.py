@@ -356,6 +356,7 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     hidden = float(context.model.hidden)
     copies = moe.top_k * context.expert_imbalance
     element = context.saved.activation_bytes
+    passes = context.profile.kernels.dispatch_passes
     kept = (
         (
             Saved(
@@ -373,8 +374,9 @@ def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             name="moe/combine",
             kind=OpKind.MEMORY,
             tokens=Shard.SEQUENCE,
-            forward_bytes=element * hidden * (3 * copies + 1),
-            backward_bytes=element * hidden * (4 * copies + 1),
+            # A fused dispatcher's combine adds up the copies as it receives them.
+            forward_bytes=element * hidden * ((2 * passes - 1) * copies + 1),
+            backward_bytes=element * hidden * (2 * passes * copies + 1),
             forward_kernels=4,
             backward_kernels=4,
             saved=kept,

@@ -28,6 +28,8 @@ from planner.search.terms import layout_context, recompute_code, shape_terms
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
 TIE = 0.01
+# Rounding of floats: bounds that differ by less are the same.
+_SAME = 1e-12
 # Rungs of the memory ladder: each is this share of the one above.
 RUNG = 0.93
 RUNGS = 24
@@ -278,6 +280,7 @@ class Explorer:
         able = np.zeros(len(self.rows), dtype=np.bool_)
         for index, rung in enumerate(rungs):
             target = np.inf if rung.point is None else rung.point.pace
-            able |= self.bounds[:, index] * (1.0 + TIE) < target
+            # A shape proven not to beat target/(1 + TIE) has that very bound, but for rounding.
+            able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved

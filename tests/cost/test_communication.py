@@ -65,6 +65,7 @@ def shipped(
         scale_out=scale_out_curve(fabric),
         launch_s=table.launch_s,
         host_share=table.host_share,
+        straggler_share=table.straggler_share,
     )
     return assemble(
         curves,

@@ -50,6 +50,14 @@ def test_unstated_gpus_leave_each_pipeline_the_usual_micro_batches() -> None:
     assert own.error is None
 
 
+def test_unstated_degrees_divide_gpus_and_layers() -> None:
+    """177e9 parameters need 67 shares; 96 GPUs at tp 8 leave 12 stages, not 9 or 16."""
+    gaps = {"tp": "", "pp": "", "vpp": "", "dp": "", "gpu_mem_gb": "80", "num_gpus": "96"}
+    assert complete(row(params_b="177", **gaps)).assumed == ("tp 8", "pp 12")
+    modern = row(params_b="177", framework="Megatron-Core r0.8.0", **gaps)
+    assert complete(modern).assumed == ("tp 8", "pp 12", "vpp 2")
+
+
 def test_a_pipeline_layout_becomes_layers_of_blocks() -> None:
     assert unfolded_layout("Et*2|(tt|)*2L") == ["Ett", "tt", "tt", "L"]
     own = row(vpp="layout", pp="2", notes="pp layout Et*2|(tt|)*2L; x=1")

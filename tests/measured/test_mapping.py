@@ -104,3 +104,20 @@ def test_schedules_that_are_not_modelled_are_refused() -> None:
 
 def test_schedules_need_a_pipeline() -> None:
     assert map_row(row(schedule="ZB-2p", pp="1", vpp="1")).job.schedule is None
+
+
+def test_megatron_lm_on_hopper_is_of_2023_or_later() -> None:
+    names = [map_row(row(gpu=gpu)).job.framework.name for gpu in ("A100-80GB", "H100-80GB")]
+    assert names == ["megatron-lm-2022", "megatron-core"]
+
+
+def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
+    """`PP overlap on` with chunks unstated: the fewest, if they divide the layers."""
+    notes = "VPP not listed; tp-comm-overlap, PP overlap on"
+    chunks = [
+        map_row(row(vpp=vpp, notes=text, layers=layers)).degrees.vpp
+        for vpp, text, layers in (
+            ("", notes, "96"), ("", notes, "104"), ("", "", "96"), ("3", notes, "96"),
+        )
+    ]  # fmt: skip
+    assert chunks == [2, 1, 1, 3]

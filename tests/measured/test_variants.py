@@ -224,3 +224,64 @@ def test_llm_foundry_checkpoints_stop_early_from_torch_2_1_on() -> None:
     for software, early in (("2023-02", False), ("2023-04 tables", False), ("2024-01", True)):
         profile = map_row(row(framework="Composer/llm-foundry FSDP", software=software))
         assert profile.job.framework.recomputing.stops_early == early
+
+
+GB200_MIXTURE = {
+    "framework": "Megatron-Bridge", "gpu": "GB200", "num_gpus": "64", "tp": "1", "pp": "1",
+    "vpp": "1", "ep": "64", "moe": "128 experts top8, expert ffn 1536", "act": "swiglu",
+    "flash": "y", "precision": "bf16", "recompute": "none", "gbs": "1024",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "graphs", "overlap"),
+    [
+        ({"software": "NeMo 25.09 container"}, True, False),
+        ({"software": "NeMo 26.06 container"}, True, True),
+        ({"notes": "verified perf card: mean of steps 41-50"}, True, True),
+        ({"notes": "verified functional pretrain"}, False, False),
+        ({"software": "NeMo 26.06 container", "gpu": "H100-80GB"}, False, False),
+        ({"software": "NeMo 26.06 container", "moe": ""}, False, False),
+        # A recipe of these versions is listed with its settings, and has none of these.
+        ({"software": "NeMo 26.06 container", "notes": "recipe=X@v0.5.0"}, False, False),
+        ({"software": "NeMo 26.08 container", "notes": "recipe=x@v0.6.0"}, True, True),
+    ],
+)
+def test_recipes_of_mixtures_on_nvl72_use_graphs_and_hybridep(
+    cells: dict[str, str], graphs: bool, overlap: bool
+) -> None:
+    profile = map_row(row(**(GB200_MIXTURE | cells))).job.framework
+    assert (profile.kernels.issue_s == 0.0) is graphs
+    assert profile.kernels.dispatch_deduplicates is overlap
+    assert (profile.overlap.expert > 0.0) is overlap
+
+
+def test_bloom_waited_for_every_kernel() -> None:
+    own = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
+    bloom = map_row(row(notes="Jean-Zay A100 NVLink + Omni-Path", **own)).job.framework
+    assert bloom.kernels.blocking_launches
+    assert not map_row(row(**own)).job.framework.kernels.blocking_launches
+
+
+def test_megatron_of_before_april_2021_sends_whole_activations() -> None:
+    assert map_row(row()).job.framework.kernels.pipeline_scatters
+    old = map_row(row(notes="HFU 44%; pre-April-2021 software"))
+    assert not old.job.framework.kernels.pipeline_scatters
+
+
+def test_megatron_reduces_gradients_of_bf16_runs_in_fp32() -> None:
+    half, brain = (map_row(row(precision=own)).job.framework for own in ("fp16", "bf16"))
+    assert half.kernels.gradient_communication_bytes == 2.0
+    assert brain.kernels.gradient_communication_bytes == 4.0
+
+
+def test_ranks_of_latent_attention_are_no_lora() -> None:
+    own = {
+        **GB200_MIXTURE,
+        "moe": "MLA(no q_lora, kv_lora512, rope64); 64 experts top6, expert ffn 1408",
+    }
+    mla = map_row(row(**own)).job.model.mla
+    assert mla is not None
+    assert (mla.q_lora_rank, mla.kv_lora_rank) == (None, 512)
+    with pytest.raises(UnpredictableRowError, match="LoRA"):
+        map_row(row(model="Llama3-70B (lora)"))
