@@ -80,7 +80,7 @@ def _reporting() -> tuple[Flag, ...]:
 
 def _own(launch: Launch) -> tuple[Flag, ...]:
     """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
-    rotary = ()
+    rotary: tuple[Flag, ...] = ()
     if launch.job.model.position == "rope":
         rotary = (flag("--rotary-base", 10000),)
     return (

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16
+from planner.report.units import share
 
 # From this generation on Megatron-LM no longer asks for one hardware queue.
 _WITHOUT_QUEUE_RULE = ("blackwell",)
@@ -48,7 +49,7 @@ def _degrees(launch: Launch) -> Iterator[Choice]:
         yield Choice(
             f"pipeline {own.pp}{chunks}",
             f"splits the layers over nodes with little traffic; {own.grad_acc} micro-batches "
-            f"leave an ideal bubble of {bubble:.1%} of the compute",
+            f"leave an ideal bubble of {share(bubble)} of the compute",
         )
     if own.pp > 1 and not launch.plan.layout.is_even:
         stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(own.pp))
@@ -101,5 +102,7 @@ def _rest(launch: Launch) -> Iterator[Choice]:
     if launch.job.precision not in ("bf16", "fp16"):
         yield Choice(f"products in {launch.job.precision}", "weights and norms stay in bf16")
     if plan.optimizer != "adamw" or plan.optimizer_offload:
-        offload = f", {plan.optimizer_offload:.0%} on the CPU" if plan.optimizer_offload else ""
+        offload = (
+            f", {share(plan.optimizer_offload, 0)} on the CPU" if plan.optimizer_offload else ""
+        )
         yield Choice(f"optimizer {plan.optimizer}{offload}", "less optimizer state on the GPU")

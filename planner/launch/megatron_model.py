@@ -145,7 +145,7 @@ def expert_flags(model: ModelSpec, low_precision: bool) -> tuple[Flag, ...]:
     if moe is None:
         return ()
     experts = [kind.ffn == "moe" for kind in model.kind_sequence]
-    shared = ()
+    shared: tuple[Flag, ...] = ()
     if moe.shared_ffn:
         shared = (
             flag("--moe-shared-expert-intermediate-size", moe.shared_ffn),

@@ -16,9 +16,8 @@ _FSDP_OPTIMIZERS = ("adamw", "sgd")
 
 
 def run_refusals(launch: Launch) -> Iterator[Refusal]:
-    """Everything about degrees, layout, schedule and sharding that would not run."""
+    """Everything about degrees, schedule and sharding that would not run."""
     yield from _schedule(launch)
-    yield from _layout(launch)
     yield from _experts(launch)
     yield from _sharding(launch)
     yield from _recompute(launch)
@@ -31,7 +30,7 @@ def _schedule(launch: Launch) -> Iterator[Refusal]:
             f"Megatron-LM has no {schedule} schedule: it runs 1F1B, interleaved with vpp > 1",
             "--schedule interleaved with --vpp 2" if own.vpp > 1 else "--schedule 1f1b",
         )
-    elif own.vpp > 1 and 0 < own.grad_acc % own.pp:
+    elif own.vpp > 1 and own.grad_acc % own.pp > 0:
         # schedules.py, forward_backward_pipelining_with_interleaving.
         yield Refusal(
             f"interleaving takes groups of pp = {own.pp} micro-batches, and {own.grad_acc} are "
@@ -40,15 +39,6 @@ def _schedule(launch: Launch) -> Iterator[Refusal]:
         )
     elif own.vpp > 1 and own.pp == 1:
         yield Refusal("interleaving needs more than one pipeline stage", "--vpp 1")
-
-
-def _layout(launch: Launch) -> Iterator[Refusal]:
-    layout, own = launch.plan.layout, launch.plan.degrees
-    if launch.job.model.mtp_layers and own.vpp > 1 and min(layout.block_layers) == 0:
-        yield Refusal(
-            "a virtual stage without layers beside multi-token prediction is not supported",
-            "an even split of the layers",
-        )
 
 
 def _experts(launch: Launch) -> Iterator[Refusal]:

@@ -127,8 +127,8 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     eager = launch.job.attention == "eager" or profile.attention == "eager"
     local = profile.name == LOCAL_PROFILE
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
-    if eager:
-        flags.append(flag("--attention-backend", "local" if local else "unfused"))
+    if eager and not local:
+        flags.append(flag("--attention-backend", "unfused"))
     if local:
         flags += from_text(
             "--no-persist-layer-norm --no-bias-swiglu-fusion --no-bias-gelu-fusion "
