@@ -109,10 +109,26 @@ def attention_flags(model: ModelSpec) -> tuple[Flag, ...]:
     return (*flags, *_windows(model))
 
 
+def window_marks(model: ModelSpec) -> list[bool]:
+    """Which layers have a sliding window; empty if none has."""
+    slides = [kind.attention == "sliding" for kind in model.kind_sequence]
+    return slides if any(slides) else []
+
+
+def expert_marks(model: ModelSpec) -> list[bool]:
+    """Which layers have experts."""
+    return [kind.ffn == "moe" for kind in model.kind_sequence]
+
+
+def is_clamped(model: ModelSpec) -> bool:
+    """Whether the SwiGLU of the experts is gpt-oss's clamped and shifted one."""
+    return model.gated and model.family == _CLAMPED_SWIGLU
+
+
 def _windows(model: ModelSpec) -> tuple[Flag, ...]:
     """Sliding layers: tokens to the left, and a mark for each layer that slides."""
-    slides = [kind.attention == "sliding" for kind in model.kind_sequence]
-    if not any(slides):
+    slides = window_marks(model)
+    if not slides:
         return ()
     # A window of w tokens sees w - 1 before its own.
     size = flag("--window-size", f"{(model.sliding_window or 1) - 1},0")
@@ -144,7 +160,7 @@ def expert_flags(model: ModelSpec, low_precision: bool) -> tuple[Flag, ...]:
     moe = model.moe
     if moe is None:
         return ()
-    experts = [kind.ffn == "moe" for kind in model.kind_sequence]
+    experts = expert_marks(model)
     shared: tuple[Flag, ...] = ()
     if moe.shared_ffn:
         shared = (
@@ -161,7 +177,11 @@ def expert_flags(model: ModelSpec, low_precision: bool) -> tuple[Flag, ...]:
         flag("--moe-token-dispatcher-type", "alltoall"),
         flag("--moe-grouped-gemm"),
         # Quantised products want multiples of 16 or 32 tokens an expert.
-        *switches(("--moe-router-padding-for-quantization", low_precision)),
+        *switches(
+            ("--moe-router-padding-for-quantization", low_precision),
+            # experts.py, TEGroupedMLP: not with biases.
+            ("--no-bias-dropout-fusion", moe.expert_bias),
+        ),
     )
 
 
@@ -182,7 +202,7 @@ def _balance(moe: MoeSpec) -> tuple[Flag, ...]:
 def _activation(model: ModelSpec) -> tuple[Flag, ...] | None:
     """Flags of the activation, none for GELU, which is the default; None where it is missing."""
     if model.gated:
-        if model.family == _CLAMPED_SWIGLU:
+        if is_clamped(model):
             return (
                 flag("--quick-geglu"),
                 flag("--glu-linear-offset", _GPT_OSS_OFFSET),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from textwrap import fill
 
-from planner.explain import TIME_TERMS, time_terms
+from planner.explain import time_terms
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start
@@ -145,9 +145,7 @@ def _memory(expected: Expectations) -> str:
 
 
 def _probability(value: float) -> str:
-    return (
-        ">99 %" if value > 0.99 else "<1 %" if value < 0.01 else f"{value:.0%}".replace("%", " %")
-    )
+    return ">99 %" if value > 0.99 else "<1 %" if value < 0.01 else share(value, 0)
 
 
 def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
@@ -173,7 +171,7 @@ def _stages(group: Sequence[StageExpectation]) -> str:
 
 def _time(launch: Launch, expected: Expectations) -> str:
     rows = [
-        f"| {TIME_TERMS.get(term.name, term.label)} | {seconds(term.amount)} | {share(term.share)} |"
+        f"| {term.label} | {seconds(term.amount)} | {share(term.share)} |"
         for term in sorted(time_terms(launch.plan), key=lambda own: -own.amount)
         if term.share >= 0.001
     ]
