@@ -10,7 +10,7 @@ import click
 
 from planner.cli.progress import notice_if_first_run
 from planner.launch.contract import NodesAs
-from planner.launch.registry import TARGETS, target_named, target_of_profile
+from planner.launch.registry import target_named, target_of_profile
 from planner.plan_file import read_plan_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from planner.launch.folder import LaunchFolder
 
 _EPILOG = """\b
-Frameworks: {names}.
+Frameworks: megatron-core, megatron-bridge, torchtitan, torchtitan-0.2,
+deepspeed, accelerate, nanotron.
 With another than the plan's, the plan is costed anew for it; what it cannot
 express is refused, with the nearest plan that it can.
 
@@ -26,7 +27,7 @@ express is refused, with the nearest plan that it can.
 Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 
 
-@click.command("launch", epilog=_EPILOG.format(names=", ".join(TARGETS)))
+@click.command("launch", epilog=_EPILOG)
 @click.argument("plan_file", metavar="PLANFILE")
 @click.argument("number", type=int, default=1)
 @click.option("--framework", help="Framework to launch with. [default: the plan's]")

@@ -13,7 +13,7 @@ from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, flag, switches
 from planner.specs import ModelSpec, MoeSpec
 
-_BRIDGE = "--framework megatron-bridge where it has a recipe of the model"
+_OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 # Families whose experts use a clamped, shifted SwiGLU (gpt-oss model card, arXiv 2508.10925).
 _CLAMPED_SWIGLU = "gpt_oss"
 _GPT_OSS_LIMIT, _GPT_OSS_OFFSET = 7.0, 1.0
@@ -24,7 +24,7 @@ _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 
 
 def model_refusals(model: ModelSpec, seq: int) -> Iterator[Refusal]:
-    """What Megatron-LM's GPT model cannot be made into."""
+    """What Megatron's GPT model cannot be made into."""
     if model.block != "pre":
         yield _no(model, f"norms placed {model.block!r}: its layers have one before each branch")
     if model.family == _CHUNKED_FAMILY:
@@ -61,7 +61,7 @@ def _width_refusals(model: ModelSpec) -> Iterator[Refusal]:
 
 
 def _no(model: ModelSpec, what: str) -> Refusal:
-    return Refusal(f"Megatron-LM's GPT model cannot express {model.name}: {what}", _BRIDGE)
+    return Refusal(f"Megatron's GPT model cannot express {model.name}: {what}", _OTHERS)
 
 
 def model_flags(model: ModelSpec, seq: int, *, dropout: bool) -> tuple[Flag, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.evaluate import evaluate
-from planner.frameworks import load_framework
+from planner.frameworks import RecomputeMode, load_framework
 from planner.launch.contract import Launch, NodesAs, Refusal
 from planner.launch.registry import Target
 from planner.models.catalog import catalog_name
@@ -61,6 +61,7 @@ def launch_of(
         if own.framework == request.framework:
             launch = Launch(plan, own, own.resolve(), target.name, nodes_as)
         else:
+            _demand_same_recompute(plan, request, own)
             launch = _costed(own, _variation(plan), target, nodes_as)
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
@@ -68,8 +69,32 @@ def launch_of(
         refusals = target.writer.refusals(launch)
         if not refusals:
             return launch
-    near = _nearest(own, _variation(plan), target, nodes_as)
+    near = _nearest(own, _variation(plan), target, nodes_as, _same_recompute(plan, request, own))
     raise CannotExpressError(target, refusals, near)
+
+
+def _same_recompute(plan: Plan, request: Request, own: Request) -> bool:
+    """Whether the plan's mode is the same thing in the target."""
+    try:
+        _demand_same_recompute(plan, request, own)
+    except UsageError:
+        return False
+    return True
+
+
+def _demand_same_recompute(plan: Plan, request: Request, own: Request) -> None:
+    """UsageError if a mode's name means other modules in the target."""
+    here = load_framework(request.framework).recompute_mode(plan.recompute)
+    there = load_framework(own.framework).recompute_mode(plan.recompute)
+    if here.modules != there.modules:
+        raise UsageError(
+            f"recompute {plan.recompute} runs {_words(here)} again in {request.framework}, and "
+            f"{_words(there)} in {own.framework}"
+        )
+
+
+def _words(mode: RecomputeMode) -> str:
+    return " and ".join(name.lower().replace("_", " ") for name in mode.modules) or "nothing"
 
 
 def _sentence(error: UsageError) -> str:
@@ -139,9 +164,18 @@ def _costed(request: Request, own: Variation, target: Target, nodes_as: NodesAs)
     return Launch(plan, request, request.resolve(), target.name, nodes_as)
 
 
-def _nearest(request: Request, own: Variation, target: Target, nodes_as: NodesAs) -> str:
-    """The first expressible plan among those with fewest changes, as a command; "" if none."""
-    legal = (found for found in _candidates(own, request) if _is_legal(found, request))
+def _nearest(
+    request: Request, own: Variation, target: Target, nodes_as: NodesAs, keeps_mode: bool
+) -> str:
+    """The first expressible plan among those with fewest changes, as a command; "" if none.
+
+    `keeps_mode`: the recompute mode may stay; otherwise each candidate has another.
+    """
+    legal = (
+        found
+        for found in _candidates(own, request)
+        if (keeps_mode or found.recompute != own.recompute) and _is_legal(found, request)
+    )
     for changed in islice(legal, _MOST_COSTED):
         try:
             launch = _costed(request, changed, target, nodes_as)
