@@ -55,7 +55,7 @@ def test_its_measured_csv_is_validated(run: Run, plan_file: str, tmp_path: Path)
     assert result.exit_code == 0, result.output
     plan = json.loads(Path(plan_file).read_text())["plans"][0]
     (row,) = json.loads(result.stdout)["rows"]
-    assert plan["step_time_s"] == pytest.approx(row["step_time"]["predicted"], rel=1e-6)
+    assert plan["step_time_s"] == pytest.approx(row["predicted_step_time_s"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
