@@ -45,6 +45,7 @@ class Expectations(_Frozen):
     heaviest_stage: int
     usable_bytes: float
     fit_probability: float
+    fits: bool
     stages: tuple[StageExpectation, ...]
 
     @property
@@ -71,6 +72,7 @@ def expectations(launch: Launch) -> Expectations:
         heaviest_stage=plan.heaviest_stage,
         usable_bytes=plan.usable_bytes,
         fit_probability=plan.fit_probability,
+        fits=plan.fits,
         stages=tuple(_stage(stage, plan, workspace) for stage in plan.stages),
     )
 

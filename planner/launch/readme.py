@@ -124,8 +124,10 @@ def _memory(expected: Expectations) -> str:
         f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)} |"
         for group in _alike(expected.stages)
     ]
+    warning = "" if expected.fits else "**This plan does not fit its memory limit.** "
     note = (
-        f"GiB on each GPU of a pipeline stage; torch can use {gib(expected.usable_bytes)}. "
+        f"{warning}GiB on each GPU of a pipeline stage; torch can use "
+        f"{gib(expected.usable_bytes)}. "
         f"Stage {expected.heaviest_stage} is the heaviest; it fits with probability "
         f"{_probability(expected.fit_probability)}. The 80 % interval comes from "
         f"{expected.memory_family}."

@@ -72,9 +72,10 @@ def test_slurm_directives() -> None:
 def test_job_set() -> None:
     launch = replace(bridge("uneven"), nodes_as="k8s")
     own = command(launch)
-    text = launcher_files(launch, own, {"a.py": "x = 1\n\ny = 2\n"})["jobset.yaml"]
+    files = {"a.py": "x = 1\n\ny = 2\n", "b.txt": "    indented\nlast\n\n"}
+    text = launcher_files(launch, own, files)["jobset.yaml"]
     configuration, job_set = yaml.safe_load_all(text)
-    assert configuration["data"] == {"a.py": "x = 1\n\ny = 2\n"}
+    assert configuration["data"] == files
     job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert job["parallelism"] == job["completions"] == 8
     pod = job["template"]["spec"]
@@ -96,6 +97,14 @@ def test_skypilot_task() -> None:
     assert set(task) == {"name", "num_nodes", "resources", "workdir", "envs", "run"}
     assert task["num_nodes"] == 8
     assert task["resources"]["accelerators"] == "H100:8"
+
+
+def test_a_module_is_started_by_its_name() -> None:
+    own = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
+    text = script(megatron("dense"), "torchrun", own)
+    assert "    -m torchtitan.train \\\n" in text
+    assert arguments(text) == ["--module", "llama3"]
+    assert "ARGUMENTS=()" in script(megatron("dense"), "torchrun", Command(argv=("train.py",)))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from planner.launch.launchers.slurm import job_name
 
 SCRIPT = "jobset.yaml"
 _MOUNT = "/launch"
+_WORK = "/tmp/launch"
 _GROUP = "node"
 
 
@@ -38,7 +39,8 @@ def _config_map(name: str, configuration: Files) -> list[str]:
         "data:",
     ]
     for file, text in configuration.items():
-        lines += [f"  {file}: |", *_block(text.splitlines(), 4)]
+        # Indentation and last lines as they are.
+        lines += [f"  {json.dumps(file)}: |2+", *_block(text.splitlines(), 4)]
     return [*lines, "---"]
 
 
@@ -75,7 +77,8 @@ def _pod(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -
     """The pod of a node: all its GPUs, shared memory, the script."""
     script = ["set -euo pipefail"]
     if mounted:
-        script.append(f"cd {_MOUNT}")
+        # A ConfigMap cannot be written to; frameworks write beside their configuration.
+        script.append(f"mkdir -p {_WORK} && cp -L {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += program_lines(launch, command, meeting)
     configuration = [f"- name: configuration\n  configMap:\n    name: {job_name(launch)}"]
     mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]

@@ -42,10 +42,18 @@ def environment_lines(command: Command) -> list[str]:
     return lines
 
 
+def program_words(command: Command) -> tuple[str, ...]:
+    """What the process launcher starts: a file, or `-m` and a module."""
+    return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
+
+
 def argument_lines(command: Command) -> list[str]:
     """The program's arguments as a bash array, an option a line, groups under their comments."""
     lines, current = ["ARGUMENTS=("], ""
-    for index, word in enumerate(command.argv[1:], start=1):
+    first = len(program_words(command))
+    if len(command.argv) == first:
+        return ["ARGUMENTS=()"]
+    for index, word in enumerate(command.argv[first:], start=first):
         comment = command.comments.get(index)
         starts = word.startswith("--") or comment is not None or "=" in word
         if current and (starts or len(current) + len(word) > _WIDTH):
@@ -65,8 +73,8 @@ def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[s
         "deepspeed": _deepspeed,
     }[command.launcher](launch, meeting)
     words = [*options, *(f"    {quoted(word)}" for word in command.launcher_arguments)]
-    last = '"${ARGUMENTS[@]}"'
-    body = [*words, f"    {quoted(command.argv[0])}", f"    {last}"]
+    program = " ".join(quoted(word) for word in program_words(command))
+    body = [*words, f"    {program}", '    "${ARGUMENTS[@]}"']
     return [f"{word} \\" if word != body[-1] else word for word in body]
 
 
@@ -104,7 +112,7 @@ def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list
     parts = [
         demand_lines(command),
         environment_lines(command),
-        argument_lines(command) if len(command.argv) > 1 else ["ARGUMENTS=()"],
+        argument_lines(command),
         start_lines(launch, command, meeting),
     ]
     lines: list[str] = []
