@@ -171,18 +171,22 @@ def _nearest(
 
     `keeps_mode`: the recompute mode may stay; otherwise each candidate has another.
     """
-    legal = (
-        found
-        for found in _candidates(own, request)
-        if (keeps_mode or found.recompute != own.recompute) and _is_legal(found, request)
-    )
+    found = [
+        changed
+        for changed in _candidates(own, request)
+        if keeps_mode or changed.recompute != own.recompute
+    ]
+    # The same batch first: another one is another training run.
+    found.sort(key=lambda changed: changed.degrees.gbs != own.degrees.gbs)
+    legal = (changed for changed in found if _is_legal(changed, request))
     for changed in islice(legal, _MOST_COSTED):
         try:
             launch = _costed(request, changed, target, nodes_as)
         except UsageError:
             continue
         if not target.writer.refusals(launch):
-            return as_command(launch)
+            other = f"  (batch {launch.plan.gbs:,} instead of {own.degrees.gbs:,})"
+            return as_command(launch) + (other if launch.plan.gbs != own.degrees.gbs else "")
     return ""
 
 

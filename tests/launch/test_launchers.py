@@ -99,6 +99,16 @@ def test_skypilot_task() -> None:
     assert task["resources"]["accelerators"] == "H100:8"
 
 
+def test_a_variable_that_is_not_set_is_asked_for() -> None:
+    own = Command(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
+    text = script(megatron("dense"), "torchrun", own)
+    run = subprocess.run(
+        ["bash"], input=text, capture_output=True, text=True, check=False, env={"PATH": "/bin"}
+    )
+    assert run.returncode == 1
+    assert "set DATA: where the user's data lie" in run.stderr
+
+
 def test_a_module_is_started_by_its_name() -> None:
     own = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
     text = script(megatron("dense"), "torchrun", own)
@@ -122,7 +132,7 @@ def test_other_process_launchers(launcher: str, words: tuple[str, ...]) -> None:
         environment={"TOKENIZERS_PARALLELISM": ("false", "quiet")},
     )
     text = script(megatron("uneven"), "slurm", own)
-    for word in (*words, "--config_file", "export TOKENIZERS_PARALLELISM=false"):
+    for word in (*words, "--config_file accelerate.yaml", "export TOKENIZERS_PARALLELISM=false"):
         assert word in text
     assert text.index("--config_file") < text.index("train.py")
     assert arguments(text) == ["--config", "a b.json"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.launch.contract import Command, Launch
@@ -31,7 +32,16 @@ def quoted(word: str) -> str:
 
 def demand_lines(command: Command) -> list[str]:
     """A sentence and exit 1 for each variable that the user must set."""
-    return [f': "${{{name}:?set it: {what}}}"' for name, what in command.demands.items()]
+    lines: list[str] = []
+    for name, what in command.demands.items():
+        sentence = shlex.quote(f"set {name}: {what}")
+        lines += [
+            f'if [[ -z "${{{name}:-}}" ]]; then',
+            f"    echo {sentence} >&2",
+            "    exit 1",
+            "fi",
+        ]
+    return lines
 
 
 def environment_lines(command: Command) -> list[str]:
@@ -72,10 +82,21 @@ def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[s
         "accelerate": _accelerate,
         "deepspeed": _deepspeed,
     }[command.launcher](launch, meeting)
-    words = [*options, *(f"    {quoted(word)}" for word in command.launcher_arguments)]
+    words = [*options, *_option_lines(command.launcher_arguments)]
     program = " ".join(quoted(word) for word in program_words(command))
     body = [*words, f"    {program}", '    "${ARGUMENTS[@]}"']
     return [f"{word} \\" if word != body[-1] else word for word in body]
+
+
+def _option_lines(words: Sequence[str]) -> list[str]:
+    """An option with its values a line."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(f"    {quoted(word)}")
+        else:
+            lines[-1] += f" {quoted(word)}"
+    return lines
 
 
 def _torchrun(launch: Launch, meeting: Rendezvous) -> list[str]:

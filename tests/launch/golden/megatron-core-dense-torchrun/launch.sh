@@ -4,7 +4,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-: "${MEGATRON_LM:?set it: folder of a Megatron-LM checkout of core 0.19}"
+if [[ -z "${MEGATRON_LM:-}" ]]; then
+    echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
+    exit 1
+fi
 
 # one queue: collectives start before the products that hide them (Megatron demands it)
 export CUDA_DEVICE_MAX_CONNECTIONS=1
