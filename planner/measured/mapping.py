@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from constraints.rule import Layout
 from hardware import Cluster
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
-from planner.measured.rows import MeasuredRow
+from planner.measured.rows import PLAN_COLUMN, MeasuredRow
 from planner.measured.variants import (
     memory_gap,
     optimizer_name,
@@ -86,6 +88,8 @@ class MappedRow:
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
     memory_gap: str | None = None
+    # The layout in full, where a plan file gives it.
+    layout: Layout | None = None
 
     @property
     def batch_share(self) -> float:
@@ -97,6 +101,8 @@ class MappedRow:
 
 def map_row(row: MeasuredRow) -> MappedRow:
     """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
+    if row.text(PLAN_COLUMN):
+        return _planned(row)
     model = model_of(row)
     cluster = cluster_of(row)
     precision = _precision(row, cluster)
@@ -120,6 +126,34 @@ def map_row(row: MeasuredRow) -> MappedRow:
         schedule=_schedule(row, degrees),
     )
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
+
+
+def _planned(row: MeasuredRow) -> MappedRow:
+    """A run of a plan: job, degrees and layout from its file."""
+    from planner.plan_file import read_plan_file
+
+    result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
+    plan = result.plans[0]
+    job = result.request.resolve()
+    mode = job.framework.recompute_mode(plan.recompute)
+    own = plan.layout
+    layout = Layout(
+        plan.degrees.pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement
+    )
+    return MappedRow(
+        row=row,
+        job=replace(
+            job,
+            cluster=job.cluster.with_gpus(plan.degrees.gpus),
+            batch=BatchTarget(float(plan.gbs), exact=True),
+            recompute=(mode,),
+        ),
+        degrees=plan.degrees,
+        mode=mode,
+        block_layers=own.block_layers,
+        assumed=(),
+        layout=layout,
+    )
 
 
 def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from constraints.rule import Layout as PlanLayout
 from planner.cost import fields as f
 from planner.cost.layout import mirror
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
@@ -18,6 +19,8 @@ from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow, demand_measurements
+from planner.recomputation import recomputation
+from planner.search.arrays import kernel_layout, plain_context
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[
 
 
 def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
+    if member.layout is not None:
+        return _planned_layout(model, member, member.layout)
     even = model.even_layout(costed, index)  # type: ignore[arg-type]
     if member.block_layers is None:
         return even
@@ -165,6 +170,13 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     if member.mode.modules:
         recomputed[:kinds] = counts[:kinds]
     return Layout(counts, recomputed)
+
+
+def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
+    """The layout of a plan file, as the search costs it."""
+    job, own = member.job, member.degrees
+    ctx = plain_context(job, own.pp, own.vpp, recomputation(member.mode, job.framework))
+    return kernel_layout(model, layout, ctx)
 
 
 def _place_head(counts: Array, member: MappedRow, kinds: int) -> None:

@@ -6,7 +6,8 @@ recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` 
 (`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
 layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
 nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. Unknown
-columns are kept.
+columns are kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
+the first plan in it; what the other columns say of the configuration is then for tables only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
+PLAN_COLUMN = "plan_file"
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
 
@@ -104,12 +106,21 @@ def _read_file(path: Path) -> Iterator[MeasuredRow]:
             yield MeasuredRow(
                 path.name,
                 reader.line_num,
-                {key: value or "" for key, value in cells.items() if key},
+                _cells(path, cells),
             )
     except csv.Error as error:
         raise UsageError(f"{path} line {reader.line_num}: not CSV ({error})") from None
     if reader.line_num <= 1:
         raise UsageError(f"{path}: a header, but no run below it")
+
+
+def _cells(path: Path, cells: dict[str, str | None]) -> dict[str, str]:
+    """Cells as text; the path of a plan file from where the CSV lies."""
+    texts = {key: value or "" for key, value in cells.items() if key}
+    plan_file = texts.get(PLAN_COLUMN, "").strip()
+    if plan_file:
+        texts[PLAN_COLUMN] = str(path.parent / plan_file)
+    return texts
 
 
 def _demand_columns(path: Path, header: Sequence[str] | None) -> None:

@@ -1,0 +1,91 @@
+"""`planner launch`: a folder that starts a plan under a framework."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import click
+
+from planner.cli.progress import notice_if_first_run
+from planner.launch.contract import NodesAs
+from planner.launch.registry import target_named, target_of_profile
+from planner.plan_file import read_plan_file
+
+if TYPE_CHECKING:
+    from planner.launch.contract import Launch
+    from planner.launch.folder import LaunchFolder
+
+_EPILOG = """\b
+Frameworks: megatron-core, megatron-bridge, torchtitan, torchtitan-0.2,
+deepspeed, accelerate, nanotron.
+With another than the plan's, the plan is costed anew for it; what it cannot
+express is refused, with the nearest plan that it can.
+
+\b
+Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
+
+
+@click.command("launch", epilog=_EPILOG)
+@click.argument("plan_file", metavar="PLANFILE")
+@click.argument("number", type=int, default=1)
+@click.option("--framework", help="Framework to launch with. [default: the plan's]")
+@click.option(
+    "--nodes-as",
+    type=click.Choice(get_args(NodesAs)),
+    default="torchrun",
+    show_default=True,
+    help="What starts the processes on the nodes.",
+)
+@click.option("-o", "--output", required=True, metavar="FOLDER", help="The folder to write.")
+@click.option("--force", is_flag=True, help="Replace a launch folder that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print files and expectations as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
+def command(
+    plan_file: str,
+    number: int,
+    framework: str | None,
+    nodes_as: NodesAs,
+    output: str,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Write a folder that launches plan NUMBER of PLANFILE.
+
+    Configuration of the framework, a script that starts it, the plan, and a README.
+    """
+    path = Path(output).expanduser()
+    named = None if framework is None else target_named(framework)
+    result = read_plan_file(Path(plan_file))
+
+    from planner.explain import pick_plan
+    from planner.launch.folder import launch_folder, refuse_folder, write_folder
+    from planner.launch.retarget import launch_of
+
+    refuse_folder(path, force)
+    plan = pick_plan(result, number)
+    target = named or target_of_profile(result.request.framework)
+    notice_if_first_run(quiet)
+    launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus)
+    folder = launch_folder(launch)
+    write_folder(path, folder.files, force)
+    if as_json:
+        click.echo(json.dumps(_document(path, launch, folder), indent=1))
+        return
+    from planner.cli.output import print_report
+    from planner.report.launch import launch_report
+
+    print_report(launch_report(path, launch, folder))
+
+
+def _document(path: Path, launch: Launch, folder: LaunchFolder) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "folder": str(path),
+        "framework": launch.target,
+        "nodes_as": launch.nodes_as,
+        "files": sorted(folder.files),
+        "expectations": folder.expected.model_dump(),
+    }

@@ -1,0 +1,94 @@
+"""What a launched plan is expected to show, and from which numbers on to worry."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.launch.contract import Launch
+from planner.plan import Plan, StageMemory
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StageExpectation(_Frozen):
+    """Bytes on one GPU of a pipeline stage, as three tools count them.
+
+    `allocated`: torch.cuda.max_memory_allocated; `reserved`: max_memory_reserved; `total`:
+    nvidia-smi. `*_high_bytes`: upper end of the 80 % interval, which is fitted on totals and
+    carried over to the others as a share.
+    """
+
+    stage: int
+    layers: int
+    allocated_bytes: float
+    reserved_bytes: float
+    total_bytes: float
+    total_low_bytes: float
+    total_high_bytes: float
+    allocated_high_bytes: float
+
+
+class Expectations(_Frozen):
+    """Step time in seconds and memory in bytes, each with its 80 % interval."""
+
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    step_time_family: str
+    tokens_per_s_per_gpu: float
+    tokens_per_s_per_gpu_low: float
+    tokens_per_s_per_gpu_high: float
+    mfu: float
+    memory_family: str
+    heaviest_stage: int
+    usable_bytes: float
+    fit_probability: float
+    fits: bool
+    stages: tuple[StageExpectation, ...]
+
+    @property
+    def heaviest(self) -> StageExpectation:
+        """The stage that decides whether the plan fits."""
+        return self.stages[self.heaviest_stage]
+
+
+def expectations(launch: Launch) -> Expectations:
+    """The plan's predictions in the terms in which a run reports."""
+    plan = launch.plan
+    tokens = plan.gbs_tokens / plan.degrees.gpus
+    workspace = launch.job.framework.outside.workspace_bytes
+    return Expectations(
+        step_time_s=plan.step_time_s,
+        step_time_low_s=plan.step_time.low,
+        step_time_high_s=plan.step_time.high,
+        step_time_family=plan.step_time.family,
+        tokens_per_s_per_gpu=plan.tokens_per_s_per_gpu,
+        tokens_per_s_per_gpu_low=tokens / plan.step_time.high,
+        tokens_per_s_per_gpu_high=tokens / plan.step_time.low,
+        mfu=plan.mfu,
+        memory_family=plan.peak_interval.family,
+        heaviest_stage=plan.heaviest_stage,
+        usable_bytes=plan.usable_bytes,
+        fit_probability=plan.fit_probability,
+        fits=plan.fits,
+        stages=tuple(_stage(stage, plan, workspace) for stage in plan.stages),
+    )
+
+
+def _stage(stage: StageMemory, plan: Plan, workspace_bytes: float) -> StageExpectation:
+    low = plan.peak_interval.low / plan.peak_bytes
+    high = plan.peak_interval.high / plan.peak_bytes
+    # Torch allocates the workspaces of its libraries too.
+    allocated = stage.allocated + workspace_bytes
+    return StageExpectation(
+        stage=stage.stage,
+        layers=stage.layers,
+        allocated_bytes=allocated,
+        reserved_bytes=stage.allocated + stage.fragmentation,
+        total_bytes=stage.peak,
+        total_low_bytes=stage.peak * low,
+        total_high_bytes=stage.peak * high,
+        allocated_high_bytes=allocated * high,
+    )

@@ -1,0 +1,98 @@
+"""A launch folder: all its files as texts, and writing them at once or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.launch.contract import Files, Launch
+from planner.launch.expect import Expectations, expectations
+from planner.launch.launchers import launcher_files
+from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
+from planner.launch.readme import readme
+from planner.launch.registry import TARGETS
+from planner.plan_file import to_json
+
+README = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFolder:
+    """Relative names and texts of all files, and what the run is expected to show."""
+
+    files: Files
+    expected: Expectations
+
+
+def launch_folder(launch: Launch) -> LaunchFolder:
+    """Everything that goes into the folder of a launch without refusals."""
+    from planner.launch.plan_result import plan_result
+
+    writer = TARGETS[launch.target].writer
+    command = writer.command(launch)
+    configuration = dict(writer.files(launch))
+    expected = expectations(launch)
+    files = {
+        **configuration,
+        **launcher_files(launch, command, configuration),
+        PLAN_FILE: to_json(plan_result(launch)),
+        MEASURED_FILE: measured_csv(launch),
+    }
+    files[README] = readme(
+        launch,
+        expected,
+        writer.choices(launch),
+        writer.requirements(launch),
+        {**files, README: ""},
+    )
+    return LaunchFolder(files, expected)
+
+
+def refuse_folder(path: Path, force: bool) -> None:
+    """UsageError if the folder could not be written, before any work is done."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; give the name of a folder to -o")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist; create it first")
+    if path.is_dir() and any(path.iterdir()) and not force:
+        raise UsageError(
+            f"{path} exists and is not empty; --force replaces the files of a launch in it, or "
+            "give another folder to -o"
+        )
+    if path.is_dir() and force and any(path.iterdir()) and not (path / PLAN_FILE).is_file():
+        raise UsageError(
+            f"{path} holds no {PLAN_FILE}: it is no launch folder, and --force does not replace "
+            "it; give another folder to -o"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"the folder {path.parent} is not writable")
+
+
+def write_folder(path: Path, files: Files, force: bool) -> None:
+    """Write all files at once: a reader sees the old folder, the new one, or none.
+
+    An existing launch folder is replaced as a whole only with `force`.
+    """
+    refuse_folder(path, force)
+    path = path.absolute()
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        fresh = temporary / "new"
+        for name, text in files.items():
+            file = fresh / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        if path.exists():
+            path.rename(temporary / "old")
+        try:
+            fresh.rename(path)
+        except OSError:
+            if (temporary / "old").exists():
+                (temporary / "old").rename(path)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,152 @@
+"""The shell lines that every launcher shares: environment, arguments, the process launcher."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.launch.contract import Command, Launch
+
+PORT = 29500
+_VARIABLE = re.compile(r"\$\{?[A-Z_]+\}?")
+_WIDTH = 88
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Shell words for how the nodes find each other: this node's rank and the first's address."""
+
+    node_rank: str
+    address: str
+    port: str = str(PORT)
+
+
+def quoted(word: str) -> str:
+    """A word for bash; variables in it stay variables."""
+    if _VARIABLE.search(word):
+        return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return shlex.quote(word)
+
+
+def demand_lines(command: Command) -> list[str]:
+    """A sentence and exit 1 for each variable that the user must set."""
+    lines: list[str] = []
+    for name, what in command.demands.items():
+        sentence = shlex.quote(f"set {name}: {what}")
+        lines += [
+            f'if [[ -z "${{{name}:-}}" ]]; then',
+            f"    echo {sentence} >&2",
+            "    exit 1",
+            "fi",
+        ]
+    return lines
+
+
+def environment_lines(command: Command) -> list[str]:
+    """Exports, each under its reason."""
+    lines: list[str] = []
+    for name, (value, reason) in command.environment.items():
+        lines += [f"# {reason}", f"export {name}={shlex.quote(value)}"]
+    return lines
+
+
+def program_words(command: Command) -> tuple[str, ...]:
+    """What the process launcher starts: a file, or `-m` and a module."""
+    return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
+
+
+def argument_lines(command: Command) -> list[str]:
+    """The program's arguments as a bash array, an option a line, groups under their comments."""
+    lines, current = ["ARGUMENTS=("], ""
+    first = len(program_words(command))
+    if len(command.argv) == first:
+        return ["ARGUMENTS=()"]
+    for index, word in enumerate(command.argv[first:], start=first):
+        comment = command.comments.get(index)
+        starts = word.startswith("--") or comment is not None or "=" in word
+        if current and (starts or len(current) + len(word) > _WIDTH):
+            lines.append(current)
+            current = ""
+        if comment is not None:
+            lines.append(f"    # {comment}")
+        current = f"{current} {quoted(word)}" if current else f"    {quoted(word)}"
+    return [*lines, *([current] if current else []), ")"]
+
+
+def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+    """The process launcher of one node, around the program."""
+    options = {
+        "torchrun": _torchrun,
+        "accelerate": _accelerate,
+        "deepspeed": _deepspeed,
+    }[command.launcher](launch, meeting)
+    words = [*options, *_option_lines(command.launcher_arguments)]
+    program = " ".join(quoted(word) for word in program_words(command))
+    body = [*words, f"    {program}", '    "${ARGUMENTS[@]}"']
+    return [f"{word} \\" if word != body[-1] else word for word in body]
+
+
+def _option_lines(words: Sequence[str]) -> list[str]:
+    """An option with its values a line."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(f"    {quoted(word)}")
+        else:
+            lines[-1] += f" {quoted(word)}"
+    return lines
+
+
+def _torchrun(launch: Launch, meeting: Rendezvous) -> list[str]:
+    if launch.nodes == 1:
+        return ["torchrun", f"    --standalone --nproc-per-node {launch.gpus_per_node}"]
+    return [
+        "torchrun",
+        f"    --nnodes {launch.nodes} --nproc-per-node {launch.gpus_per_node}",
+        f"    --node-rank {meeting.node_rank}",
+        f"    --master-addr {meeting.address} --master-port {meeting.port}",
+    ]
+
+
+def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
+    return [
+        "accelerate launch",
+        f"    --num_machines {launch.nodes} --num_processes {launch.plan.degrees.gpus}",
+        f"    --machine_rank {meeting.node_rank}",
+        f"    --main_process_ip {meeting.address} --main_process_port {meeting.port}",
+    ]
+
+
+def _deepspeed(launch: Launch, meeting: Rendezvous) -> list[str]:
+    return [
+        "deepspeed",
+        f"    --no_ssh --num_nodes {launch.nodes} --num_gpus {launch.gpus_per_node}",
+        f"    --node_rank {meeting.node_rank}",
+        f"    --master_addr {meeting.address} --master_port {meeting.port}",
+    ]
+
+
+def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+    """Everything that runs on one node."""
+    parts = [
+        demand_lines(command),
+        environment_lines(command),
+        argument_lines(command),
+        start_lines(launch, command, meeting),
+    ]
+    lines: list[str] = []
+    for part in parts:
+        if part:
+            lines += [*part, ""]
+    return lines[:-1]
+
+
+def headline(launch: Launch) -> str:
+    """What a script starts, in a line."""
+    own, job = launch.plan.degrees, launch.job
+    return (
+        f"{job.model.name} with {launch.target} on {own.gpus} x {job.cluster.gpu.name}, "
+        f"{launch.plan.gbs} sequences of {launch.plan.seq} tokens a step"
+    )

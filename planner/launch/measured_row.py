@@ -1,0 +1,53 @@
+"""The one-row CSV in which a run's measurements go back to `planner validate`."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from planner.launch.contract import Launch
+from planner.measured.rows import PLAN_COLUMN
+
+MEASURED_FILE = "measured.csv"
+PLAN_FILE = "plan.json"
+
+
+def measured_csv(launch: Launch) -> str:
+    """Header and one row: the plan's configuration, and empty cells for what is measured."""
+    plan, model, cluster = launch.plan, launch.job.model, launch.job.cluster
+    own = plan.degrees
+    row: dict[str, object] = {
+        "source": "my-run",
+        "model": model.name,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "ffn": model.ffn,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "vocab": model.vocab,
+        "act": "swiglu" if model.gated else "gelu",
+        "seq": plan.seq,
+        "gpu": cluster.gpu.name,
+        "num_gpus": own.gpus,
+        "gpus_per_node": launch.gpus_per_node,
+        "framework": launch.target,
+        "precision": launch.job.precision,
+        "tp": own.tp,
+        "pp": own.pp,
+        "vpp": own.vpp,
+        "cp": own.cp,
+        "ep": own.ep,
+        "zero": own.zero,
+        "mbs": own.mbs,
+        "gbs": plan.gbs,
+        "recompute": plan.recompute,
+        PLAN_COLUMN: PLAN_FILE,
+        "step_time_s": "",
+        "peak_mem_gib": "",
+        "mem_kind": "allocated",
+    }
+    text = io.StringIO()
+    writer = csv.DictWriter(text, row, lineterminator="\n")
+    writer.writeheader()
+    writer.writerow(row)
+    return text.getvalue()

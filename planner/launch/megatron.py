@@ -1,0 +1,113 @@
+"""Writer for Megatron-LM's `pretrain_gpt.py` (megatron-core 0.19).
+
+All settings are flags, so there is no configuration file: the launcher script holds them, in
+groups with a comment each. What the parser would not notice is refused before
+(`planner.launch.megatron_rules`).
+"""
+
+from __future__ import annotations
+
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.megatron_choices import environment, megatron_choices
+from planner.launch.megatron_flags import Flag, Group, as_argv, flag
+from planner.launch.megatron_model import (
+    attention_flags,
+    expert_flags,
+    model_flags,
+    model_refusals,
+)
+from planner.launch.megatron_rules import run_refusals
+from planner.launch.megatron_run import (
+    LOW_PRECISIONS,
+    batch_flags,
+    degree_flags,
+    kernel_flags,
+    optimizer_flags,
+    precision_flags,
+    recompute_flags,
+    sharding_flags,
+)
+
+PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
+# Steps of a first run: enough to see memory settle and the step time repeat.
+TRIAL_STEPS = 50
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What Megatron-LM cannot express of the plan."""
+    return (*model_refusals(launch.job.model, launch.plan.seq), *run_refusals(launch))
+
+
+def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
+    """None: the launcher script holds every flag."""
+    return {}
+
+
+def command(launch: Launch) -> Command:
+    """`pretrain_gpt.py` with the plan's flags."""
+    words, comments = as_argv(groups(launch))
+    return Command(
+        argv=(PROGRAM, *words),
+        environment=environment(launch),
+        comments={index + 1: title for index, title in comments.items()},
+        demands={"MEGATRON_LM": "folder of a Megatron-LM checkout of core 0.19"},
+    )
+
+
+def groups(launch: Launch) -> tuple[Group, ...]:
+    """All flags, in titled groups."""
+    model, job = launch.job.model, launch.job
+    low = job.precision in LOW_PRECISIONS
+    return (
+        Group(f"model: {model.name}", model_flags(model, launch.plan.seq, dropout=job.dropout)),
+        Group("attention", attention_flags(model)),
+        Group("experts", expert_flags(model, low)),
+        Group("parallel degrees", degree_flags(launch)),
+        Group("batch", batch_flags(launch)),
+        Group("data parallelism", sharding_flags(launch)),
+        Group("recomputation", recompute_flags(launch)),
+        Group("precision", precision_flags(launch)),
+        Group("optimizer", optimizer_flags(launch)),
+        Group("kernels", kernel_flags(launch)),
+        Group("what to see of the first steps", _reporting()),
+        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _own(launch)),
+    )
+
+
+def _reporting() -> tuple[Flag, ...]:
+    return flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)
+
+
+def _own(launch: Launch) -> tuple[Flag, ...]:
+    """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
+    rotary: tuple[Flag, ...] = ()
+    if launch.job.model.position == "rope":
+        rotary = (flag("--rotary-base", 10000),)
+    return (
+        flag("--mock-data"),
+        flag("--tokenizer-type", "NullTokenizer"),
+        flag("--vocab-size", launch.job.model.vocab),
+        *rotary,
+        flag("--train-iters", TRIAL_STEPS),
+        flag("--lr", "1e-4"),
+        flag("--min-lr", "1e-5"),
+        flag("--lr-decay-style", "cosine"),
+        flag("--weight-decay", 0.1),
+        flag("--adam-beta2", 0.95),
+        flag("--clip-grad", 1.0),
+    )
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    return megatron_choices(launch)
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """What the flags are written for."""
+    needs = ["Megatron-LM of core 0.19 (megatron-core 0.19.x; Python 3.12)", "torch >= 2.6, CUDA"]
+    if launch.job.framework.name != "megatron-local":
+        needs.append("Transformer Engine >= 2.8, for norms, attention, fp8 and fp4")
+    if launch.job.optimizer.family not in ("adamw", "sgd"):
+        needs.append("emerging-optimizers, for Muon and Lion")
+    return tuple(needs)

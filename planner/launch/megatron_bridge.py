@@ -1,0 +1,115 @@
+"""Writer for Megatron-Bridge 0.6: a start script around its bare GPT recipe, and overrides.
+
+The recipe `vanilla_gpt_pretrain_config` assumes nothing of a model, so every setting of the plan
+is an override of the form `section.field=value`, as Bridge's own scripts take them. Two sections
+of that recipe are a name or nothing, and their fields could not be overridden: the start script
+puts objects there first (a precision recipe would otherwise set gradients back to fp32).
+"""
+
+from __future__ import annotations
+
+from planner.launch import megatron_choices
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.megatron_bridge_overrides import all_overrides, base_precision
+from planner.launch.megatron_bridge_schema import wrong_overrides
+from planner.launch.megatron_model import model_refusals
+from planner.launch.megatron_rules import run_refusals
+
+SCRIPT = "bridge_pretrain.py"
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What Megatron-Bridge cannot express of the plan."""
+    own = [*model_refusals(launch.job.model, launch.plan.seq), *run_refusals(launch)]
+    if launch.job.optimizer.family not in ("adamw", "sgd"):
+        own.append(
+            Refusal(
+                f"the writer has no {launch.job.optimizer.family} for Megatron-Bridge",
+                "--optimizer adamw, or --framework megatron-core",
+            )
+        )
+    if "fp8" in dict(launch.job.optimizer.states).values():
+        # Its overrides name torch's fp8 types; the optimizer wants plain bytes.
+        own.append(Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16"))
+    return tuple(own)
+
+
+def files(launch: Launch) -> Files:
+    """The start script."""
+    provider = "MLAModelProvider" if launch.job.model.mla else "GPTModelProvider"
+    module = "mla_provider" if launch.job.model.mla else "gpt_provider"
+    precision = base_precision(launch)
+    text = f'''"""Starts Megatron-Bridge 0.6 with overrides: python {SCRIPT} section.field=value ...
+
+Written by planner launch. Megatron-Bridge only warns about an override of a field that does not
+exist, so this script refuses it.
+"""
+
+import sys
+
+from megatron.bridge.models.{module} import {provider}
+from megatron.bridge.recipes.gpt import vanilla_gpt_pretrain_config
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+
+def main(overrides):
+    config = vanilla_gpt_pretrain_config()
+    config.model = {provider}()
+    # Objects in place of names: their fields can be overridden one by one.
+    config.mixed_precision = get_mixed_precision_config("{precision}")
+    config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    for override in overrides:
+        section, field = override.split("=", 1)[0].split(".")
+        if not hasattr(getattr(config, section), field):
+            sys.exit(f"{{override}}: this Megatron-Bridge has no such setting; wanted: 0.6")
+    config = process_config_with_overrides(config, cli_overrides=overrides)
+    pretrain(config=config, forward_step_func=forward_step)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+'''
+    return {SCRIPT: text}
+
+
+def command(launch: Launch) -> Command:
+    """The start script with every override."""
+    words: list[str] = []
+    comments: dict[int, str] = {}
+    for title, overrides in all_overrides(launch):
+        if overrides:
+            comments[len(words) + 1] = title
+        wrong = "; ".join(wrong_overrides(overrides))
+        if wrong:
+            raise ValueError(wrong)
+        words += [f"{key}={value}" for key, value in overrides.items()]
+    return Command(
+        argv=(SCRIPT, *words),
+        environment=megatron_choices.environment(launch),
+        comments=comments,
+    )
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    own = list(megatron_choices.megatron_choices(launch))
+    if launch.plan.degrees.tp > 1 and launch.job.framework.overlap.tensor > 0:
+        own.append(
+            Choice(
+                "tensor-parallel overlap (userbuffers)",
+                "collectives run in pieces beside the products; the predicted time counts on it",
+            )
+        )
+    return tuple(own)
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:  # noqa: ARG001 (the writers' contract)
+    """What the overrides are written for."""
+    return (
+        "megatron-bridge 0.6.x (Python 3.12) with the megatron-core that it brings (0.19)",
+        "Transformer Engine >= 2.8",
+    )

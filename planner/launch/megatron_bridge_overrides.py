@@ -1,0 +1,295 @@
+"""Megatron-Bridge settings of a plan.
+
+Fields: megatron-bridge 0.6.2, `training/config.py`, `training/mixed_precision.py`,
+`models/gpt_provider.py`, and megatron-core 0.19's TransformerConfig, OptimizerConfig and
+DistributedDataParallelConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.launch.contract import Launch
+from planner.launch.megatron_flags import Flag
+from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_model import expert_marks, is_clamped, window_marks
+from planner.launch.megatron_run import FSDP_SHARDING, is_fsdp, recompute_flags, reduces_in_bf16
+from planner.specs import ModelSpec
+
+Overrides = Mapping[str, str]
+Groups = Sequence[tuple[str, Overrides]]
+
+# Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
+_PRECISIONS = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+_TRIAL_STEPS = 50
+_FUSED = ("silu", "gelu", "quick_gelu")
+
+
+def base_precision(launch: Launch) -> str:
+    """Name of Bridge's precision recipe."""
+    return _PRECISIONS[launch.job.precision]
+
+
+def all_overrides(launch: Launch) -> Groups:
+    """Titled groups of `section.field` and value."""
+    model = launch.job.model
+    return (
+        (f"model: {model.name}", _model(launch)),
+        ("attention", _attention(model)),
+        ("experts", _experts(launch)),
+        ("parallel degrees", _degrees(launch)),
+        ("batch", _batch(launch)),
+        ("data parallelism and overlap", _sharding(launch)),
+        ("recomputation", _recompute(launch)),
+        ("precision", _precision(launch)),
+        ("optimizer", _optimizer(launch)),
+        ("what to see of the first steps", {"logger.log_interval": "1"}),
+        ("PLACEHOLDERS, not part of the plan: replace them for a real run", _own(launch)),
+    )
+
+
+def _yes(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _model(launch: Launch) -> Overrides:
+    model = launch.job.model
+    biases = model.attention_out_bias
+    activation = _activation(model)
+    dropout = "0.1" if launch.job.dropout else "0.0"
+    fused = activation in _FUSED and (model.gated or biases)
+    found = {
+        "model.num_layers": str(model.layers),
+        "model.hidden_size": str(model.hidden),
+        "model.ffn_hidden_size": str(model.ffn or (model.moe.ffn if model.moe else 0)),
+        "model.activation_func": activation,
+        "model.gated_linear_unit": _yes(model.gated),
+        "model.bias_activation_fusion": _yes(fused),
+        "model.bias_dropout_fusion": _yes(not (model.moe is not None and biases)),
+        "model.normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        "model.add_bias_linear": _yes(biases),
+        "model.add_qkv_bias": _yes(model.qkv_bias),
+        "model.share_embeddings_and_output_weights": _yes(model.tied_embeddings),
+        "model.position_embedding_type": {"learned": "learned_absolute"}.get(
+            model.position, model.position
+        ),
+        "model.vocab_size": str(model.vocab),
+        "model.should_pad_vocab": "true",
+        "model.hidden_dropout": dropout,
+        "model.attention_dropout": dropout,
+        # As the plan is costed: the fused loss makes its fp32 tensors anew.
+        "model.cross_entropy_loss_fusion": "false",
+    }
+    if is_clamped(model):
+        found |= {"model.glu_linear_offset": "1.0", "model.activation_func_clamp_value": "7.0"}
+    return found
+
+
+def _activation(model: ModelSpec) -> str:
+    if model.gated:
+        return "quick_gelu" if is_clamped(model) else "silu"
+    return "squared_relu" if model.activation in ("relu2", "squared_relu") else "gelu"
+
+
+def _attention(model: ModelSpec) -> Overrides:
+    found = {"model.num_attention_heads": str(model.heads)}
+    if model.mla is None:
+        found |= {
+            "model.num_query_groups": str(model.kv_heads),
+            "model.kv_channels": str(model.head_dim),
+            "model.qk_layernorm": _yes(model.qk_norm == "head"),
+        }
+    else:
+        rank = model.mla.q_lora_rank
+        found |= {
+            "model.multi_latent_attention": "true",
+            "model.q_lora_rank": "null" if rank is None else str(rank),
+            "model.kv_lora_rank": str(model.mla.kv_lora_rank),
+            "model.qk_head_dim": str(model.mla.qk_nope_head_dim),
+            "model.qk_pos_emb_head_dim": str(model.mla.qk_rope_head_dim),
+            "model.v_head_dim": str(model.mla.v_head_dim),
+            "model.qk_layernorm": "true",
+        }
+    if model.attention_sinks:
+        found["model.softmax_type"] = "learnable"
+    slides = window_marks(model)
+    if slides:
+        found["model.window_size"] = f"[{(model.sliding_window or 1) - 1},0]"
+        if not all(slides):
+            found["model.window_attn_skip_freq"] = _list(slides)
+    return found
+
+
+def _list(marks: Sequence[bool]) -> str:
+    return "[" + ",".join(str(int(mark)) for mark in marks) + "]"
+
+
+def _experts(launch: Launch) -> Overrides:
+    moe = launch.job.model.moe
+    if moe is None:
+        return {}
+    marks = expert_marks(launch.job.model)
+    found = {
+        "model.num_moe_experts": str(moe.experts),
+        "model.moe_router_topk": str(moe.top_k),
+        "model.moe_ffn_hidden_size": str(moe.ffn),
+        "model.moe_layer_freq": "1" if all(marks) else _list(marks),
+        "model.moe_token_dispatcher_type": "alltoall",
+        "model.moe_grouped_gemm": "true",
+    }
+    if moe.shared_ffn:
+        found["model.moe_shared_expert_intermediate_size"] = str(moe.shared_ffn)
+        found["model.moe_shared_expert_gate"] = _yes(moe.shared_gate)
+    if moe.score_correction_bias:
+        found |= {
+            "model.moe_router_score_function": "sigmoid",
+            "model.moe_router_enable_expert_bias": "true",
+            "model.moe_router_load_balancing_type": "none",
+        }
+    else:
+        found |= {
+            "model.moe_router_load_balancing_type": "aux_loss",
+            "model.moe_aux_loss_coeff": "0.01",
+        }
+    if launch.job.precision not in ("bf16", "fp16"):
+        found["model.moe_router_padding_for_quantization"] = "true"
+    return found
+
+
+def _degrees(launch: Launch) -> Overrides:
+    own, layout = launch.plan.degrees, launch.plan.layout
+    mtp = launch.job.model.mtp_layers
+    found = {
+        "model.tensor_model_parallel_size": str(own.tp),
+        "model.sequence_parallel": _yes(own.tp > 1),
+        "model.pipeline_model_parallel_size": str(own.pp),
+        "model.virtual_pipeline_model_parallel_size": str(own.vpp) if own.vpp > 1 else "null",
+        "model.context_parallel_size": str(own.cp),
+        "model.expert_model_parallel_size": str(own.ep),
+        "model.expert_tensor_parallel_size": str(own.etp),
+    }
+    if own.cp > 1:
+        found["model.cp_comm_type"] = "p2p"
+    if own.pp > 1 and not layout.is_even:
+        # Quotes within: brackets, stars and bars mean something to Hydra.
+        text = layout_text(layout.block_layers, mtp)
+        found["model.pipeline_model_parallel_layout"] = f'"{text}"'
+    if mtp:
+        found["model.mtp_num_layers"] = str(mtp)
+    return found
+
+
+def _batch(launch: Launch) -> Overrides:
+    plan = launch.plan
+    return {
+        "train.micro_batch_size": str(plan.degrees.mbs),
+        "train.global_batch_size": str(plan.gbs),
+        "model.seq_length": str(plan.seq),
+        "dataset.seq_length": str(plan.seq),
+    }
+
+
+def _sharding(launch: Launch) -> Overrides:
+    own, overlap = launch.plan.degrees, launch.job.framework.overlap
+    reduces, gathers = overlap.gradient_reduction > 0, overlap.parameter_gather > 0
+    found = {
+        "ddp.use_distributed_optimizer": _yes(own.zero >= 1),
+        "optimizer.use_distributed_optimizer": _yes(own.zero >= 1),
+        "ddp.overlap_grad_reduce": _yes(reduces),
+        "ddp.overlap_param_gather": _yes(gathers and own.zero >= 1),
+        "comm_overlap.overlap_grad_reduce": _yes(reduces),
+        "comm_overlap.overlap_param_gather": _yes(gathers and own.zero >= 1),
+        "comm_overlap.tp_comm_overlap": _yes(own.tp > 1 and overlap.tensor > 0),
+        "ddp.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch)),
+    }
+    if is_fsdp(launch):
+        found |= {
+            "ddp.use_megatron_fsdp": "true",
+            "dist.use_megatron_fsdp": "true",
+            "ddp.data_parallel_sharding_strategy": FSDP_SHARDING[own.zero],
+            "checkpoint.ckpt_format": "fsdp_dtensor",
+            "model.init_model_with_meta_device": "true",
+            "model.gradient_accumulation_fusion": "false",
+        }
+    if own.shard and own.zero and own.dp * own.cp > own.shard:
+        instances = own.dp * own.cp // own.shard
+        found["ddp.num_distributed_optimizer_instances"] = str(instances)
+    return found
+
+
+def _recompute(launch: Launch) -> Overrides:
+    """Flags of the plan, as fields; null where nothing runs again."""
+    found = {
+        "model.recompute_granularity": "null",
+        "model.recompute_method": "null",
+        "model.recompute_num_layers": "null",
+    }
+    for flag in recompute_flags(launch):
+        found |= _recompute_field(flag)
+    return found
+
+
+def _recompute_field(flag: Flag) -> Overrides:
+    name = "model." + flag.name.removeprefix("--").replace("-", "_")
+    if flag.name == "--recompute-modules":
+        return {name: "[" + ",".join(flag.values) + "]"}
+    return {name: flag.values[0]}
+
+
+def _precision(launch: Launch) -> Overrides:
+    found = {"mixed_precision.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch))}
+    if launch.job.precision in ("fp8", "mxfp8"):
+        # Weights travel and stay in bf16, in all layers the same.
+        found |= {
+            "mixed_precision.fp8_param_gather": "false",
+            "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": "false",
+            "mixed_precision.first_last_layers_bf16": "false",
+        }
+    return found
+
+
+def _optimizer(launch: Launch) -> Overrides:
+    job = launch.job
+    found = {"optimizer.optimizer": "adam" if job.optimizer.family == "adamw" else "sgd"}
+    if dict(job.optimizer.states).get("momentum") == "none":
+        found["optimizer.sgd_momentum"] = "0.0"
+    types = {
+        "optimizer.exp_avg_dtype": dict(job.optimizer.states).get("exp_avg", "fp32"),
+        "optimizer.exp_avg_sq_dtype": dict(job.optimizer.states).get("exp_avg_sq", "fp32"),
+        "optimizer.main_params_dtype": job.optimizer.master or "fp32",
+        "optimizer.main_grads_dtype": job.optimizer.gradient or "fp32",
+    }
+    changed = {key: dtype for key, dtype in types.items() if dtype != "fp32"}
+    if changed or launch.plan.optimizer_offload:
+        found["optimizer.use_precision_aware_optimizer"] = "true"
+        if reduces_in_bf16(launch):
+            found["optimizer.main_grads_dtype"] = "bf16"
+    found |= changed
+    if launch.plan.optimizer_offload:
+        found |= {
+            "optimizer.optimizer_cpu_offload": "true",
+            "optimizer.optimizer_offload_fraction": f"{launch.plan.optimizer_offload:g}",
+        }
+    return found
+
+
+def _own(launch: Launch) -> Overrides:
+    """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
+    found = {
+        "tokenizer.vocab_size": str(launch.job.model.vocab),
+        "train.train_iters": str(_TRIAL_STEPS),
+        "validation.eval_iters": "0",
+        "scheduler.lr_warmup_iters": "5",
+        "optimizer.lr": "0.0001",
+        "optimizer.min_lr": "0.00001",
+        "checkpoint.save": "null",
+    }
+    if launch.job.model.position == "rope":
+        found["model.rotary_base"] = "10000"
+    return found

@@ -1,0 +1,46 @@
+"""Own check of Megatron-Bridge overrides: Bridge only warns about a field it does not have."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+
+_KINDS = {
+    "int": r"\d+",
+    "number": r"\d+(\.\d+)?",
+    "bool": r"true|false",
+    "list": r"\[[\w,]+\]",
+    "layout": r'"[Etm*()|\dL]+"',
+    "path": r"\S+",
+    "null": r"null",
+}
+
+
+@cache
+def schema() -> Mapping[str, str]:
+    """`section.field` -> pattern of its values, of all that is ever written."""
+    text = files("planner.launch").joinpath("megatron_bridge.toml").read_text(encoding="utf-8")
+    return {
+        f"{section}.{field}": _pattern(kind)
+        for section, fields in tomllib.loads(text).items()
+        for field, kind in fields.items()
+    }
+
+
+def _pattern(kind: str | Sequence[str]) -> str:
+    if isinstance(kind, str):
+        return "|".join(_KINDS[name] for name in kind.split(" or "))
+    return "|".join(re.escape(word) for word in kind)
+
+
+def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each override whose name or value Megatron-Bridge does not have."""
+    known = schema()
+    for key, value in overrides.items():
+        if key not in known:
+            yield f"Megatron-Bridge has no setting {key}"
+        elif not re.fullmatch(known[key], value):
+            yield f"{key}={value}: not a value that Megatron-Bridge takes"

@@ -1,0 +1,108 @@
+"""What Megatron's settings are for, and the environment they want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.launch.contract import Choice, Launch
+from planner.launch.megatron_run import is_fsdp, reduces_in_bf16
+from planner.report.units import share
+
+# From this generation on Megatron-LM no longer asks for one hardware queue.
+_WITHOUT_QUEUE_RULE = ("blackwell",)
+
+
+def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
+    """Variables that Megatron-LM demands or the plan's overlap rests on."""
+    own, gpu = launch.plan.degrees, launch.job.cluster.gpu
+    found: dict[str, tuple[str, str]] = {}
+    if is_fsdp(launch):
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "8",
+            "FSDP's gathers must not queue behind products; 1 is refused",
+        )
+    elif (own.tp > 1 or own.cp > 1) and gpu.architecture not in _WITHOUT_QUEUE_RULE:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
+            "1",
+            "one queue: collectives start before the products that hide them (Megatron demands it)",
+        )
+    return found
+
+
+def megatron_choices(launch: Launch) -> tuple[Choice, ...]:
+    """A sentence for each setting that the plan decides."""
+    return (*_degrees(launch), *_sharding(launch), *_rest(launch))
+
+
+def _degrees(launch: Launch) -> Iterator[Choice]:
+    own, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
+    if own.tp > 1:
+        where = "inside" if own.tp <= domain else "beyond"
+        yield Choice(
+            f"tensor parallel {own.tp}, sequence parallel",
+            f"splits every product and the activations around it, {where} the scale-up domain "
+            f"of {domain} GPUs",
+        )
+    if own.pp > 1:
+        chunks = f" in {own.vpp} chunks each" if own.vpp > 1 else ""
+        bubble = (own.pp - 1) / (own.vpp * own.grad_acc)
+        yield Choice(
+            f"pipeline {own.pp}{chunks}",
+            f"splits the layers over nodes with little traffic; {own.grad_acc} micro-batches "
+            f"leave an ideal bubble of {share(bubble)} of the compute",
+        )
+    if own.pp > 1 and not launch.plan.layout.is_even:
+        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(own.pp))
+        yield Choice(
+            f"layers by stage {stages}",
+            "stages with the embedding or the head hold fewer layers, so that none waits",
+        )
+    if own.cp > 1:
+        yield Choice(
+            f"context parallel {own.cp}",
+            "splits the sequence; keys and values travel in a ring beside attention",
+        )
+    if launch.job.model.moe is not None:
+        yield Choice(
+            f"expert parallel {own.ep}, expert tensor parallel {own.etp}",
+            f"each rank holds {launch.job.model.moe.experts // own.ep} of "
+            f"{launch.job.model.moe.experts} experts; tokens travel by all-to-all",
+        )
+
+
+def _sharding(launch: Launch) -> Iterator[Choice]:
+    own = launch.plan.degrees
+    replicas = own.dp * own.cp
+    if own.zero == 1:
+        over = own.shard or replicas
+        yield Choice(
+            "distributed optimizer",
+            f"shards optimizer state and master weights over {over} ranks (ZeRO-1)",
+        )
+    elif is_fsdp(launch):
+        what = "gradients" if own.zero == 2 else "gradients and weights"
+        yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
+    if reduces_in_bf16(launch):
+        yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")
+    if launch.job.framework.overlap.gradient_reduction > 0 and replicas > 1:
+        yield Choice(
+            "overlap of gradient reduction and parameter gather",
+            "the predicted step time counts on it: without it the exchange is exposed",
+        )
+
+
+def _rest(launch: Launch) -> Iterator[Choice]:
+    plan = launch.plan
+    if plan.recompute != "none":
+        yield Choice(f"recompute {plan.recompute}", "runs again in backward what would not fit")
+    yield Choice(
+        f"micro-batch {plan.degrees.mbs}, {plan.degrees.grad_acc} a step",
+        f"make {plan.gbs:,} sequences, {plan.gbs_tokens:,} tokens, with {plan.degrees.dp} replicas",
+    )
+    if launch.job.precision not in ("bf16", "fp16"):
+        yield Choice(f"products in {launch.job.precision}", "weights and norms stay in bf16")
+    if plan.optimizer != "adamw" or plan.optimizer_offload:
+        offload = (
+            f", {share(plan.optimizer_offload, 0)} on the CPU" if plan.optimizer_offload else ""
+        )
+        yield Choice(f"optimizer {plan.optimizer}{offload}", "less optimizer state on the GPU")

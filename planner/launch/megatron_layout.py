@@ -1,0 +1,52 @@
+"""Where layers live, as Megatron-LM spells it: nothing, first and last counts, or a layout."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from planner.launch.megatron_flags import Flag, flag
+from planner.plan import LayerLayout
+
+
+def layout_flags(layout: LayerLayout, pp: int, vpp: int, mtp_layers: int) -> tuple[Flag, ...]:
+    """The shortest spelling that gives every block its layers.
+
+    Even blocks need no flag, or the layers of a virtual stage; stages that differ only at the
+    ends their counts; everything else the layout string.
+    """
+    blocks = layout.block_layers
+    if pp == 1:
+        return ()
+    if layout.is_even and blocks[0] > 0:
+        return (flag("--num-layers-per-virtual-pipeline-stage", blocks[0]),) if vpp > 1 else ()
+    if vpp == 1 and _only_ends_differ(blocks):
+        return (
+            flag("--decoder-first-pipeline-num-layers", blocks[0]),
+            flag("--decoder-last-pipeline-num-layers", blocks[-1]),
+        )
+    return (flag("--pipeline-model-parallel-layout", layout_text(blocks, mtp_layers)),)
+
+
+def _only_ends_differ(blocks: tuple[int, ...]) -> bool:
+    """Whether all stages between the first and the last hold the same, and none is empty."""
+    return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
+
+
+def layout_text(blocks: tuple[int, ...], mtp_layers: int) -> str:
+    """`Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L head and loss.
+
+    One entry a block in pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in
+    brackets are unrolled before those of a letter (`PipelineParallelLayerLayout`).
+    """
+    texts = [_layers(count) for count in blocks]
+    texts[0] = "E" + texts[0]
+    texts[-1] += "m" * mtp_layers + "L"
+    parts: list[str] = []
+    for text, run in groupby(texts[:-1]):
+        count = len(list(run))
+        parts.append(f"{text}|" if count == 1 else f"({text}|)*{count}")
+    return "".join(parts) + texts[-1]
+
+
+def _layers(count: int) -> str:
+    return "t" * count if count < 3 else f"t*{count}"

@@ -1,0 +1,140 @@
+"""How a plan runs, in Megatron-LM's flags: degrees, batch, sharding, recomputation, precision,
+optimizer. The model's shape is in `planner.launch.megatron_model`."""
+
+from __future__ import annotations
+
+from planner.launch.contract import Launch
+from planner.launch.megatron_flags import Flag, flag, from_text, switches
+from planner.launch.megatron_layout import layout_flags
+
+# Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
+_PRECISIONS = {
+    "bf16": (flag("--bf16"),),
+    "fp16": (flag("--fp16"),),
+    "fp8": (flag("--bf16"), flag("--fp8-format", "hybrid"), flag("--fp8-recipe", "tensorwise")),
+    "mxfp8": (flag("--bf16"), flag("--fp8-format", "e4m3"), flag("--fp8-recipe", "mxfp8")),
+    "nvfp4": (flag("--bf16"), flag("--fp4-format", "e2m1"), flag("--fp4-recipe", "nvfp4")),
+}
+LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
+# ZeRO stage -> what Megatron-FSDP shards.
+FSDP_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
+_SIXTEEN_BITS = 2.0
+
+
+def is_fsdp(launch: Launch) -> bool:
+    """Whether parameters or gradients are sharded: Megatron-FSDP in place of DDP."""
+    return launch.plan.degrees.zero in FSDP_SHARDING
+
+
+def degree_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Parallel degrees; data parallelism is what the number of GPUs leaves."""
+    own, rules = launch.plan.degrees, launch.job.framework.parallelism
+    flags = [
+        flag("--tensor-model-parallel-size", own.tp),
+        flag("--pipeline-model-parallel-size", own.pp),
+        flag("--context-parallel-size", own.cp),
+    ]
+    if own.tp > 1 and rules.sequence_parallel == "with-tp":
+        flags.append(flag("--sequence-parallel"))
+    if own.cp > 1:
+        flags.append(flag("--cp-comm-type", "p2p"))
+    if launch.job.model.moe is not None:
+        # Without it experts would be split like the rest of the layer.
+        flags += [
+            flag("--expert-model-parallel-size", own.ep),
+            flag("--expert-tensor-parallel-size", own.etp),
+        ]
+    mtp = launch.job.model.mtp_layers
+    flags += layout_flags(launch.plan.layout, own.pp, own.vpp, mtp)
+    if mtp:
+        flags.append(flag("--mtp-num-layers", mtp))
+    return tuple(flags)
+
+
+def batch_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Micro-batch, global batch in sequences, sequence length."""
+    plan = launch.plan
+    return (
+        flag("--micro-batch-size", plan.degrees.mbs),
+        flag("--global-batch-size", plan.gbs),
+        flag("--seq-length", plan.seq),
+    )
+
+
+def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Data parallelism: DDP, the distributed optimizer, or Megatron-FSDP, and what overlaps."""
+    own, overlap = launch.plan.degrees, launch.job.framework.overlap
+    reduces = overlap.gradient_reduction > 0
+    gathers = overlap.parameter_gather > 0
+    flags: list[Flag] = []
+    if is_fsdp(launch):
+        flags += [
+            flag("--use-megatron-fsdp"),
+            flag("--data-parallel-sharding-strategy", FSDP_SHARDING[own.zero]),
+            flag("--ckpt-format", "fsdp_dtensor"),
+            flag("--init-model-with-meta-device"),
+            flag("--no-gradient-accumulation-fusion"),
+        ]
+    flags += switches(
+        ("--use-distributed-optimizer", own.zero >= 1),
+        ("--overlap-grad-reduce", reduces),
+        ("--overlap-param-gather", gathers and own.zero >= 1),
+        ("--no-gradient-accumulation-fusion", _adds_gradients(launch) and not is_fsdp(launch)),
+        ("--grad-reduce-in-bf16", reduces_in_bf16(launch)),
+    )
+    if own.shard and own.zero:
+        instances = own.dp * own.cp // own.shard
+        if instances > 1:
+            flags.append(flag("--num-distributed-optimizer-instances", instances))
+    return tuple(flags)
+
+
+def _adds_gradients(launch: Launch) -> bool:
+    """Profiles in which kernels of their own add weight gradients to the fp32 buffer."""
+    return launch.job.framework.kernels.accumulation_traffic_bytes > 0
+
+
+def reduces_in_bf16(launch: Launch) -> bool:
+    """Gradients kept and reduced in 16 bits, as the profile has them."""
+    own = launch.job.optimizer.gradient_bytes
+    size = launch.job.framework.state.gradient_bytes if own is None else own
+    return size == _SIXTEEN_BITS
+
+
+def recompute_flags(launch: Launch) -> tuple[Flag, ...]:
+    """What runs again in backward; none if all is kept."""
+    return from_text(launch.plan.recompute_flags)
+
+
+def precision_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Type of weights, and recipe of the products."""
+    return _PRECISIONS[launch.job.precision]
+
+
+def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Optimizer, types of its state, share on the CPU."""
+    job = launch.job
+    flags = [flag("--optimizer", _OPTIMIZERS[job.optimizer.family])]
+    if job.optimizer.family == "sgd" and dict(job.optimizer.states).get("momentum") == "none":
+        flags.append(flag("--sgd-momentum", 0))
+    return (*flags, *from_text(launch.plan.optimizer_flags))
+
+
+def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Kernels that the plan is costed with."""
+    profile = launch.job.framework
+    eager = launch.job.attention == "eager" or profile.attention == "eager"
+    local = profile.name == LOCAL_PROFILE
+    flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
+    if eager and not local:
+        flags.append(flag("--attention-backend", "unfused"))
+    if local:
+        flags += from_text(
+            "--no-persist-layer-norm --no-bias-swiglu-fusion --no-bias-gelu-fusion "
+            "--no-rope-fusion --no-masked-softmax-fusion"
+        )
+    return tuple(flags)
+
+
+LOCAL_PROFILE = "megatron-local"

@@ -1,0 +1,240 @@
+"""The README of a launch folder: what was chosen, what to expect, when to worry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import fill
+
+from planner.explain import time_terms
+from planner.launch.contract import Choice, Files, Launch
+from planner.launch.expect import Expectations, StageExpectation
+from planner.launch.launchers import how_to_start
+from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
+from planner.report.units import gib, seconds, share
+
+_WIDTH = 88
+# Where each framework says how long a step took and how much memory it held.
+_REPORTS = {
+    "megatron-core": (
+        "`elapsed time per iteration (ms)` in every log line",
+        "`max allocated` in the line `memory (MB)`, once after the first steps, on the first "
+        "data-parallel rank of each pipeline stage",
+    ),
+    "megatron-bridge": (
+        "`Step Time` (or `elapsed time per iteration (ms)`) in every log line",
+        "`mem-max-allocated-gigabytes`, or `max allocated` in the line `memory (MB)`",
+    ),
+    "torchtitan": (
+        "tokens a step on a GPU over `tps` of the log line",
+        "`memory` in the log line, which is torch's reserved memory: set mem_kind to `reserved`",
+    ),
+    "nanotron": (
+        "`elapsed_time_per_iteration_ms` in every log line",
+        "`Peak allocated` in the memory line",
+    ),
+}
+_USUAL_REPORT = (
+    "the time between two optimizer steps (`train_steps_per_second` of the Trainer)",
+    "`torch.cuda.max_memory_allocated()` at the end of a step, or nvidia-smi",
+)
+
+
+def readme(
+    launch: Launch,
+    expected: Expectations,
+    choices: Sequence[Choice],
+    requirements: Sequence[str],
+    files: Files,
+) -> str:
+    """The Markdown text."""
+    parts = [
+        _head(launch, requirements),
+        _files(files),
+        _choices(choices),
+        _memory(expected),
+        _time(launch, expected),
+        _first_steps(launch, expected),
+        _comparison(expected),
+        _assumptions(launch),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str, mark: str = "*") -> str:
+    return fill(
+        text, _WIDTH, initial_indent=f"{mark} ", subsequent_indent=" " * (len(mark) + 1),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _head(launch: Launch, requirements: Sequence[str]) -> str:
+    own, job, plan = launch.plan.degrees, launch.job, launch.plan
+    nodes = "1 node" if launch.nodes == 1 else f"{launch.nodes} nodes"
+    lines = [
+        f"# {job.model.name} with {launch.target} on {own.gpus} × {job.cluster.gpu.name}",
+        "",
+        _paragraph(
+            f"{nodes} of {launch.gpus_per_node} GPUs; {plan.gbs:,} sequences of {plan.seq:,} "
+            f"tokens a step ({plan.gbs_tokens:,} tokens), {job.precision}. "
+            f"{how_to_start(launch)}."
+        ),
+        "",
+        "Needs:",
+        "",
+        *(_item(need) for need in requirements),
+        "",
+        _paragraph(
+            "The plan decides how the job is split, not what it learns: data, tokenizer, learning "
+            "rate, initialisation, rotary base and the like are placeholders that run, marked as "
+            "such. Replace them for a real run."
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _files(files: Files) -> str:
+    known = {
+        "README.md": "this page",
+        PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
+        MEASURED_FILE: "where your measurement goes, for `planner validate`",
+    }
+    rows = [f"| `{name}` | {known.get(name, _kind(name))} |" for name in sorted(files)]
+    return "\n".join(["## Files", "", "| file | what it is |", "|---|---|", *rows])
+
+
+def _kind(name: str) -> str:
+    starts = ("launch.", "sky.", "jobset.")
+    return "starts the job" if name.startswith(starts) else "configuration of the framework"
+
+
+def _choices(choices: Sequence[Choice]) -> str:
+    rows = [f"| {own.setting} | {own.purpose} |" for own in choices]
+    return "\n".join(["## What each choice is for", "", "| choice | purpose |", "|---|---|", *rows])
+
+
+def _memory(expected: Expectations) -> str:
+    rows = [
+        f"| {_stages(group)} | {group[0].layers} | {gib(group[0].allocated_bytes)} | "
+        f"{gib(group[0].reserved_bytes)} | {gib(group[0].total_bytes)} | "
+        f"{gib(group[0].total_low_bytes)} to {gib(group[0].total_high_bytes)} |"
+        for group in _alike(expected.stages)
+    ]
+    warning = "" if expected.fits else "**This plan does not fit its memory limit.** "
+    note = (
+        f"{warning}GiB on each GPU of a pipeline stage; torch can use "
+        f"{gib(expected.usable_bytes)}. "
+        f"Stage {expected.heaviest_stage} is the heaviest; it fits with probability "
+        f"{_probability(expected.fit_probability)}. The 80 % interval comes from "
+        f"{expected.memory_family}."
+    )
+    header = "| stage | layers | max allocated | max reserved | nvidia-smi | 80 % interval of it |"
+    return "\n".join(
+        [
+            "## Memory to expect",
+            "",
+            header,
+            "|---|---|---|---|---|---|",
+            *rows,
+            "",
+            _paragraph(note),
+        ]
+    )
+
+
+def _probability(value: float) -> str:
+    return ">99 %" if value > 0.99 else "<1 %" if value < 0.01 else share(value, 0)
+
+
+def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
+    """Consecutive stages whose figures print alike."""
+    groups: list[list[StageExpectation]] = []
+    for own in stages:
+        if groups and _shown(groups[-1][-1]) == _shown(own):
+            groups[-1].append(own)
+        else:
+            groups.append([own])
+    return groups
+
+
+def _shown(own: StageExpectation) -> tuple[object, ...]:
+    figures = (own.allocated_bytes, own.reserved_bytes, own.total_bytes)
+    return own.layers, *(gib(value) for value in figures)
+
+
+def _stages(group: Sequence[StageExpectation]) -> str:
+    first, last = group[0].stage, group[-1].stage
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _time(launch: Launch, expected: Expectations) -> str:
+    rows = [
+        f"| {term.label} | {seconds(term.amount)} | {share(term.share)} |"
+        for term in sorted(time_terms(launch.plan), key=lambda own: -own.amount)
+        if term.share >= 0.001
+    ]
+    note = (
+        f"A step takes {seconds(expected.step_time_s)}, with 80 % probability "
+        f"{seconds(expected.step_time_low_s)} to {seconds(expected.step_time_high_s)} "
+        f"(from {expected.step_time_family}): {expected.tokens_per_s_per_gpu:,.0f} tokens/s a "
+        f"GPU, {share(expected.mfu)} MFU of the dense 16-bit peak, full attention square."
+    )
+    table = ["| of which | | |", "|---|---|---|", *rows]
+    return "\n".join(["## Step time to expect", "", _paragraph(note), "", *table])
+
+
+def _first_steps(launch: Launch, expected: Expectations) -> str:
+    time_line, memory_line = _REPORTS.get(launch.target.split("-0.")[0], _USUAL_REPORT)
+    heaviest = expected.heaviest
+    loss = math.log(launch.job.model.vocab)
+    items = [
+        f"Loss of step 1: about ln(vocabulary) = {loss:.1f}. Worry if it is not within 1 of that, "
+        "or not a number.",
+        "Steps 1 and 2 are slow (compilation, NCCL, first use of the allocator): ignore their "
+        "time. Optimizer state appears at the end of step 1: memory counts from step 2 on, and "
+        "must not grow after step 3.",
+        f"Peak memory: {memory_line}. Worry if any GPU of stage {heaviest.stage} has "
+        f"allocated more than {gib(heaviest.allocated_high_bytes)} GiB "
+        f"(expected {gib(heaviest.allocated_bytes)}), or nvidia-smi shows more than "
+        f"{gib(min(heaviest.total_high_bytes, expected.usable_bytes))} GiB.",
+        f"Step time: {time_line}. Take the median of steps 5 to 10. Worry above "
+        f"{seconds(expected.step_time_high_s)} (below "
+        f"{expected.tokens_per_s_per_gpu_low:,.0f} tokens/s a GPU), and look for a wrong batch or "
+        f"sequence length below {seconds(expected.step_time_low_s)}.",
+        "Spread: steps 5 to 10 should agree within a few percent. If single steps stand out, look "
+        "at data loading, checkpoints and other jobs on the network first.",
+    ]
+    if launch.job.model.moe is not None:
+        items.append(
+            f"Experts: the prediction has the busiest rank at "
+            f"{launch.job.expert_imbalance:g} times the mean load. An untrained router may be "
+            "worse: memory and time then exceed it until balancing works."
+        )
+    numbered = [_item(text, f"{index}.") for index, text in enumerate(items, start=1)]
+    return "\n".join(["## The first ten steps", "", *numbered])
+
+
+def _comparison(expected: Expectations) -> str:
+    text = (
+        f"Write the median step time (seconds) and the largest memory of stage "
+        f"{expected.heaviest.stage} (GiB) into the last columns of `{MEASURED_FILE}`; `mem_kind` "
+        "says what you read: `allocated`, `reserved`, or empty for nvidia-smi. In this folder:"
+    )
+    after = (
+        "It predicts the plan anew with the planner that runs it and shows errors and whether the "
+        "interval held. More rows (other runs, other plans) may follow in the same file; "
+        f"`plan_file` of each names its {PLAN_FILE}."
+    )
+    command = f"    planner validate --data {MEASURED_FILE}"
+    return "\n".join(
+        ["## Compare with the prediction", "", _paragraph(text), "", command, "", _paragraph(after)]
+    )
+
+
+def _assumptions(launch: Launch) -> str:
+    items = [_item(note) for note in launch.plan.assumptions]
+    return "\n".join(["## Taken for granted", "", *items])

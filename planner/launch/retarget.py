@@ -1,0 +1,285 @@
+"""A plan made ready for one framework: costed under its profile, or refused with what is near."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, islice, product
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.evaluate import evaluate
+from planner.frameworks import RecomputeMode, load_framework
+from planner.launch.contract import Launch, NodesAs, Refusal
+from planner.launch.registry import Target
+from planner.models.catalog import catalog_name
+from planner.plan import Degrees, Plan
+from planner.request import Request
+from planner.search.shapes import broken_rules
+
+# A nearest plan changes at most so many things: beyond that it is another plan.
+_MOST_CHANGES = 4
+_MOST_COSTED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """A plan's configuration apart from the job: what a neighbour may change."""
+
+    degrees: Degrees
+    recompute: str
+    blocks: tuple[int, ...] | None
+    recomputed: tuple[int, ...] | None
+    schedule: str | None
+    precision: str
+
+
+class CannotExpressError(UsageError):
+    """A framework cannot run a plan: why, and what is near."""
+
+    def __init__(self, target: Target, refusals: tuple[Refusal, ...], nearest: str) -> None:
+        self.refusals = refusals
+        lines = [f"{target.name} cannot run this plan:"]
+        for refusal in refusals:
+            near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
+            lines.append(f"  - {refusal.reason}{near}")
+        if nearest:
+            lines += [f"nearest plan that {target.name} runs:", f"  {nearest}"]
+        super().__init__("\n".join(lines))
+
+
+def launch_of(
+    plan: Plan, request: Request, target: Target, nodes_as: NodesAs, gpus: int | None = None
+) -> Launch:
+    """The plan for a target, costed under the target's profile.
+
+    `gpus`: how many of the request's the plan uses. CannotExpressError, a UsageError, names each
+    thing that the target cannot run, and the nearest plan that it can.
+    """
+    own = _request_for(plan, request, target, gpus)
+    try:
+        if own.framework == request.framework:
+            launch = Launch(plan, own, own.resolve(), target.name, nodes_as)
+        else:
+            _demand_same_recompute(plan, request, own)
+            launch = _costed(own, _variation(plan), target, nodes_as)
+    except UsageError as error:
+        refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
+    else:
+        refusals = target.writer.refusals(launch)
+        if not refusals:
+            return launch
+    near = _nearest(own, _variation(plan), target, nodes_as, _same_recompute(plan, request, own))
+    raise CannotExpressError(target, refusals, near)
+
+
+def _same_recompute(plan: Plan, request: Request, own: Request) -> bool:
+    """Whether the plan's mode is the same thing in the target."""
+    try:
+        _demand_same_recompute(plan, request, own)
+    except UsageError:
+        return False
+    return True
+
+
+def _demand_same_recompute(plan: Plan, request: Request, own: Request) -> None:
+    """UsageError if a mode's name means other modules in the target."""
+    here = load_framework(request.framework).recompute_mode(plan.recompute)
+    there = load_framework(own.framework).recompute_mode(plan.recompute)
+    if here.modules != there.modules:
+        raise UsageError(
+            f"recompute {plan.recompute} runs {_words(here)} again in {request.framework}, and "
+            f"{_words(there)} in {own.framework}"
+        )
+
+
+def _words(mode: RecomputeMode) -> str:
+    return " and ".join(name.lower().replace("_", " ") for name in mode.modules) or "nothing"
+
+
+def _sentence(error: UsageError) -> str:
+    lines = [line.strip(" -") for line in str(error).splitlines()]
+    return "; ".join(lines[1:]) if len(lines) > 1 else lines[0]
+
+
+def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
+    """The request under the target's profile, without limits and with the plan's own batch."""
+    same = request.framework in (target.profile, *target.variants)
+    changes: dict[str, object] = {
+        "framework": request.framework if same else target.profile,
+        "gbs": plan.gbs,
+        "gbs_tokens": None,
+        "limits": {},
+        "recompute": None,
+        "optimizer_kernel": request.optimizer_kernel if same else None,
+        "dtype": request.dtype if same else None,
+        "schedule": _named_schedule(plan),
+        "model": _absolute(request.model),
+        "cluster": None if request.cluster is None else _absolute(request.cluster),
+    }
+    if gpus is not None and request.gpus is not None:
+        cluster = request.resolve().cluster
+        if cluster.num_gpus != gpus:
+            changes["gpus"] = f"{gpus}x{cluster.gpu.name}"
+    return request.model_copy(update=changes)
+
+
+def _absolute(given: str) -> str:
+    """A path from wherever the plan file will lie; a catalogue name as it is."""
+    path = Path(given).expanduser()
+    return str(path.resolve()) if catalog_name(given) is None and path.exists() else given
+
+
+def _named_schedule(plan: Plan) -> str | None:
+    """The plan's schedule; None for those that are any framework's usual ones."""
+    usual = plan.degrees.pp == 1 or plan.schedule in ("1f1b", "interleaved")
+    return None if usual else plan.schedule
+
+
+def _variation(plan: Plan) -> Variation:
+    layout = plan.layout
+    partial = tuple(layout.recomputed) != layout.stage_layers(plan.degrees.pp)
+    return Variation(
+        degrees=plan.degrees,
+        recompute=plan.recompute,
+        blocks=layout.block_layers,
+        recomputed=layout.recomputed if partial and plan.recompute != "none" else None,
+        schedule=_named_schedule(plan),
+        precision="",
+    )
+
+
+def _varied(request: Request, own: Variation) -> Request:
+    """The request with what a configuration says of the job."""
+    changes: dict[str, object] = {"schedule": own.schedule, "gbs": own.degrees.gbs}
+    if own.precision:
+        changes["precision"] = own.precision
+    return request.model_copy(update=changes)
+
+
+def _costed(request: Request, own: Variation, target: Target, nodes_as: NodesAs) -> Launch:
+    """A configuration costed under the request's profile. UsageError if it breaks a rule."""
+    request = _varied(request, own)
+    plan = evaluate(request, own.degrees, own.recompute, own.blocks, own.recomputed)
+    return Launch(plan, request, request.resolve(), target.name, nodes_as)
+
+
+def _nearest(
+    request: Request, own: Variation, target: Target, nodes_as: NodesAs, keeps_mode: bool
+) -> str:
+    """The first expressible plan among those with fewest changes, as a command; "" if none.
+
+    `keeps_mode`: the recompute mode may stay; otherwise each candidate has another.
+    """
+    found = [
+        changed
+        for changed in _candidates(own, request)
+        if keeps_mode or changed.recompute != own.recompute
+    ]
+    # The same batch first: another one is another training run.
+    found.sort(key=lambda changed: changed.degrees.gbs != own.degrees.gbs)
+    legal = (changed for changed in found if _is_legal(changed, request))
+    for changed in islice(legal, _MOST_COSTED):
+        try:
+            launch = _costed(request, changed, target, nodes_as)
+        except UsageError:
+            continue
+        if not target.writer.refusals(launch):
+            other = f"  (batch {launch.plan.gbs:,} instead of {own.degrees.gbs:,})"
+            return as_command(launch) + (other if launch.plan.gbs != own.degrees.gbs else "")
+    return ""
+
+
+def _is_legal(own: Variation, request: Request) -> bool:
+    """The cheap rules, before anything is costed."""
+    try:
+        job = _varied(request, own).resolve()
+        mode = job.framework.recompute_mode(own.recompute)
+        return not broken_rules(replace(job, recompute=(mode,)), own.degrees)
+    except UsageError:
+        return False
+
+
+def _candidates(own: Variation, request: Request) -> Iterator[Variation]:
+    """Configurations in order of the number of things changed."""
+    options = _options(own, request)
+    for count in range(1, min(_MOST_CHANGES, len(options)) + 1):
+        for chosen in combinations(options, count):
+            for values in product(*chosen):
+                changed = own
+                for value in values:
+                    changed = _applied(changed, value)
+                yield changed
+
+
+def _options(own: Variation, request: Request) -> list[list[dict[str, object]]]:
+    """What could be changed, least harmful first; each a list of alternatives."""
+    profile = load_framework(request.framework)
+    rules, degrees = profile.parallelism, own.degrees
+    zeros = [zero for zero in rules.zero_stages if zero != degrees.zero]
+    modes = [mode.name for mode in profile.recompute if mode.name != own.recompute]
+    found: list[list[dict[str, object]]] = [
+        [{"blocks": None}] if own.blocks and len(set(own.blocks)) > 1 else [],
+        [{"recomputed": None}] if own.recomputed else [],
+        [{"zero": zero} for zero in zeros],
+        [{"recompute": name, "recomputed": None} for name in modes[:3]],
+        [{"schedule": None}] if own.schedule else [],
+        [{"vpp": 1, "blocks": None}] if degrees.vpp > 1 else [],
+        [{"shard": 0}] if degrees.shard else [],
+        [{"etp": value} for value in {1, degrees.tp} - {degrees.etp}],
+        [{"precision": "bf16"}] if request.precision != "bf16" else [],
+        _into_dp("pp", degrees),
+        _into_dp("tp", degrees),
+        _into_dp("cp", degrees),
+        [{"ep": 1}] if degrees.ep > 1 else [],
+    ]
+    return [alternatives for alternatives in found if alternatives]
+
+
+def _into_dp(name: str, degrees: Degrees) -> list[dict[str, object]]:
+    """A degree taken away, data parallelism in its place, at the same batch where it divides."""
+    value = getattr(degrees, name)
+    if value == 1:
+        return []
+    return [{name: 1, "times_dp": value, **({"vpp": 1, "blocks": None} if name == "pp" else {})}]
+
+
+def _applied(own: Variation, change: dict[str, object]) -> Variation:
+    """A configuration with a change made."""
+    degrees = own.degrees.model_dump()
+    fields = {"blocks", "recomputed", "recompute", "schedule", "precision"}
+    degrees |= {key: value for key, value in change.items() if key in degrees}
+    factor = change.get("times_dp", 1)
+    if isinstance(factor, int) and factor > 1:
+        degrees["dp"] *= factor
+        degrees["grad_acc"] = max(1, degrees["grad_acc"] // factor)
+    kept = {key: value for key, value in change.items() if key in fields}
+    return replace(own, degrees=Degrees(**degrees), **kept)  # type: ignore[arg-type]
+
+
+def as_command(launch: Launch) -> str:
+    """The `planner evaluate` that costs a launch's plan and writes it to a file."""
+    request, plan, own = launch.request, launch.plan, launch.plan.degrees
+    words = ["planner evaluate", f"--model {request.model}"]
+    words.append(f"--gpus {request.gpus}" if request.gpus else f"--cluster {request.cluster}")
+    words += [f"--gbs {plan.gbs}", f"--framework {request.framework}"]
+    if request.seq is not None:
+        words.append(f"--seq {request.seq}")
+    if request.precision != "bf16":
+        words.append(f"--precision {request.precision}")
+    if request.schedule not in (None, "1f1b", "interleaved"):
+        words.append(f"--schedule {request.schedule}")
+    for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs"):
+        if getattr(own, name) != 1:
+            words.append(f"--{name} {getattr(own, name)}")
+    words.append(f"--zero {own.zero}")
+    if own.shard:
+        words.append(f"--shard-size {own.shard}")
+    if plan.recompute != "none":
+        words.append(f"--recompute {plan.recompute}")
+    if not plan.layout.is_even:
+        blocks = ",".join(str(count) for count in plan.layout.block_layers)
+        words.append(f"--layers-per-stage {blocks}")
+    if request.optimizer != "adamw":
+        words.append(f"--optimizer {request.optimizer}")
+    return " ".join([*words, "-o plans.json"])

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# llama-3-8b with megatron-core on 8 x H100-SXM5-80GB, 16 sequences of 4096 tokens a step.
+# Written by planner launch; README.md says what to expect. Run: bash launch.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+if [[ -z "${MEGATRON_LM:-}" ]]; then
+    echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
+    exit 1
+fi
+
+# one queue: collectives start before the products that hide them (Megatron demands it)
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+ARGUMENTS=(
+    # model: llama-3-8b
+    --num-layers 32
+    --hidden-size 4096
+    --ffn-hidden-size 14336
+    --swiglu
+    --normalization RMSNorm
+    --disable-bias-linear
+    --untie-embeddings-and-output-weights
+    --position-embedding-type rope
+    --max-position-embeddings 4096
+    --hidden-dropout 0
+    --attention-dropout 0
+    # attention
+    --num-attention-heads 32
+    --kv-channels 128
+    --group-query-attention
+    --num-query-groups 8
+    # parallel degrees
+    --tensor-model-parallel-size 2
+    --pipeline-model-parallel-size 1
+    --context-parallel-size 1
+    --sequence-parallel
+    # batch
+    --micro-batch-size 1
+    --global-batch-size 16
+    --seq-length 4096
+    # data parallelism
+    --use-distributed-optimizer
+    --overlap-grad-reduce
+    --overlap-param-gather
+    # precision
+    --bf16
+    # optimizer
+    --optimizer adam
+    # kernels
+    --transformer-impl transformer_engine
+    # what to see of the first steps
+    --log-interval 1
+    --log-throughput
+    --eval-iters 0
+    # PLACEHOLDERS, not part of the plan: replace them for a real run
+    --mock-data
+    --tokenizer-type NullTokenizer
+    --vocab-size 128256
+    --rotary-base 10000
+    --train-iters 50
+    --lr 1e-4
+    --min-lr 1e-5
+    --lr-decay-style cosine
+    --weight-decay 0.1
+    --adam-beta2 0.95
+    --clip-grad 1.0
+)
+
+torchrun \
+    --standalone --nproc-per-node 8 \
+    "${MEGATRON_LM}/pretrain_gpt.py" \
+    "${ARGUMENTS[@]}"

@@ -1,0 +1,144 @@
+"""Plans that cover what a launch writer must express: cheap to cost, one thing each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from planner import Degrees, Request
+from planner.evaluate import evaluate
+from planner.launch.contract import Launch, NodesAs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration: request fields, degrees, recompute, layers."""
+
+    model: str
+    gpus: str
+    degrees: Mapping[str, int]
+    recompute: str = "none"
+    blocks: tuple[int, ...] | None = None
+    recomputed: tuple[int, ...] | None = None
+    request: Mapping[str, object] = field(default_factory=dict)
+
+
+def _dense(**more: object) -> Case:
+    """An 8B model on one node."""
+    degrees = {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 4}
+    return replace(Case("llama-3-8b", "8xH100", degrees), **more)  # type: ignore[arg-type]
+
+
+def _with(**request: object) -> Case:
+    return _dense(request=request)
+
+
+_PIPE = {"tp": 4, "pp": 4, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 16}
+_V3 = {"tp": 1, "pp": 16, "ep": 64, "dp": 64, "zero": 1, "grad_acc": 32}
+
+MEGATRON: Mapping[str, Case] = {
+    "one-gpu": Case("llama-3.2-1b", "1xH100", {"zero": 0, "grad_acc": 4}),
+    "dense": _dense(),
+    "without-zero": _dense(degrees={"tp": 8, "zero": 0, "grad_acc": 4}),
+    "shards-of-8": Case(
+        "llama-3-8b", "32xH100", {"tp": 2, "dp": 16, "zero": 1, "grad_acc": 4, "shard": 8}
+    ),
+    "long-context": Case(
+        "qwen3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
+        request={"seq": 32768},
+    ),
+    "pipeline": Case("70b", "64xH100", _PIPE),
+    "ends-differ": Case("70b", "64xH100", _PIPE, blocks=(19, 21, 21, 19)),
+    "uneven": Case("70b", "64xH100", _PIPE, blocks=(18, 21, 20, 21)),
+    "interleaved": Case("70b", "64xH100", _PIPE | {"vpp": 5}),
+    "interleaved-uneven": Case("70b", "64xH100", _PIPE | {"vpp": 5}, blocks=(3, *(4,) * 18, 5)),
+    "full": Case("70b", "64xH100", _PIPE, "full"),
+    "full-some-layers": Case("70b", "64xH100", _PIPE, "full", recomputed=(5, 5, 5, 5)),
+    "full-groups": Case("70b", "64xH100", _PIPE, "full:uniform=4"),
+    **{f"recompute-{name}": _dense(recompute=name) for name in ("layernorm", "mlp", "core_attn")},
+    "fp16": _with(precision="fp16"),
+    "fp8": _with(precision="fp8"),
+    "mxfp8": _dense(gpus="8xB200", request={"precision": "mxfp8"}),
+    "nvfp4": _dense(gpus="8xB200", request={"precision": "nvfp4"}),
+    "bf16-states": _with(optimizer="adamw-bf16"),
+    "fp8-states": _with(optimizer="adamw-fp8"),
+    "fp16-master": _with(optimizer="adamw:exp_avg=bf16,master=fp16"),
+    "bf16-gradients": _with(optimizer="adamw:grad=bf16"),
+    "sgd": _with(optimizer="sgd:momentum=none"),
+    "lion": _with(optimizer="lion"),
+    "muon": _with(optimizer="muon"),
+    "offload": _with(optimizer_offload=0.5),
+    "no-overlap": _with(framework="megatron-core-no-overlap"),
+    "local": Case(
+        "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2},
+        request={"framework": "megatron-local", "seq": 2048},
+    ),
+    "gpt3": Case(
+        "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2}, "core_attn",
+        request={"attention": "eager", "seq": 2048, "dropout": True},
+    ),
+    "squared-relu": Case("nemotron-4-15b", "16xH100", {"tp": 8, "dp": 2, "grad_acc": 8}),
+    "biases-of-qkv": Case("qwen2.5-7b", "8xH100", {"tp": 4, "dp": 2, "zero": 1, "grad_acc": 8}),
+    "window": Case("mistral-7b", "8xH100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 8}),
+    "experts": Case(
+        "mixtral-8x7b", "64xH100",
+        {"tp": 2, "pp": 4, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 8}, "moe",
+    ),
+    "split-experts": Case(
+        "mixtral-8x7b", "64xH100",
+        {"tp": 2, "pp": 2, "ep": 4, "etp": 2, "dp": 16, "zero": 1, "grad_acc": 8},
+        "layernorm+moe_act", request={"precision": "fp8"},
+    ),
+    "shared-experts": Case(
+        "qwen1.5-moe-a2.7b", "8xH100", {"tp": 2, "ep": 4, "dp": 4, "zero": 1, "grad_acc": 8}
+    ),
+    "experts-with-biases": Case("gpt-oss-20b", "16xH100", {"ep": 8, "dp": 16, "zero": 1}),
+    "latent": Case("deepseek-v2-lite", "8xH100", {"ep": 8, "dp": 8, "zero": 1}, "shared_experts"),
+    "latent-pipeline": Case(
+        "deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
+        blocks=(4,) * 15 + (1,),
+    ),
+}  # fmt: skip
+
+# As the writer for Megatron-Bridge takes them.
+BRIDGE = {
+    name: replace(case, request={**case.request, "framework": "megatron-bridge"})
+    for name, case in MEGATRON.items()
+    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states")
+}
+
+
+def costed(case: Case, target: str = "megatron-core", nodes_as: NodesAs = "torchrun") -> Launch:
+    """The case's plan as a launch."""
+    degrees = Degrees(**case.degrees)
+    fields = {"seq": 4096, "gbs": degrees.gbs, **case.request}
+    request = Request(model=case.model, gpus=case.gpus, **fields)  # type: ignore[arg-type]
+    plan = evaluate(request, degrees, case.recompute, case.blocks, case.recomputed)
+    return Launch(plan, request, request.resolve(), target, nodes_as)
+
+
+@cache
+def megatron(name: str) -> Launch:
+    """A case of MEGATRON."""
+    return costed(MEGATRON[name])
+
+
+@cache
+def bridge(name: str) -> Launch:
+    """A case of BRIDGE."""
+    return costed(BRIDGE[name], "megatron-bridge")
+
+
+def sharded(launch: Launch, zero: int) -> Launch:
+    """The launch with a ZeRO stage that its profile is not costed for."""
+    degrees = launch.plan.degrees.model_copy(update={"zero": zero})
+    return replace(launch, plan=launch.plan.model_copy(update={"degrees": degrees}))
+
+
+def changed(launch: Launch, **fields: object) -> Launch:
+    """The launch with other fields of its plan."""
+    return replace(launch, plan=launch.plan.model_copy(update=fields))
+
+
+Cases = Callable[[str], Launch]

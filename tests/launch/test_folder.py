@@ -1,0 +1,170 @@
+"""The folder: golden files, all or nothing on disk, a README with numbers, a way back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.errors import UsageError
+from planner.launch.contract import Launch
+from planner.launch.expect import expectations
+from planner.launch.folder import LaunchFolder, launch_folder, write_folder
+from planner.measured.predict import predict_rows
+from planner.measured.rows import read_rows
+from planner.plan_file import read_plan_file
+from tests.launch.plans import bridge, megatron
+from tests.launch.refresh import GOLDEN, golden_files, golden_launches
+
+
+@pytest.fixture(scope="module")
+def launches() -> Mapping[str, Launch]:
+    return golden_launches()
+
+
+@pytest.fixture(scope="module")
+def folder() -> LaunchFolder:
+    return launch_folder(replace(megatron("uneven"), nodes_as="slurm"))
+
+
+def test_golden_files(launches: Mapping[str, Launch]) -> None:
+    """Refresh with: python -m tests.launch.refresh"""
+    assert {path.name for path in GOLDEN.iterdir()} >= set(launches)
+    for name, launch in launches.items():
+        golden = {path.name: path.read_text() for path in (GOLDEN / name).iterdir()}
+        assert dict(golden_files(launch)) == golden, name
+
+
+def test_files_of_a_folder(folder: LaunchFolder) -> None:
+    assert set(folder.files) == {"launch.sbatch", "plan.json", "measured.csv", "README.md"}
+
+
+def test_written_at_once(folder: LaunchFolder, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_folder(path, folder.files, force=False)
+    assert {own.name for own in path.iterdir()} == set(folder.files)
+    assert [own.name for own in tmp_path.iterdir()] == ["run"]
+    assert (path / "launch.sbatch").read_text() == folder.files["launch.sbatch"]
+    with pytest.raises(UsageError, match="--force"):
+        write_folder(path, folder.files, force=False)
+    (path / "old").write_text("of the folder that is replaced")
+    write_folder(path, folder.files, force=True)
+    assert {own.name for own in path.iterdir()} == set(folder.files)
+
+
+def test_nothing_is_left_of_a_write_that_fails(
+    folder: LaunchFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    write_folder(path, {"plan.json": "old"}, force=False)
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError("disk full")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="disk full"):
+        write_folder(path, folder.files, force=True)
+    assert [own.name for own in tmp_path.iterdir()] == ["run"]
+    assert (path / "plan.json").read_text() == "old"
+
+
+def test_what_is_no_launch_folder_is_not_replaced(folder: LaunchFolder, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="no launch folder"):
+        write_folder(tmp_path, folder.files, force=True)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(UsageError, match="is a file"):
+        write_folder(tmp_path / "thesis.tex", folder.files, force=True)
+    with pytest.raises(UsageError, match="does not exist"):
+        write_folder(tmp_path / "a" / "b", folder.files, force=True)
+
+
+def test_the_plan_file_is_read_back(folder: LaunchFolder, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_folder(path, folder.files, force=False)
+    result = read_plan_file(path / "plan.json")
+    assert result.plans == (megatron("uneven").plan,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["uneven", "full-some-layers", "shards-of-8", "fp8-states", "offload", "latent-pipeline"],
+)
+def test_a_measurement_is_compared_with_the_same_prediction(name: str, tmp_path: Path) -> None:
+    launch = megatron(name)
+    write_folder(tmp_path / "run", launch_folder(launch).files, force=False)
+    file = tmp_path / "run" / "measured.csv"
+    (row,) = csv.DictReader(io.StringIO(file.read_text()))
+    row |= {"step_time_s": "12.5", "peak_mem_gib": "40"}
+    with file.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, row)
+        writer.writeheader()
+        writer.writerow(row)
+    (prediction,) = predict_rows(read_rows(file))
+    assert prediction.error is None
+    assert prediction.step_time_s == pytest.approx(launch.plan.step_time_s, rel=1e-9)
+    expected = expectations(launch)
+    allocated = max(stage.allocated_bytes for stage in expected.stages)
+    assert prediction.memory_bytes("allocated") == pytest.approx(allocated, rel=1e-9)
+    assert prediction.memory_bytes() == pytest.approx(launch.plan.peak_bytes, rel=1e-9)
+
+
+def test_a_plan_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "measured.csv"
+    text = launch_folder(megatron("dense")).files["measured.csv"]
+    file.write_text(text)
+    (prediction,) = predict_rows(read_rows(file))
+    assert prediction.error is not None
+    assert str(tmp_path / "plan.json") in prediction.error
+
+
+def test_expectations_add_up() -> None:
+    launch = megatron("uneven")
+    own = expectations(launch)
+    assert own.heaviest.total_bytes == pytest.approx(launch.plan.peak_bytes)
+    assert own.heaviest.total_high_bytes == pytest.approx(launch.plan.peak_interval.high)
+    for stage in own.stages:
+        assert stage.allocated_bytes < stage.total_bytes
+        assert stage.reserved_bytes < stage.total_bytes
+    gpus = launch.plan.degrees.gpus
+    assert own.tokens_per_s_per_gpu_low * own.step_time_high_s * gpus == pytest.approx(
+        launch.plan.gbs_tokens
+    )
+
+
+def test_the_readme_says_what_to_expect_and_when_to_worry(folder: LaunchFolder) -> None:
+    text, plan = folder.files["README.md"], megatron("uneven").plan
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert titles == [
+        "Files",
+        "What each choice is for",
+        "Memory to expect",
+        "Step time to expect",
+        "The first ten steps",
+        "Compare with the prediction",
+        "Taken for granted",
+    ]
+    assert f"Worry above {plan.step_time.high:.2f} s" in " ".join(text.split())
+    assert f"ln(vocabulary) = {math.log(128256):.1f}" in " ".join(text.split())
+    assert "planner validate --data measured.csv" in text
+    for note in plan.assumptions:
+        assert note in " ".join(text.split())
+    stages = [line for line in text.splitlines() if re.match(r"\| \d+( to \d+)? \| \d+ \|", line)]
+    assert len(stages) == 4
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert max(len(line) for line in prose) <= 88
+
+
+def test_experts_are_told_of_their_load() -> None:
+    assert "1 times the mean load" in " ".join(
+        launch_folder(bridge("latent")).files["README.md"].split()
+    )

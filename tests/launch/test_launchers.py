@@ -1,0 +1,138 @@
+"""Launcher scripts: shell that bash accepts, YAML that says nodes, GPUs and the same command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import yaml
+
+from planner.launch.contract import Command, Launch, NodesAs
+from planner.launch.launchers import launcher_files
+from planner.launch.megatron import command
+from tests.launch.plans import bridge, megatron
+
+CASES = ("dense", "uneven", "experts", "interleaved-uneven")
+NODES_AS = get_args(NodesAs)
+
+
+def script(launch: Launch, nodes_as: NodesAs, own: Command | None = None) -> str:
+    """The bash lines inside whatever starts the job."""
+    launch = replace(launch, nodes_as=nodes_as)
+    ((name, text),) = launcher_files(launch, own or command(launch), {}).items()
+    if name.endswith((".sh", ".sbatch")):
+        return text
+    document = list(yaml.safe_load_all(text))[-1]
+    if nodes_as == "skypilot":
+        return str(document["run"])
+    pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    return str(pod["containers"][0]["args"][0])
+
+
+def arguments(text: str) -> list[str]:
+    """The words of the array, as bash has them."""
+    inner = re.search(r"ARGUMENTS=\(\n(.*?)\n\s*\)", text, re.DOTALL)
+    assert inner is not None
+    return shlex.split(inner[1], comments=True)
+
+
+@pytest.mark.parametrize("nodes_as", NODES_AS)
+@pytest.mark.parametrize("name", CASES)
+def test_bash_reads_the_script_and_finds_every_argument(name: str, nodes_as: NodesAs) -> None:
+    launch = megatron(name)
+    text = script(launch, nodes_as)
+    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert arguments(text) == list(command(launch).argv[1:])
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in text
+    assert '"${MEGATRON_LM}/pretrain_gpt.py"' in text
+    assert f"--nproc-per-node {launch.gpus_per_node}" in text
+
+
+def test_one_node_needs_no_address() -> None:
+    text = script(megatron("dense"), "torchrun")
+    assert "--standalone" in text
+    assert "MASTER_ADDR" not in text
+    several = script(megatron("uneven"), "torchrun")
+    assert "--nnodes 8" in several
+    assert "${NODE_RANK:?" in several
+
+
+def test_slurm_directives() -> None:
+    text = script(megatron("uneven"), "slurm")
+    assert "#SBATCH --nodes=8\n" in text
+    assert "#SBATCH --gpus-per-node=8\n" in text
+    assert text.index("#SBATCH --output") < text.index("set -euo pipefail")
+
+
+def test_job_set() -> None:
+    launch = replace(bridge("uneven"), nodes_as="k8s")
+    own = command(launch)
+    files = {"a.py": "x = 1\n\ny = 2\n", "b.txt": "    indented\nlast\n\n"}
+    text = launcher_files(launch, own, files)["jobset.yaml"]
+    configuration, job_set = yaml.safe_load_all(text)
+    assert configuration["data"] == files
+    job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job["parallelism"] == job["completions"] == 8
+    pod = job["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert {own["name"] for own in container["volumeMounts"]} == {
+        own["name"] for own in pod["volumes"]
+    }
+    name = job_set["metadata"]["name"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert f"{name}-node-0-0.{name}" in container["args"][0]
+    # Kubernetes itself expands $(NAME) in arguments.
+    assert "$(" not in container["args"][0]
+
+
+def test_skypilot_task() -> None:
+    launch = replace(megatron("experts"), nodes_as="skypilot")
+    task = yaml.safe_load(launcher_files(launch, command(launch), {})["sky.yaml"])
+    assert set(task) == {"name", "num_nodes", "resources", "workdir", "envs", "run"}
+    assert task["num_nodes"] == 8
+    assert task["resources"]["accelerators"] == "H100:8"
+
+
+def test_a_variable_that_is_not_set_is_asked_for() -> None:
+    own = Command(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
+    text = script(megatron("dense"), "torchrun", own)
+    run = subprocess.run(
+        ["bash"], input=text, capture_output=True, text=True, check=False, env={"PATH": "/bin"}
+    )
+    assert run.returncode == 1
+    assert "set DATA: where the user's data lie" in run.stderr
+
+
+def test_a_module_is_started_by_its_name() -> None:
+    own = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
+    text = script(megatron("dense"), "torchrun", own)
+    assert "    -m torchtitan.train \\\n" in text
+    assert arguments(text) == ["--module", "llama3"]
+    assert "ARGUMENTS=()" in script(megatron("dense"), "torchrun", Command(argv=("train.py",)))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("accelerate", ("accelerate launch", "--num_machines 8", "--num_processes 64")),
+        ("deepspeed", ("deepspeed", "--no_ssh", "--num_gpus 8")),
+    ],
+)
+def test_other_process_launchers(launcher: str, words: tuple[str, ...]) -> None:
+    own = Command(
+        argv=("train.py", "--config", "a b.json"),
+        launcher=launcher,  # type: ignore[arg-type]
+        launcher_arguments=("--config_file", "accelerate.yaml"),
+        environment={"TOKENIZERS_PARALLELISM": ("false", "quiet")},
+    )
+    text = script(megatron("uneven"), "slurm", own)
+    for word in (*words, "--config_file accelerate.yaml", "export TOKENIZERS_PARALLELISM=false"):
+        assert word in text
+    assert text.index("--config_file") < text.index("train.py")
+    assert arguments(text) == ["--config", "a b.json"]

@@ -1,0 +1,119 @@
+"""Plans for another framework: costed anew, or refused with one that it can run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import pytest
+
+from planner import Degrees, Request
+from planner.cli.evaluate import command as evaluate_command
+from planner.cli.evaluate import given_configuration
+from planner.errors import UsageError
+from planner.evaluate import evaluate
+from planner.launch.registry import TARGETS, target_named, target_of_profile
+from planner.launch.retarget import CannotExpressError, as_command, launch_of
+from planner.plan import Plan
+
+Planned = Callable[..., tuple[Plan, Request]]
+
+
+def planned(degrees: Degrees, recompute: str = "none", **fields: object) -> tuple[Plan, Request]:
+    """A plan of an 8B model, and its request."""
+    request = Request(
+        **{"model": "llama-3-8b", "gpus": "8xH100", "gbs": degrees.gbs, "seq": 4096, **fields}  # type: ignore[arg-type]
+    )
+    return evaluate(request, degrees, recompute), request
+
+
+def reread(command: str) -> Plan:
+    """The plan that a printed `planner evaluate` costs."""
+    words = shlex.split(command)[2:]
+    with evaluate_command.make_context("evaluate", words) as ctx:
+        options = ctx.params
+        request, degrees = given_configuration(options)
+        return evaluate(
+            request, degrees, options["recompute"], options["layers_per_stage"],
+            options["recompute_layers"],
+        )  # fmt: skip
+
+
+def test_the_own_framework_keeps_the_plan() -> None:
+    plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
+    launch = launch_of(plan, request, target_of_profile("megatron-core"), "slurm")
+    assert launch.plan is plan
+    assert launch.target == "megatron-core"
+
+
+def test_another_framework_costs_it_anew() -> None:
+    plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
+    launch = launch_of(plan, request, target_named("megatron-bridge"), "torchrun")
+    own = request.model_copy(update={"framework": "megatron-bridge"})
+    assert launch.plan.step_time_s == evaluate(own, plan.degrees).step_time_s
+    assert launch.plan.step_time_s != plan.step_time_s
+    assert launch.job.framework.name == "megatron-bridge"
+
+
+@pytest.mark.parametrize(
+    ("degrees", "recompute", "reason"),
+    [
+        (Degrees(dp=8, zero=3, grad_acc=8), "none", "zero"),
+        (Degrees(dp=8, zero=3, grad_acc=8), "selective", "core attention"),
+        (Degrees(dp=8, zero=3, grad_acc=8), "full/2", "full/2"),
+    ],
+)
+def test_refused_with_a_plan_that_it_runs(degrees: Degrees, recompute: str, reason: str) -> None:
+    plan, request = planned(degrees, recompute, framework="torchtitan")
+    with pytest.raises(CannotExpressError) as caught:
+        launch_of(plan, request, target_named("megatron-core"), "torchrun")
+    assert reason in str(caught.value)
+    near = str(caught.value).splitlines()[-1].strip()
+    nearest = reread(near)
+    assert nearest.degrees.gpus == plan.degrees.gpus
+    assert nearest.gbs == plan.gbs
+    own = Request(model="llama-3-8b", gpus="8xH100", gbs=plan.gbs, seq=4096)
+    launch_of(nearest, own, target_named("megatron-core"), "torchrun")
+
+
+def test_a_printed_command_costs_the_same_plan() -> None:
+    degrees = Degrees(tp=2, pp=2, dp=2, zero=1, mbs=2, grad_acc=8)
+    plan, request = planned(degrees, "full", precision="fp8")
+    launch = launch_of(plan, request, target_named("megatron-core"), "torchrun")
+    assert reread(as_command(launch)).step_time_s == plan.step_time_s
+
+
+def test_limits_of_the_search_do_not_bind_the_launch() -> None:
+    plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
+    limited = request.model_copy(update={"limits": {"tp": (2,)}, "gbs": None, "gbs_tokens": 65536})
+    launch = launch_of(plan, limited, target_named("megatron-core"), "torchrun")
+    assert launch.request.gbs == plan.gbs
+    assert launch.request.limits == {}
+
+
+def test_part_of_the_gpus() -> None:
+    plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
+    more = request.model_copy(update={"gpus": "9xH100"})
+    launch = launch_of(plan, more, target_named("megatron-core"), "torchrun", gpus=8)
+    assert launch.job.cluster.num_gpus == 8
+    assert (launch.nodes, launch.gpus_per_node) == (1, 8)
+
+
+def test_names_of_frameworks() -> None:
+    assert target_named("Megatron_Core").module == "megatron"
+    assert target_named("megatron-local").name == "megatron-core"
+    assert target_named("hf-fsdp2").name == "accelerate"
+    assert target_of_profile("torchtitan").name == "torchtitan"
+    with pytest.raises(UsageError, match="Did you mean 'torchtitan'"):
+        target_named("torchtitam")
+    with pytest.raises(UsageError, match="give --framework"):
+        target_of_profile("nanogpt")
+
+
+def test_profiles_of_targets_exist() -> None:
+    from planner.frameworks import load_framework
+
+    for target in TARGETS.values():
+        assert load_framework(target.profile).name == target.profile
+        for variant in target.variants:
+            assert load_framework(variant).name == variant
