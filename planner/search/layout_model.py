@@ -23,7 +23,7 @@ from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
 
-    from constraints.layout import Expression
+    from constraints.layout_variables import Expression
 
 Rounding = Callable[[float], int]
 
