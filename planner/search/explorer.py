@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +19,15 @@ from constraints.layout import Recomputation
 from constraints.rule import Layout
 from planner.cost import bounds
 from planner.cost import fields as f
+from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.frameworks import RecomputeMode
 from planner.recomputation import recomputation
-from planner.search.arrays import even_layout, job_placement, kernel_layout, plain_context
+from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
-from planner.search.terms import layout_context, recompute_code, shape_terms
+from planner.search.mixture import cheapest_costs, cost_layout, other_modes
+from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
 TIE = 0.01
@@ -119,6 +122,12 @@ class Explorer:
         return tuple(recomputation(mode, job.framework) for mode in job.recompute)
 
     @cached_property
+    def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
+        """Per recompute mode of the job, the other modes that single layers may take beside it."""
+        job = self.cost_model.job
+        return tuple(other_modes(job, mode) for mode in job.recompute)
+
+    @cached_property
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
         whole = np.array([own in ("none", "all") for own in self.recomputations])
@@ -149,12 +158,13 @@ class Explorer:
         model = self.cost_model
         codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
+        shapes, keys, costs = self._bound_inputs(rows)
         seconds = bounds.bound_shapes(
-            self.costed.shapes[rows],
+            shapes,
             codes[self.columns["recompute"][rows]],
             self.limits,
-            self.costed.keys,
-            self.costed.costs,
+            keys,
+            costs,
             model.totals,
             model.job_inputs,
             model.framework_inputs,
@@ -166,6 +176,23 @@ class Explorer:
         fits = self.peak[rows][:, None] <= self.limits[None, :]
         even = np.where(fits, self.pace[rows][:, None], np.inf)
         return np.asarray(np.where(exact[:, None], even, table))
+
+    def _bound_inputs(self, rows: np.ndarray) -> tuple[Array, Array, Array]:
+        """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
+        shapes = self.costed.shapes[rows]
+        keys, costs = [self.costed.keys], [self.costed.costs]
+        count = len(self.costed.keys)
+        for position, row in enumerate(rows.tolist()):
+            modes = self.others[int(self.columns["recompute"][row])]
+            if not modes:
+                continue
+            keys.append(self.costed.keys[[int(shapes[position, f.SHAPE_KEY])]])
+            costs.append(cheapest_costs(self.cost_model, self.costed, row, modes)[None])
+            shapes[position, f.SHAPE_KEY] = count
+            count += 1
+        if len(keys) == 1:
+            return shapes, self.costed.keys, self.costed.costs
+        return shapes, np.concatenate(keys), np.concatenate(costs)
 
     def explore(self) -> list[Rung]:
         """The rungs from the limit down, until nothing fits or plans become far too slow."""
@@ -250,17 +277,23 @@ class Explorer:
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
         mode = job.recompute[index]
-        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index])
+        modes = self.others[index]
+        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
         kinds = job.model.kind_indices
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
-        return solve_layout(terms, ctx, self.effort.options, within_s)
+        found = solve_layout(terms, ctx, self.effort.options, within_s)
+        if found.layout is None or not modes:
+            return found
+        return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
-        kind = self.recomputations[int(self.columns["recompute"][row])]
-        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, kind)
-        counts = kernel_layout(self.cost_model, layout, ctx)
-        step, _ = self.cost_model.cost_layout(self.costed, row, counts)
+        index = int(self.columns["recompute"][row])
+        modes = self.others[index] if layout.others else ()
+        ctx = plain_context(
+            self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
+        )
+        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]))
 
@@ -281,3 +314,11 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:
+    """The layout with a row for every other mode, also for those that the solver left out."""
+    rows = [(0,) * layout.pp] * modes
+    for mode, counts in zip(terms.others, layout.others, strict=True):
+        rows[mode.index] = counts
+    return replace(layout, others=tuple(rows))
