@@ -8,10 +8,15 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import FrameType
+from typing import Literal
 
 import numpy as np
 
@@ -36,11 +41,14 @@ RUNG = 0.93
 RUNGS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
-# Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so many.
+# Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
+# many layouts.
 MOST_EFFORT_S = 1.0
 MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]
+# What ended a search before its own limits on work did.
+Stopped = Literal["", "time-limit", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,7 @@ class Explorer:
         self.solved_rows: set[int] = set()
         self.solves = 0
         self.effort_s = 0.0
+        self.stopped: Stopped = ""
         self.deadline = (
             None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
         )
@@ -195,7 +204,18 @@ class Explorer:
         return shapes, np.concatenate(keys), np.concatenate(costs)
 
     def explore(self) -> list[Rung]:
-        """The rungs from the limit down, until nothing fits or plans become far too slow."""
+        """The rungs from the limit down, until nothing fits or plans become far too slow.
+
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
+        get the best of what is known, with the gaps that are left.
+        """
+        with stopped_by_signal(self._interrupt):
+            return self._rungs()
+
+    def _interrupt(self) -> None:
+        self.stopped = "interrupted"
+
+    def _rungs(self) -> list[Rung]:
         rungs: list[Rung] = []
         fastest = np.inf
         for index in range(RUNGS):
@@ -229,9 +249,14 @@ class Explorer:
         return Rung(limit, best, lowest)
 
     def _exhausted(self) -> bool:
-        late = self.deadline is not None and time.perf_counter() > self.deadline
-        spent = self.effort_s >= self.effort.most_effort_s
-        return late or spent or self.solves >= self.effort.most_solves
+        left = self._seconds_left()
+        if left is not None and left <= 0.0 and not self.stopped:
+            self.stopped = "time-limit"
+        spent = self.effort_s >= self.effort.most_effort_s * self.effort.options.workers
+        return bool(self.stopped) or spent or self.solves >= self.effort.most_solves
+
+    def _seconds_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.perf_counter()
 
     def _best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -281,7 +306,8 @@ class Explorer:
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
         kinds = job.model.kind_indices
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
-        found = solve_layout(terms, ctx, self.effort.options, within_s)
+        options = replace(self.effort.options, wall_s=self._seconds_left())
+        found = solve_layout(terms, ctx, options, within_s)
         if found.layout is None or not modes:
             return found
         return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
@@ -314,6 +340,31 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+@contextmanager
+def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop` instead of raising; a second one raises as usual.
+
+    Signals reach the main thread only; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    if before is not signal.default_int_handler:
+        yield  # somebody else's handler, or none: their decision
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

@@ -42,17 +42,20 @@ GAP_LIMIT = 1e-3
 # A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
 # large coefficients the solver's linear relaxation gets slow.
 SHARE_STEPS = 256
+# CP-SAT adds up in 64 bits; a model with larger sums is not given to it.
+LARGEST_INTEGER = 2**60
 # A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How CP-SAT runs; equal options give equal layouts."""
+    """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve."""
 
     seed: int = 0
     workers: int = 1
     deterministic_time_s: float = DETERMINISTIC_TIME_S
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,15 @@ def solve_layout(
     for rule in LAYOUT_RULES:
         rule.add(model, variables, ctx)
     objective = _Objective(model, variables, ctx, terms)
+    if objective.largest() > LARGEST_INTEGER:
+        return LayoutSolution("unknown", None, within_s[0], 1.0)
     steps = objective.expression()
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
-    _hint(model, variables, ctx)
+    if options.workers == 1:
+        # CP-SAT 9.15 aborts on a hinted model in its interleaved search (fixed_search is null).
+        _hint(model, variables, ctx)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -158,7 +165,10 @@ def make_solver(options: SolverOptions) -> CpSolver:
     solver.parameters.random_seed = options.seed
     solver.parameters.num_workers = options.workers
     solver.parameters.interleave_search = options.workers > 1
-    solver.parameters.max_deterministic_time = options.deterministic_time_s
+    # Work of all workers counts.
+    solver.parameters.max_deterministic_time = options.deterministic_time_s * options.workers
+    if options.wall_s is not None:
+        solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
     solver.parameters.cp_model_probing_level = 0
     # Ctrl-C belongs to the whole search, not to the solve that happens to run.
@@ -219,6 +229,11 @@ class _Objective:
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
         )
         self.horizon = ceil(longest_s / self.unit_s) + 1
+
+    def largest(self) -> int:
+        """No sum in the model is larger."""
+        weight = (self.terms.grad_acc + self.terms.pp + 2) * self.scale
+        return 2 * weight * self.horizon
 
     def seconds(self, value: float) -> float:
         """Step time of an objective value, constants included."""
