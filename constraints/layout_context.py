@@ -65,6 +65,14 @@ class LayoutContext:
         return list(self.kinds) == sorted(self.kinds)
 
     @cached_property
+    def period(self) -> int:
+        """After how many layers the sequence of kinds repeats; all of them if it does not."""
+        for period in range(1, self.layers // 2 + 1):
+            if all(own == self.kinds[at % period] for at, own in enumerate(self.kinds)):
+                return period
+        return self.layers
+
+    @cached_property
     def prefix(self) -> tuple[tuple[int, ...], ...]:
         """prefix[kind][n]: how many of the first n layers are of that kind."""
         return tuple(

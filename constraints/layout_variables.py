@@ -193,13 +193,30 @@ class _Positions:
         return position
 
     def _before(self, position: IntVar) -> list[Expression]:
-        """Layers of each kind before a position; the last kind is what remains."""
+        """Layers of each kind before a position; the last kind is what remains.
+
+        Where the kinds repeat (sliding and full attention in turn), whole periods count linearly
+        and only the rest is looked up: a far tighter relaxation than one long table.
+        """
+        ctx, model = self.ctx, self.model
+        periods, rest = self._whole_periods(position)
         counts: list[Expression] = []
-        for kind in range(self.ctx.kind_count - 1):
-            count = self.model.new_int_var(0, self.ctx.totals[kind], "")
-            self.model.add_element(position, list(self.ctx.prefix[kind]), count)
-            counts.append(count)
+        for kind in range(ctx.kind_count - 1):
+            table = list(ctx.prefix[kind][: ctx.period + 1])
+            count = model.new_int_var(0, table[-1], "")
+            model.add_element(rest, table, count)
+            counts.append(periods * table[-1] + count)
         return [*counts, position - sum(counts)]
+
+    def _whole_periods(self, position: IntVar) -> tuple[Expression, IntVar]:
+        """(q, r) with position = q·period + r."""
+        period, layers = self.ctx.period, self.ctx.layers
+        if period == layers:
+            return 0, position
+        whole = self.model.new_int_var(0, layers // period, "")
+        rest = self.model.new_int_var(0, period - 1, "")
+        self.model.add(position == whole * period + rest)
+        return whole, rest
 
     def layers(self) -> list[list[Expression]]:
         return [_difference(stop, start) for start, stop in pairwise(self.before)]

@@ -123,26 +123,42 @@ def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
             assert allocated * (1 - 1e-12) <= promised <= allocated * 1.01 + 2**20
 
 
-def test_small_job_with_mixed_modes_equals_exhaustion() -> None:
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [
+        ("llama-3.2-1b", "mixing"),
+        # Dense layers first, then experts; sliding and full attention in turn.
+        ("deepseek-v2-lite", "mixing"),
+        ("gpt-oss-20b", "mixing"),
+        ("deepseek-v2-lite", "primus"),
+        ("gpt-oss-20b", "megatron-core"),
+    ],
+)
+def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
     """Every split and mix of a model of six layers, costed by the kernel, at every rung."""
-    job = mixing(
-        Request(
-            model="llama-3.2-1b", gpus="2xL40S", gbs=8, seq=8192, recompute=("none", "mlp", "full"),
-            limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1,), "zero": (1,)},
-        )
+    request = Request(
+        model=model, gpus="2xB200", gbs=8, seq=8192, recompute=("none", "moe", "full"),
+        framework="megatron-core" if framework == "mixing" else framework,
+        limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1, 2), "ep": (1,)},
     )  # fmt: skip
-    short = type(job.model).model_validate(job.model.model_dump() | {"layers": 6})
-    costed_job = cost_job(replace(job, model=short))
-    explorer = costed_job.explorer(Effort())
+    if model == "llama-3.2-1b":
+        request = request.model_copy(update={"recompute": ("none", "mlp", "full")})
+    job = mixing(request) if framework == "mixing" else request.resolve()
+    spec = job.model.model_dump()
+    spec |= {"layers": 6, "layer_kinds": spec["layer_kinds"][:6]}
+    costed_job = cost_job(replace(job, model=type(job.model).model_validate(spec)))
+    explorer = costed_job.explorer(Effort(most_effort_s=20.0))
     kept = [rung for rung in explorer.explore() if rung.point is not None]
-    assert len(kept) > 3
+    assert kept
     assert all(rung.gap <= TIE for rung in kept)
     checked = 0
     for row in range(len(explorer.pace)):
+        if explorer.columns["zero"][row] != explorer.columns["zero"].max():
+            continue
         index = int(explorer.columns["recompute"][row])
-        modes = explorer.others[index]
-        ctx = plain_context(costed_job.job, 2, 1, explorer.recomputations[index], len(modes))
-        for layout in every_layout(ctx):
+        modes, vpp = explorer.others[index], int(explorer.columns["vpp"][row])
+        ctx = plain_context(costed_job.job, 2, vpp, explorer.recomputations[index], len(modes))
+        for layout in every_layout(ctx, 5 if vpp == 1 else 2):
             if not all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
                 continue
             point = explorer.cost(row, layout)
@@ -151,7 +167,7 @@ def test_small_job_with_mixed_modes_equals_exhaustion() -> None:
                 assert rung.point is not None
                 if point.peak <= rung.limit_bytes:
                     assert point.pace * (1 + TIE) ** 2 >= rung.point.pace, layout
-    assert checked > 100
+    assert checked > 20
 
 
 def test_bounds_hold_for_every_mix() -> None:

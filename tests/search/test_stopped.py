@@ -20,7 +20,7 @@ from tests.search.test_layout_model import LayoutContext, replace, synthetic_ter
 
 REQUEST = Request(
     model="llama-3-8b", gpus="16xA100-40GB", gbs=64, seq=8192,
-    limits={"tp": (1, 2), "cp": (1,), "pp": (4, 8), "mbs": (1,)},
+    limits={"tp": (2,), "cp": (1,), "pp": (4,), "vpp": (1,), "mbs": (1,)},
 )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_an_instance_beyond_the_solvers_integers_is_not_given_to_it() -> None:
     assert less.bound_s > 2**20 * terms.layer[0, linear.TERM_FORWARD]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_equal_seeds_repeat_the_front(workers: int) -> None:
     one, other = (search(REQUEST, seed=7, workers=workers) for _ in range(2))
     assert one.plans == other.plans
