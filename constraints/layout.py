@@ -6,220 +6,44 @@ Each rule is said twice, to the solver (`add`) and as a check that knows no solv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate, combinations, pairwise
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
-from constraints.memory import MemoryNumbers, StageMemory
-from constraints.rule import Layout, Placement, stage_blocks
+from constraints.layout_context import (
+    LayoutContext,
+    LayoutShape,
+    Recomputation,
+    block_recomputed,
+    block_taken,
+    even_split,
+    shared_count,
+)
+from constraints.layout_variables import LayoutVariables, make_variables
+from constraints.memory import StageMemory
+from constraints.rule import Layout
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
+    from ortools.sat.python.cp_model import CpModel
 
-    # What sums of decision variables are; narrower than the solver's own alias, which admits
-    # every numpy integer.
-    Expression = LinearExpr | int
+    from constraints.layout_variables import Expression
 
-LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
-# How many layers run again in backward: none; all; one count for every block (Megatron's block
-# method), of which a shorter block takes all it has; or a count a stage, filled chunk by chunk.
-Recomputation = Literal["none", "all", "shared", "free"]
-
-
-@dataclass(frozen=True)
-class LayoutContext:
-    """The numbers of one shape that layout rules read.
-
-    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited.
-    """
-
-    pp: int
-    vpp: int
-    kinds: tuple[int, ...]
-    layouts: LayoutShape = "any"
-    recomputation: Recomputation = "none"
-    memory: MemoryNumbers | None = None
-    placement: Placement = "straight"
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of consecutive layers: pp·vpp."""
-        return self.pp * self.vpp
-
-    def stage_blocks(self, stage: int) -> tuple[int, ...]:
-        """Blocks of one stage."""
-        return stage_blocks(stage, self.pp, self.vpp, self.placement)
-
-    @property
-    def layers(self) -> int:
-        """Transformer layers of the model."""
-        return len(self.kinds)
-
-    @property
-    def kind_count(self) -> int:
-        """Distinct kinds of layers."""
-        return max(self.kinds) + 1
-
-    @cached_property
-    def prefix(self) -> tuple[tuple[int, ...], ...]:
-        """prefix[kind][n]: how many of the first n layers are of that kind."""
-        return tuple(
-            tuple(accumulate((int(own == kind) for own in self.kinds), initial=0))
-            for kind in range(self.kind_count)
-        )
-
-    def counts(self, layout: Layout) -> list[list[int]]:
-        """[stage][kind]: layers of each kind on each stage."""
-        return self._per_stage(layout, layout.block_layers)
-
-    def recomputed_counts(self, layout: Layout) -> list[list[int]]:
-        """[stage][kind]: recomputed layers; those at the start of a block go first."""
-        return self._per_stage(layout, block_recomputed(layout, self) or (0,) * self.blocks)
-
-    def _per_stage(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
-        starts = accumulate(layout.block_layers, initial=0)
-        blocks = []
-        for start, take in zip(starts, takes, strict=False):
-            end = min(start + take, self.layers)
-            blocks.append([row[end] - row[min(start, self.layers)] for row in self.prefix])
-        return [
-            [sum(kind) for kind in zip(*(blocks[b] for b in self.stage_blocks(s)), strict=True)]
-            for s in range(self.pp)
-        ]
-
-
-def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:
-    """Recomputed layers of each block; None where the recomputation cannot be expressed."""
-    if ctx.recomputation == "none":
-        return None if any(layout.recomputed) else (0,) * len(layout.block_layers)
-    if ctx.recomputation == "all":
-        return layout.block_layers if layout.recomputed == layout.stage_layers else None
-    if ctx.recomputation == "shared":
-        return _shared_recomputed(layout)
-    return _filled_recomputed(layout)
-
-
-def shared_count(layout: Layout) -> int | None:
-    """The smallest count N with which every block recomputes min(N, its layers); None if none."""
-    for count in range(1, max(layout.block_layers) + 1):
-        taken = [min(count, layers) for layers in layout.block_layers]
-        if layout.per_stage(taken) == layout.recomputed:
-            return count
-    return None
-
-
-def _shared_recomputed(layout: Layout) -> tuple[int, ...] | None:
-    count = shared_count(layout)
-    return None if count is None else tuple(min(count, n) for n in layout.block_layers)
-
-
-def _filled_recomputed(layout: Layout) -> tuple[int, ...] | None:
-    """Each stage's count, taken from its first chunk on."""
-    if not any(layout.recomputed):
-        return None
-    taken = [0] * len(layout.block_layers)
-    for stage, wanted in enumerate(layout.recomputed):
-        left = wanted
-        for block in layout.stage_blocks(stage):
-            taken[block] = min(left, layout.block_layers[block])
-            left -= taken[block]
-        if left:
-            return None
-    return tuple(taken)
-
-
-def even_split(layers: int, blocks: int) -> tuple[int, ...]:
-    """Layers of each block, as even as possible; the shorter ones at the two ends in turn."""
-    base, extra = divmod(layers, blocks)
-    if not extra:
-        return (base,) * blocks
-    short = blocks - extra
-    first, last = short // 2, short - short // 2
-    return (base,) * first + (base + 1,) * extra + (base,) * last
-
-
-@dataclass(frozen=True)
-class LayoutVariables:
-    """Decision variables of a layout. Index b is a block, k a kind.
-
-    `kind_layers[b][k]`, `kind_recomputed[b][k]` are derived from `layers` and `recomputed` and
-    the model's sequence of kinds. `assumed`: literals that switch rules on, by name, when a
-    conflict is to be explained; None otherwise.
-    """
-
-    layers: list[IntVar]
-    recomputed: list[IntVar]
-    kind_layers: list[list[Expression]]
-    kind_recomputed: list[list[Expression]]
-    assumed: dict[str, BoolVarT] | None = field(default=None)
-
-    def stage(
-        self, per_block: list[list[Expression]], stage: int, ctx: LayoutContext
-    ) -> list[Expression]:
-        """Sums by kind over the chunks of a stage."""
-        own = [per_block[block] for block in ctx.stage_blocks(stage)]
-        return [sum(chunk) for chunk in zip(*own, strict=True)]
-
-    def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
-        """Make a constraint switchable under a rule's name, when conflicts are explained."""
-        if self.assumed is None:
-            return
-        if name not in self.assumed:
-            self.assumed[name] = model.new_bool_var(name)
-        constraint.only_enforce_if(self.assumed[name])
-
-
-def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) -> LayoutVariables:
-    """Create the variables, and tie kinds to positions in the model's sequence of layers."""
-    blocks = range(ctx.blocks)
-    layers = [model.new_int_var(0, ctx.layers, f"layers[{b}]") for b in blocks]
-    recomputed = [model.new_int_var(0, ctx.layers, f"recomputed[{b}]") for b in blocks]
-    if ctx.kind_count == 1:
-        kind_layers: list[list[Expression]] = [[own] for own in layers]
-        kind_recomputed: list[list[Expression]] = [[own] for own in recomputed]
-    else:
-        starts = _starts(model, layers, ctx)
-        kind_layers = _kinds_between(model, starts[:-1], starts[1:], ctx)
-        stops = [
-            _position(model, start + taken, ctx)
-            for start, taken in zip(starts, recomputed, strict=False)
-        ]
-        kind_recomputed = _kinds_between(model, starts[:-1], stops, ctx)
-    assumed: dict[str, BoolVarT] | None = {} if explain else None
-    return LayoutVariables(layers, recomputed, kind_layers, kind_recomputed, assumed)
-
-
-def _position(model: CpModel, expression: Expression, ctx: LayoutContext) -> IntVar:
-    position = model.new_int_var(0, ctx.layers, "")
-    model.add(position == expression)
-    return position
-
-
-def _starts(model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> list[IntVar]:
-    """Position of each block's first layer, and the end of the last block."""
-    starts = [model.new_constant(0)]
-    for own in layers:
-        starts.append(_position(model, starts[-1] + own, ctx))
-    return starts
-
-
-def _kinds_between(
-    model: CpModel, starts: list[IntVar], stops: list[IntVar], ctx: LayoutContext
-) -> list[list[Expression]]:
-    """Layers of each kind between two positions, by look-up in the prefix counts."""
-
-    def before(position: IntVar, kind: int) -> IntVar:
-        count = model.new_int_var(0, ctx.layers, "")
-        model.add_element(position, list(ctx.prefix[kind]), count)
-        return count
-
-    kinds = range(ctx.kind_count)
-    return [
-        [before(stop, kind) - before(start, kind) for kind in kinds]
-        for start, stop in zip(starts, stops, strict=True)
-    ]
+__all__ = [
+    "EXPRESSIBLE_RULES",
+    "LAYOUT_RULES",
+    "AnyLayoutRule",
+    "LayoutContext",
+    "LayoutShape",
+    "LayoutVariables",
+    "Recomputation",
+    "block_recomputed",
+    "block_taken",
+    "even_split",
+    "make_variables",
+    "shared_count",
+    "stage_memory",
+]
 
 
 @dataclass(frozen=True)
@@ -353,20 +177,31 @@ class RecomputeExpressible:
 
     def _add_free(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Some layer recomputes; a stage's later chunk only once the earlier ones are full."""
-        again, layers = variables.recomputed, variables.layers
-        model.add(sum(again) >= 1)
-        for own, most in zip(again, layers, strict=True):
+        taken = variables.taken()
+        model.add(sum(taken[-1]) >= 1)
+        for own in taken:
+            self._fill(model, own, variables, ctx)
+
+    def _fill(
+        self,
+        model: CpModel,
+        taken: list[Expression],
+        variables: LayoutVariables,
+        ctx: LayoutContext,
+    ) -> None:
+        """Counts of each block within its layers, a stage's earlier chunks first."""
+        layers = variables.layers
+        for own, most in zip(taken, layers, strict=True):
             model.add(own <= most)
         for stage in range(ctx.pp):
-            blocks = ctx.stage_blocks(stage)
-            for earlier, block in pairwise(blocks):
+            for earlier, block in pairwise(ctx.stage_blocks(stage)):
                 used = model.new_bool_var("")
-                model.add(again[block] <= ctx.layers * used)
-                model.add(again[earlier] == layers[earlier]).only_enforce_if(used)
+                model.add(taken[block] <= ctx.layers * used)
+                model.add(taken[earlier] == layers[earlier]).only_enforce_if(used)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """The counts per stage come from the mode."""
-        return block_recomputed(layout, ctx) is not None
+        return block_taken(layout, ctx) is not None
 
 
 AnyLayoutRule = (

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel
+    from ortools.sat.python.cp_model import BoolVarT, CpModel
 
-    from constraints.layout import Expression, LayoutContext, LayoutVariables
+    from constraints.layout_context import LayoutContext
+    from constraints.layout_variables import Expression, LayoutVariables
 
 
 @dataclass(frozen=True)
 class MomentNumbers:
     """Memory of every stage at one moment of a step, in whole units.
 
-    Index s is a stage, k a kind of layer: stage[s] + layers·layer[s][k] - recomputed·freed[s][k]
-    + working set + gather buffer. The working set is the largest among the kinds present, and
-    among those that recompute; the gather buffer belongs to the largest kind present.
+    Index s is a stage, k a kind of layer, o another recompute mode of a mix: stage[s] +
+    layers·layer[s][k] - recomputed·freed[s][k] - others·freed_others[o][s][k] + working set +
+    gather buffer. The working set is the largest among the kinds present, and among those that
+    recompute, in each mode; the gather buffer belongs to the largest kind present.
     """
 
     stage: tuple[int, ...]
@@ -29,9 +31,17 @@ class MomentNumbers:
     working: tuple[int, ...]
     working_recomputed: tuple[int, ...]
     gather: tuple[int, ...]
+    freed_others: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    working_others: tuple[tuple[int, ...], ...] = ()
 
-    def size(self, stage: int, layers: list[int], recomputed: list[int]) -> int:
-        """Units that one stage with these layers of each kind holds."""
+    def size(
+        self,
+        stage: int,
+        layers: list[int],
+        recomputed: list[int],
+        others: Sequence[Sequence[int]] = (),
+    ) -> int:
+        """Units that one stage with these layers of each kind holds; `others`[mode][kind]."""
         total = self.stage[stage]
         working = gather = 0
         for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):
@@ -41,10 +51,17 @@ class MomentNumbers:
                 gather = max(gather, self.gather[kind])
             if again:
                 working = max(working, self.working_recomputed[kind])
+        for mode, counts in enumerate(others):
+            for kind, count in enumerate(counts):
+                total -= count * self.freed_others[mode][stage][kind]
+                if count:
+                    working = max(working, self.working_others[mode][kind])
         return total + working + gather
 
     def never_exceeds(self, other: MomentNumbers) -> bool:
         """Whether no layout holds more at this moment than at the other, term by term."""
+        if self.freed_others or other.freed_others:
+            return False
         rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
         per_layer = all(
             own <= theirs and own - freed <= theirs - saved
@@ -82,9 +99,15 @@ class MemoryNumbers:
     limit: int
     moments: tuple[MomentNumbers, ...]
 
-    def peak(self, stage: int, layers: list[int], recomputed: list[int]) -> int:
+    def peak(
+        self,
+        stage: int,
+        layers: list[int],
+        recomputed: list[int],
+        others: Sequence[Sequence[int]] = (),
+    ) -> int:
         """Peak of one stage that holds these layers of each kind, in units."""
-        return max(own.size(stage, layers, recomputed) for own in self.moments)
+        return max(own.size(stage, layers, recomputed, others) for own in self.moments)
 
 
 @dataclass(frozen=True)
@@ -108,14 +131,9 @@ class StageMemory:
         if memory is None:
             return
         for stage in range(ctx.pp):
-            layers = variables.stage(variables.kind_layers, stage, ctx)
-            again = variables.stage(variables.kind_recomputed, stage, ctx)
+            held = _Held(model, variables, ctx, stage)
             for own in memory.moments:
-                kept = sum(
-                    n * size for n, size in zip(layers, own.layer[stage], strict=True)
-                ) - sum(n * size for n, size in zip(again, own.freed[stage], strict=True))
-                working, gather = _buffers(model, layers, again, ctx, own)
-                constraint = model.add(own.stage[stage] + kept + working + gather <= memory.limit)
+                constraint = model.add(held.size(own) <= memory.limit)
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
@@ -124,43 +142,64 @@ class StageMemory:
         if memory is None:
             return True
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
+        others = ctx.other_counts(layout)
         return all(
-            memory.peak(stage, layers[stage], again[stage]) <= memory.limit
+            memory.peak(stage, layers[stage], again[stage], [own[stage] for own in others])
+            <= memory.limit
             for stage in range(ctx.pp)
         )
 
 
-def _buffers(
-    model: CpModel,
-    layers: list[Expression],
-    again: list[Expression],
-    ctx: LayoutContext,
-    memory: MomentNumbers,
-) -> tuple[Expression, Expression]:
-    """(working set, gather buffer) of a stage: each the largest among what the stage holds."""
-    working = [*zip(layers, memory.working, strict=True)]
-    if ctx.recomputation != "none":
-        working += zip(again, memory.working_recomputed, strict=True)
-    gather = [*zip(layers, memory.gather, strict=True)]
-    return (
-        _largest_present(model, working, ctx),
-        _largest_present(model, gather, ctx),
-    )
+class _Held:
+    """What one stage holds, as expressions of the solver's variables."""
+
+    def __init__(
+        self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext, stage: int
+    ) -> None:
+        self.model, self.variables, self.ctx, self.index = model, variables, ctx, stage
+        self.layers = variables.stage(variables.kind_layers, stage, ctx)
+        again = variables.stage(variables.kind_recomputed, stage, ctx)
+        self.again = [] if ctx.recomputation == "none" else again
+        self.others = [variables.stage(own, stage, ctx) for own in variables.kind_others]
+
+    def size(self, moment: MomentNumbers) -> Expression:
+        """Units at a moment, at least."""
+        stage = self.index
+        kept = _weighted(self.layers, moment.layer[stage])
+        kept -= _weighted(self.again, moment.freed[stage])
+        for counts, freed in zip(self.others, moment.freed_others, strict=True):
+            kept -= _weighted(counts, freed[stage])
+        working = [("layers", self.layers, moment.working)]
+        working.append(("again", self.again, moment.working_recomputed))
+        for mode, own in enumerate(zip(self.others, moment.working_others, strict=True)):
+            working.append((f"other{mode}", *own))
+        gather = [("layers", self.layers, moment.gather)]
+        return moment.stage[stage] + kept + self._largest(working) + self._largest(gather)
+
+    def _largest(
+        self, candidates: list[tuple[str, list[Expression], tuple[int, ...]]]
+    ) -> Expression:
+        """A variable that is at least 0 and the size of each candidate with a positive count.
+
+        Limits are upper bounds, so the solver keeps it at exactly that maximum.
+        """
+        sized = [
+            (self._present(what, kind, counts[kind]), sizes[kind])
+            for what, counts, sizes in candidates
+            for kind in range(len(counts))
+            if sizes[kind] > 0
+        ]
+        if not sized:
+            return 0
+        largest = self.model.new_int_var(0, max(size for _, size in sized), "")
+        for present, size in sized:
+            self.model.add(largest >= size * present)
+        return largest
+
+    def _present(self, what: str, kind: int, count: Expression) -> BoolVarT:
+        most = self.ctx.layers
+        return self.variables.present(self.model, what, self.index, kind, count, most)
 
 
-def _largest_present(
-    model: CpModel, candidates: list[tuple[Expression, int]], ctx: LayoutContext
-) -> Expression:
-    """A variable that is at least 0 and the size of each candidate with a positive count.
-
-    Limits are upper bounds, so the solver keeps it at exactly that maximum.
-    """
-    larger = [(count, size) for count, size in candidates if size > 0]
-    if not larger:
-        return 0
-    largest = model.new_int_var(0, max(size for _, size in larger), "")
-    for count, size in larger:
-        present = model.new_bool_var("")
-        model.add(count <= ctx.layers * present)
-        model.add(largest >= size * present)
-    return largest
+def _weighted(counts: list[Expression], sizes: tuple[int, ...]) -> Expression:
+    return sum(n * size for n, size in zip(counts, sizes, strict=False))

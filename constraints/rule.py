@@ -71,7 +71,8 @@ def stage_blocks(stage: int, pp: int, vpp: int, placement: Placement) -> tuple[i
 class Layout:
     """Which layers sit where: `block_layers` in pipeline order, `recomputed` one a stage.
 
-    `recomputed` counts the layers of each stage that run again in backward.
+    `recomputed` counts the layers of each stage that run again in backward, in the plan's mode;
+    `others`, one row for each other mode of a mix, those that run again in that mode.
     """
 
     pp: int
@@ -79,6 +80,7 @@ class Layout:
     block_layers: tuple[int, ...]
     recomputed: tuple[int, ...]
     placement: Placement = "straight"
+    others: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:
@@ -86,10 +88,11 @@ class Layout:
                 f"block_layers has {len(self.block_layers)} entries; "
                 f"pp={self.pp} times vpp={self.vpp} makes {self.pp * self.vpp} blocks"
             )
-        if len(self.recomputed) != self.pp:
-            raise ConstraintError(
-                f"recomputed has {len(self.recomputed)} entries; one for each of {self.pp} stages"
-            )
+        for counts in (self.recomputed, *self.others):
+            if len(counts) != self.pp:
+                raise ConstraintError(
+                    f"recomputed has {len(counts)} entries; one for each of {self.pp} stages"
+                )
 
     @property
     def stage_layers(self) -> tuple[int, ...]:

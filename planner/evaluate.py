@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,7 +25,8 @@ from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import Request
 from planner.schedules import plan_schedule, schedule_named
-from planner.search.arrays import even_layout, kernel_layout, plain_context
+from planner.search.arrays import even_layout, plain_context
+from planner.search.mixture import cost_layout, other_modes
 from planner.search.shapes import broken_rules, given_columns
 from planner.uncertainty import fit_probability, peak_interval, step_time_interval
 
@@ -81,18 +82,21 @@ def evaluate(
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
+    others: Mapping[str, Sequence[int]] | None = None,
 ) -> Plan:
     """Cost one given configuration, without searching.
 
     `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
-    of each stage that recompute (default: all, unless the mode is `none`). The plan may not fit:
-    read `fits`. UsageError names every rule that the configuration breaks.
+    of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
+    each further mode the layers of each stage that recompute in it. The plan may not fit: read
+    `fits`. UsageError names every rule that the configuration breaks.
     """
     job = request.resolve()
-    mode = job.framework.recompute_mode(recompute)
-    demand_parts(mode, job.model)
-    job = replace(job, recompute=(mode,))
-    layout = given_layout(job, degrees, block_layers, recomputed)
+    modes = tuple(job.framework.recompute_mode(name) for name in (recompute, *(others or ())))
+    for mode in modes:
+        demand_parts(mode, job.model)
+    job = replace(job, recompute=modes)
+    layout = given_layout(job, degrees, block_layers, recomputed, tuple((others or {}).values()))
     cost_model = CostModel(job)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
@@ -104,10 +108,11 @@ def given_layout(
     degrees: Degrees,
     block_layers: Sequence[int] | None,
     recomputed: Sequence[int] | None,
+    others: Sequence[Sequence[int]] = (),
 ) -> Layout:
     """The layout that was given, completed. UsageError if it or the degrees break a rule.
 
-    `job.recompute` holds the one mode; the rest as `evaluate`.
+    `job.recompute` holds the mode, and those that `others` counts; the rest as `evaluate`.
     """
     broken = broken_rules(job, degrees)
     if broken:
@@ -125,10 +130,13 @@ def given_layout(
     if recomputed is not None:
         again = tuple(recomputed)
         _demand_length("recomputed", again, degrees.pp, "pp stages")
-    layout = replace(layout, recomputed=again)
+    for counts in others:
+        _demand_length("others", tuple(counts), degrees.pp, "pp stages")
+    layout = replace(layout, recomputed=again, others=tuple(tuple(own) for own in others))
+    _demand_mix(job, len(others))
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
-    ctx = plain_context(job, degrees.pp, degrees.vpp, kind)
+    ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
     broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if broken:
         raise UsageError(
@@ -142,6 +150,17 @@ def given_layout(
 def _block_recomputed(layout: Layout, count: int) -> tuple[int, ...]:
     """Recomputed layers of each stage where every block of it (model chunk) recomputes `count`."""
     return layout.per_stage([min(count, layers) for layers in layout.block_layers])
+
+
+def _demand_mix(job: Job, others: int) -> None:
+    """UsageError if the framework cannot give single layers other modes."""
+    if len(other_modes(job, job.recompute[0])) == others or not others:
+        return
+    names = ", ".join(mode.name for mode in job.recompute)
+    raise UsageError(
+        f"recompute modes {names} in one plan: {job.framework.name} takes one mode for all layers; "
+        "llm-foundry can mix, with full as the first mode  [recompute-expressible]"
+    )
 
 
 def _demand_checkpoints(job: Job, layout: Layout) -> None:
@@ -175,9 +194,12 @@ def job_plan(
     job = cost_model.job
     degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
     mode = job.recompute[int(columns["recompute"][row])]
-    ctx = plain_context(job, degrees.pp, degrees.vpp, recomputation(mode, job.framework))
-    counts = kernel_layout(cost_model, layout, ctx)
-    step, stages = cost_model.cost_layout(costed, row, counts)
+    modes = other_modes(job, mode) if layout.others else ()
+    kind = recomputation(mode, job.framework)
+    ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(modes))
+    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, modes)
+    step, stages = costed_layout.step, costed_layout.stages
+    others = {own.name: counts for own, counts in zip(modes, layout.others, strict=True)}
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     tokens_per_s = degrees.gbs * job.seq / step_time_s
     limit = job.hbm_limit_bytes
@@ -186,13 +208,14 @@ def job_plan(
     peak16 = gpu.peak(half_precision(gpu))
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
-    again = _recomputed_share(costed.piece_costs(row), counts)
+    again = _recomputed_share(costed_layout.costs, costed_layout.counts)
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
             block_layers=layout.block_layers,
             recomputed=layout.recomputed,
             placement=layout.placement,
+            others={name: counts for name, counts in others.items() if any(counts)},
         ),
         recompute=mode.name,
         recompute_flags=layout_flags(
@@ -201,6 +224,7 @@ def job_plan(
             layout.recomputed,
             layout.stage_layers,
             shared_count(layout),
+            {own: others[own.name] for own in modes if any(others[own.name])},
         ),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,

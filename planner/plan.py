@@ -49,12 +49,15 @@ class LayerLayout(_Frozen):
 
     `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
     on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of
-    each stage that run again in backward, in the plan's mode.
+    each stage that run again in backward, in the plan's mode. `others`: in a mix, for each further
+    mode the layers of each stage that run again in it; within a stage they follow those of the
+    plan's mode, in the order of the modes, and the layers that keep everything come last.
     """
 
     block_layers: tuple[int, ...]
     recomputed: tuple[int, ...]
     placement: Literal["straight", "folded", "mirrored"] = "straight"
+    others: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
     def stage_layers(self, pp: int) -> tuple[int, ...]:
         """Layers per stage."""

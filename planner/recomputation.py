@@ -20,6 +20,7 @@ def recomputation(mode: RecomputeMode, framework: FrameworkProfile) -> Recomputa
     choices: dict[str, Recomputation] = {
         "same-on-every-stage": "shared",
         "any": "free",
+        "mixed": "free",
         "all-or-none": "all",
     }
     return choices[framework.parallelism.recompute_layers]

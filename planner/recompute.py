@@ -255,20 +255,30 @@ def layout_flags(
     recomputed: Sequence[int],
     stage_layers: Sequence[int],
     shared: int | None,
+    others: Mapping[RecomputeMode, Sequence[int]] | None = None,
 ) -> str:
     """How the framework spells a mode in a layout.
 
     `recomputed`, `stage_layers`: layers of each stage; `shared`: the number that every block
-    recomputes, None if they differ. Partial `full` recomputation is the method `block`.
+    recomputes, None if they differ; `others`: in a mix, layers of each stage in further modes.
+    Partial `full` recomputation is the method `block`.
     """
+    if others:
+        mix = {mode: recomputed, **others} if any(recomputed) else others
+        return "; ".join(_by_stage(own, counts) for own, counts in mix.items())
     if not mode.some_layers or tuple(recomputed) == tuple(stage_layers):
         return mode.flags if not mode.block else _plain_full(mode, forms)
     if not any(recomputed):
         return ""
     if shared is None or not forms.block_flags:
-        counts = ", ".join(str(count) for count in recomputed)
-        return f"{mode.flags} (layers by stage: {counts})".strip()
+        return _by_stage(mode, recomputed)
     return forms.block_flags.format(layers=shared)
+
+
+def _by_stage(mode: RecomputeMode, counts: Sequence[int]) -> str:
+    """A mode's flags, and the layers of each stage that it is for."""
+    layers = ", ".join(str(count) for count in counts)
+    return f"{mode.flags} (layers by stage: {layers})".strip()
 
 
 def _plain_full(mode: RecomputeMode, forms: RecomputeForms) -> str:

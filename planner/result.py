@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -66,7 +66,8 @@ class JobSummary(_Frozen):
 class SearchResult(_Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
-    `proven`: every shape left out was shown unable to improve the front.
+    `proven`: every shape left out was shown unable to improve the front. `stopped`: what cut the
+    search short, if anything did.
     """
 
     version: int = PLAN_FILE_VERSION
@@ -76,6 +77,7 @@ class SearchResult(_Frozen):
     counts: Counts
     plans: tuple[Plan, ...]
     proven: bool
+    stopped: Literal["", "time-limit", "interrupted"] = ""
     notes: tuple[str, ...] = ()
     rule_counts: dict[str, int] = Field(default_factory=dict)
 

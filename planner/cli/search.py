@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from planner.cli.errors import INTERRUPTED
 from planner.cli.limits import limit_values
 from planner.cli.options import (
     build_request,
@@ -56,7 +57,7 @@ SORTS = {
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for the layout search; what is not proven by then says so.",
+    help="Seconds for the layout search; what is not proven by then says so. Ctrl-C does the same.",
 )
 @output_options
 def command(**options: Any) -> None:
@@ -94,6 +95,8 @@ def command(**options: Any) -> None:
             from planner.report.search import search_report
 
             print_report(search_report(result, None if output is None else str(output)))
+    if result.stopped == "interrupted":
+        click.get_current_context().exit(INTERRUPTED)
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:

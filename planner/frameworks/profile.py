@@ -53,8 +53,9 @@ class Parallelism(_Frozen):
     interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
     # Which layer splits over stages the framework can express.
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
-    # `full` recompute of N layers: the same N on every stage, or chosen per stage.
-    recompute_layers: Literal["same-on-every-stage", "any", "all-or-none"] = "all-or-none"
+    # `full` recompute of N layers: the same N on every stage, or chosen per stage; mixed: and the
+    # other layers may each recompute in another mode.
+    recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"] = "all-or-none"
     # Parameters sharded over part of the data-parallel ranks, replicas across them (HSDP), from
     # this ZeRO stage on; None: not offered.
     hybrid_least_zero: int | None = None

@@ -51,13 +51,20 @@ def blocks_text(plan: Plan) -> str:
 
 
 def recompute_text(plan: Plan) -> str:
-    """The mode, and how many layers where it is not all of them: `full 8/20 layers`."""
+    """The modes, and how many layers where it is not all of them: `full 8/20, mlp 4/20`."""
     layers = sum(plan.layout.stage_layers(plan.degrees.pp))
-    recomputed = sum(plan.layout.recomputed)
-    mode = plan.recompute.replace("+", " + ")
-    if plan.recompute == "none" or recomputed == layers:
-        return mode
-    return f"{mode} {recomputed}/{layers}"
+    counts = {plan.recompute: plan.layout.recomputed, **plan.layout.others}
+    if plan.recompute == "none" or sum(plan.layout.recomputed) == layers:
+        return _mode_text(plan.recompute)
+    return ", ".join(
+        f"{_mode_text(mode)} {sum(own)}/{layers}"
+        for mode, own in counts.items()
+        if any(own) or not plan.layout.others
+    )
+
+
+def _mode_text(mode: str) -> str:
+    return mode.replace("+", " + ")
 
 
 def schedule_text(plan: Plan) -> str:

@@ -123,11 +123,15 @@ def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
     )
     common_batch = len({plan.gbs for plan in plans}) == 1
     target = None if common_batch else job.batch_target_sequences
-    rows = tuple(_front_row(number, plan, target) for number, plan in enumerate(plans, start=1))
+    ties = _ties(plans)
+    rows = tuple(
+        _front_row(f"{number}≈" if number in ties else str(number), plan, target)
+        for number, plan in enumerate(plans, start=1)
+    )
     return TableData(columns, rows)
 
 
-def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
+def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
     if named := schedule_text(plan):
         lines[0] += f", {named}"
@@ -137,7 +141,7 @@ def _front_row(number: int, plan: Plan, target_sequences: float | None) -> tuple
         difference = signed_share(batch_difference(plan, target_sequences))
         lines.append(f"batch {plan.gbs:,} ({difference})")
     return (
-        str(number),
+        number,
         step_time_text(plan),
         f"{plan.tokens_per_s_per_gpu:,.0f}",
         f"{plan.mfu * 100:.1f}",
@@ -189,21 +193,28 @@ def error_note(plans: Sequence[Plan]) -> str:
     return f"±: 80 % interval (its larger side), from {'; '.join(families)}."
 
 
-def _tie_note(plans: Sequence[Plan]) -> str:
-    """Plans that the error bar of the first cannot tell from it."""
+def _ties(plans: Sequence[Plan]) -> list[int]:
+    """Numbers of the plans that the error bar of the first cannot tell from it."""
     if not plans:
-        return ""
+        return []
     first = plans[0]
     slowest_likely = first.tokens_per_s * first.step_time_s / first.step_time.high
-    ties = [
+    return [
         number
         for number, plan in enumerate(plans[1:], start=2)
         if plan.tokens_per_s >= slowest_likely
     ]
+
+
+def _tie_note(plans: Sequence[Plan]) -> str:
+    """What the mark of a tie means."""
+    ties = _ties(plans)
     if not ties:
         return ""
     noun = "plan" if len(ties) == 1 else "plans"
-    return f"Within plan 1's error bar: {noun} {number_ranges(ties)}. Prefer the lighter of equals."
+    return (
+        f"≈ Within plan 1's error bar: {noun} {number_ranges(ties)}. Prefer the lighter of equals."
+    )
 
 
 def _doubt_note(plans: Sequence[Plan]) -> str:

@@ -18,7 +18,9 @@ def job_placement(job: Job) -> Placement:
     return schedule_named(job.schedule).placement
 
 
-def plain_context(job: Job, pp: int, vpp: int, recomputation: Recomputation) -> LayoutContext:
+def plain_context(
+    job: Job, pp: int, vpp: int, recomputation: Recomputation, others: int = 0
+) -> LayoutContext:
     """Layout rules' numbers of a shape, without a memory limit."""
     placement = job_placement(job) if pp > 1 else "straight"
     return LayoutContext(
@@ -28,6 +30,7 @@ def plain_context(job: Job, pp: int, vpp: int, recomputation: Recomputation) -> 
         layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
         recomputation=recomputation,
         placement=placement,
+        others=others,
     )
 
 

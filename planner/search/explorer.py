@@ -8,10 +8,15 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import FrameType
+from typing import Literal
 
 import numpy as np
 
@@ -19,12 +24,15 @@ from constraints.layout import Recomputation
 from constraints.rule import Layout
 from planner.cost import bounds
 from planner.cost import fields as f
+from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.frameworks import RecomputeMode
 from planner.recomputation import recomputation
-from planner.search.arrays import even_layout, job_placement, kernel_layout, plain_context
+from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
-from planner.search.terms import layout_context, recompute_code, shape_terms
+from planner.search.mixture import cheapest_costs, cost_layout, other_modes
+from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
 TIE = 0.01
@@ -35,11 +43,14 @@ RUNG = 0.93
 RUNGS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
-# Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so many.
+# Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
+# many layouts.
 MOST_EFFORT_S = 1.0
 MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]
+# What ended a search before its own limits on work did.
+Stopped = Literal["", "time-limit", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,7 @@ class Explorer:
         self.solved_rows: set[int] = set()
         self.solves = 0
         self.effort_s = 0.0
+        self.stopped: Stopped = ""
         self.deadline = (
             None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
         )
@@ -119,6 +131,12 @@ class Explorer:
         """Per recompute mode of the job, how many layers may recompute."""
         job = self.cost_model.job
         return tuple(recomputation(mode, job.framework) for mode in job.recompute)
+
+    @cached_property
+    def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
+        """Per recompute mode of the job, the other modes that single layers may take beside it."""
+        job = self.cost_model.job
+        return tuple(other_modes(job, mode) for mode in job.recompute)
 
     @cached_property
     def only_even(self) -> np.ndarray:
@@ -151,12 +169,13 @@ class Explorer:
         model = self.cost_model
         codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
+        shapes, keys, costs = self._bound_inputs(rows)
         seconds = bounds.bound_shapes(
-            self.costed.shapes[rows],
+            shapes,
             codes[self.columns["recompute"][rows]],
             self.limits,
-            self.costed.keys,
-            self.costed.costs,
+            keys,
+            costs,
             model.totals,
             model.job_inputs,
             model.framework_inputs,
@@ -169,8 +188,36 @@ class Explorer:
         even = np.where(fits, self.pace[rows][:, None], np.inf)
         return np.asarray(np.where(exact[:, None], even, table))
 
+    def _bound_inputs(self, rows: np.ndarray) -> tuple[Array, Array, Array]:
+        """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
+        shapes = self.costed.shapes[rows]
+        keys, costs = [self.costed.keys], [self.costed.costs]
+        count = len(self.costed.keys)
+        for position, row in enumerate(rows.tolist()):
+            modes = self.others[int(self.columns["recompute"][row])]
+            if not modes:
+                continue
+            keys.append(self.costed.keys[[int(shapes[position, f.SHAPE_KEY])]])
+            costs.append(cheapest_costs(self.cost_model, self.costed, row, modes)[None])
+            shapes[position, f.SHAPE_KEY] = count
+            count += 1
+        if len(keys) == 1:
+            return shapes, self.costed.keys, self.costed.costs
+        return shapes, np.concatenate(keys), np.concatenate(costs)
+
     def explore(self) -> list[Rung]:
-        """The rungs from the limit down, until nothing fits or plans become far too slow."""
+        """The rungs from the limit down, until nothing fits or plans become far too slow.
+
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
+        get the best of what is known, with the gaps that are left.
+        """
+        with stopped_by_signal(self._interrupt):
+            return self._rungs()
+
+    def _interrupt(self) -> None:
+        self.stopped = "interrupted"
+
+    def _rungs(self) -> list[Rung]:
         rungs: list[Rung] = []
         fastest = np.inf
         for index in range(RUNGS):
@@ -204,9 +251,14 @@ class Explorer:
         return Rung(limit, best, lowest)
 
     def _exhausted(self) -> bool:
-        late = self.deadline is not None and time.perf_counter() > self.deadline
-        spent = self.effort_s >= self.effort.most_effort_s
-        return late or spent or self.solves >= self.effort.most_solves
+        left = self._seconds_left()
+        if left is not None and left <= 0.0 and not self.stopped:
+            self.stopped = "time-limit"
+        spent = self.effort_s >= self.effort.most_effort_s * self.effort.options.workers
+        return bool(self.stopped) or spent or self.solves >= self.effort.most_solves
+
+    def _seconds_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.perf_counter()
 
     def _best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
@@ -252,17 +304,24 @@ class Explorer:
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
         mode = job.recompute[index]
-        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index])
+        modes = self.others[index]
+        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
         kinds = job.model.kind_indices
         ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
-        return solve_layout(terms, ctx, self.effort.options, within_s)
+        options = replace(self.effort.options, wall_s=self._seconds_left())
+        found = solve_layout(terms, ctx, options, within_s)
+        if found.layout is None or not modes:
+            return found
+        return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
-        kind = self.recomputations[int(self.columns["recompute"][row])]
-        ctx = plain_context(self.cost_model.job, layout.pp, layout.vpp, kind)
-        counts = kernel_layout(self.cost_model, layout, ctx)
-        step, _ = self.cost_model.cost_layout(self.costed, row, counts)
+        index = int(self.columns["recompute"][row])
+        modes = self.others[index] if layout.others else ()
+        ctx = plain_context(
+            self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
+        )
+        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]))
 
@@ -284,3 +343,36 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+@contextmanager
+def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop` instead of raising; a second one raises as usual.
+
+    Signals reach the main thread only; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    if before is not signal.default_int_handler:
+        yield  # somebody else's handler, or none: their decision
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:
+    """The layout with a row for every other mode, also for those that the solver left out."""
+    rows = [(0,) * layout.pp] * modes
+    for mode, counts in zip(terms.others, layout.others, strict=True):
+        rows[mode.index] = counts
+    return replace(layout, others=tuple(rows))

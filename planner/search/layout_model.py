@@ -10,11 +10,19 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 from typing import TYPE_CHECKING, Literal
 
-from constraints.layout import LAYOUT_RULES, LayoutContext, LayoutVariables, make_variables
+from constraints.layout import (
+    LAYOUT_RULES,
+    LayoutContext,
+    LayoutVariables,
+    block_recomputed,
+    even_split,
+    make_variables,
+    stage_memory,
+)
 from constraints.rule import Layout
 from planner.cost import linear, schedule
 from planner.cost.tables import Array
@@ -23,7 +31,7 @@ from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
 
-    from constraints.layout import Expression
+    from constraints.layout_variables import Expression
 
 Rounding = Callable[[float], int]
 
@@ -34,17 +42,20 @@ GAP_LIMIT = 1e-3
 # A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
 # large coefficients the solver's linear relaxation gets slow.
 SHARE_STEPS = 256
+# CP-SAT adds up in 64 bits; a model with larger sums is not given to it.
+LARGEST_INTEGER = 2**60
 # A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How CP-SAT runs; equal options give equal layouts."""
+    """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve."""
 
     seed: int = 0
     workers: int = 1
     deterministic_time_s: float = DETERMINISTIC_TIME_S
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,10 +94,15 @@ def solve_layout(
     for rule in LAYOUT_RULES:
         rule.add(model, variables, ctx)
     objective = _Objective(model, variables, ctx, terms)
+    if objective.largest() > LARGEST_INTEGER:
+        return LayoutSolution("unknown", None, within_s[0], 1.0)
     steps = objective.expression()
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
+    if options.workers == 1:
+        # CP-SAT 9.15 aborts on a hinted model in its interleaved search (fixed_search is null).
+        _hint(model, variables, ctx)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -113,6 +129,34 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 
 
+def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
+    """Start from the even split, with as few recomputed layers as fit there."""
+    blocks = even_split(ctx.layers, ctx.blocks)
+    for own, wanted in zip(variables.layers, blocks, strict=True):
+        model.add_hint(own, wanted)
+    again = _fewest_recomputed(blocks, ctx)
+    for own, wanted in zip(variables.recomputed, again, strict=True):
+        model.add_hint(own, wanted)
+
+
+def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
+    """Recomputed layers of each block: in partial modes the smallest common number that fits."""
+    if ctx.recomputation in ("none", "all"):
+        return blocks if ctx.recomputation == "all" else (0,) * len(blocks)
+    for most in range(1, max(blocks)):
+        taken = tuple(min(most, own) for own in blocks)
+        layout = _with_counts(blocks, taken, ctx)
+        if block_recomputed(layout, ctx) is not None and stage_memory.check(layout, ctx):
+            return taken
+    return blocks
+
+
+def _with_counts(blocks: tuple[int, ...], taken: tuple[int, ...], ctx: LayoutContext) -> Layout:
+    plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
+    none = ((0,) * ctx.pp,) * ctx.others
+    return replace(plain, recomputed=plain.per_stage(taken), others=none)
+
+
 def make_solver(options: SolverOptions) -> CpSolver:
     """A solver that repeats itself: fixed seed, work counted instead of wall time."""
     from ortools.sat.python import cp_model
@@ -121,23 +165,33 @@ def make_solver(options: SolverOptions) -> CpSolver:
     solver.parameters.random_seed = options.seed
     solver.parameters.num_workers = options.workers
     solver.parameters.interleave_search = options.workers > 1
-    solver.parameters.max_deterministic_time = options.deterministic_time_s
+    # Work of all workers counts.
+    solver.parameters.max_deterministic_time = options.deterministic_time_s * options.workers
+    if options.wall_s is not None:
+        solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT
     solver.parameters.cp_model_probing_level = 0
+    # Ctrl-C belongs to the whole search, not to the solve that happens to run.
+    solver.parameters.catch_sigint_signal = False
     return solver
 
 
 def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> Layout:
     """The layout that the solver chose."""
-    again = [solver.value(own) for own in variables.recomputed]
+
+    def per_stage(own: Sequence[IntVar]) -> tuple[int, ...]:
+        counts = [solver.value(count) for count in own]
+        return tuple(
+            sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
+        )
+
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
         block_layers=tuple(solver.value(own) for own in variables.layers),
-        recomputed=tuple(
-            sum(again[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
-        ),
+        recomputed=per_stage(variables.recomputed),
         placement=ctx.placement,
+        others=tuple(per_stage(own) for own in variables.others),
     )
 
 
@@ -164,13 +218,22 @@ class _Objective:
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
         self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
+        self.others = [
+            [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
+        ]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
+            + sum(float(abs(own.seconds).sum()) for own in terms.others) * ctx.layers
             + abs(terms.stage[:, columns]).sum()
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
         )
         self.horizon = ceil(longest_s / self.unit_s) + 1
+
+    def largest(self) -> int:
+        """No sum in the model is larger."""
+        weight = (self.terms.grad_acc + self.terms.pp + 2) * self.scale
+        return 2 * weight * self.horizon
 
     def seconds(self, value: float) -> float:
         """Step time of an objective value, constants included."""
@@ -242,7 +305,10 @@ class _Objective:
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
         column = self.terms.layer[:, linear.TERM_RECOMPUTE]
-        return self._weighted(self.again[stage], column, rounding)
+        total = self._weighted(self.again[stage], column, rounding)
+        for counts, mode in zip(self.others, self.terms.others, strict=True):
+            total = total + self._weighted(counts[stage], mode.seconds, rounding)
+        return total
 
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from planner._version import __version__
 from planner.device import half_precision
-from planner.errors import unknown_name
+from planner.errors import UsageError, unknown_name
 from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
@@ -22,7 +22,7 @@ from planner.search.costed import (
     CostedJob,
     cost_job,
 )
-from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung
+from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung, Stopped
 from planner.search.front import front, thin
 from planner.search.infeasible import nothing_fits
 from planner.search.layout_model import SolverOptions
@@ -54,16 +54,22 @@ def search(
 
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`,
     `workers`: of the layout solver; equal values repeat the result exactly unless
-    `time_limit_s` cuts the search short. `progress(what, done, total)` is called as it goes.
+    `time_limit_s` cuts the search short. Ctrl-C, once plans are known, ends it like a time limit:
+    the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
+    it goes.
     UsageError if no configuration is legal, NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
+    if time_limit_s is not None and not time_limit_s > 0.0:
+        raise UsageError(f"a time limit of {time_limit_s:g} s: give more than 0 seconds, or none")
     started = time.perf_counter()
     costed_job = cost_job(request.resolve())
     effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
     explorer, rungs = _explore(costed_job, effort, progress)
     points = [rung.point for rung in rungs if rung.point is not None]
+    if not points and explorer.stopped == "interrupted":
+        raise KeyboardInterrupt
     if not points:
         raise nothing_fits(request, costed_job, explorer)
     shown = _short_front(points)
@@ -77,7 +83,11 @@ def search(
         counts=_counts(costed_job, explorer, rungs, time.perf_counter() - started),
         plans=tuple(plans[:top]),
         proven=all(rung.gap <= TIE for rung in rungs),
-        notes=_notes(costed_job, max(0, thinned), len(plans) - top),
+        stopped=explorer.stopped,
+        notes=(
+            *_stop_notes(explorer.stopped, time_limit_s),
+            *_notes(costed_job, max(0, thinned), len(plans) - top),
+        ),
         rule_counts=dict(costed_job.candidates.report.removed),
     )
 
@@ -89,7 +99,7 @@ def _explore(
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
         explorer = costed_job.explorer(effort, progress, probability)
         rungs = explorer.explore()
-        if any(rung.point is not None for rung in rungs):
+        if explorer.stopped or any(rung.point is not None for rung in rungs):
             break
     return explorer, rungs
 
@@ -136,6 +146,18 @@ def _counts(costed_job: CostedJob, explorer: Explorer, rungs: list[Rung], second
         seconds=seconds,
         costing_seconds=costed_job.seconds,
     )
+
+
+def _stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
+    """That the search was cut short."""
+    if stopped == "time-limit":
+        return (
+            f"stopped by the time limit of {time_limit_s:g} s, with layouts left to solve; this is "
+            "the best front so far",
+        )
+    if stopped == "interrupted":
+        return ("interrupted, with layouts left to solve; this is the best front so far",)
+    return ()
 
 
 def _notes(costed_job: CostedJob, thinned: int, cut: int) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import job_placement
+from planner.search.mixture import OtherMode, price_modes
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -37,7 +38,7 @@ class ShapeTerms:
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a tied
     head's copy of the vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout.
+    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix.
     """
 
     pp: int
@@ -50,6 +51,7 @@ class ShapeTerms:
     framework: FrameworkInputs
     bubble_share: float
     placement: Placement = "straight"
+    others: tuple[OtherMode, ...] = ()
 
 
 _CODES: dict[Recomputation, int] = {
@@ -66,9 +68,16 @@ def recompute_code(mode: Recomputation) -> int:
 
 
 def shape_terms(
-    cost_model: CostModel, costed: CostedShapes, row: int, mode: Recomputation
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    mode: Recomputation,
+    others: tuple[RecomputeMode, ...] = (),
 ) -> ShapeTerms:
-    """The linear terms of one costed shape; `mode`: how many layers may recompute."""
+    """The linear terms of one costed shape; `mode`: how many layers may recompute.
+
+    `others`: modes besides the shape's own that single layers may take.
+    """
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
@@ -98,6 +107,7 @@ def shape_terms(
         framework=framework,
         bubble_share=share,
         placement=job_placement(cost_model.job) if pp > 1 else "straight",
+        others=price_modes(cost_model, costed, row, others),
     )
 
 
@@ -136,6 +146,10 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
             working=_up(own.working[row]),
             working_recomputed=_up(own.working_again[row]),
             gather=_up(own.gather[row]),
+            freed_others=tuple(
+                tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
+            ),
+            working_others=tuple(_up(other.working[row]) for other in terms.others),
         )
         for row in range(len(own.stage))
         if own.stage[row].any() or own.layer[row].any()
@@ -171,4 +185,5 @@ def layout_context(
         recomputation=recomputation(mode, framework),
         memory=memory_numbers(terms, limit_bytes),
         placement=terms.placement,
+        others=len(terms.others),
     )

@@ -26,8 +26,13 @@ def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Lay
     largest = ctx.layers if largest is None else largest
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
         plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
-        for again in product(*(range(count + 1) for count in plain.stage_layers)):
-            yield Layout(ctx.pp, ctx.vpp, blocks, again, ctx.placement)
+        for counts in product(every_count(plain), repeat=1 + ctx.others):
+            yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
+
+
+def every_count(plain: Layout) -> list[tuple[int, ...]]:
+    """Every number of layers of each stage."""
+    return list(product(*(range(count + 1) for count in plain.stage_layers)))
 
 
 def legal_layouts(ctx: LayoutContext) -> Iterator[Layout]:
@@ -44,6 +49,8 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     own = counts @ terms.layer + terms.stage
     recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
     forward = own[:, linear.TERM_FORWARD]
+    for counts, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
+        recompute += np.array(counts, dtype=float) @ mode.seconds
     backward = own[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
     slowest = total.max()

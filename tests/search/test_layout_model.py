@@ -15,6 +15,7 @@ from planner.cost import linear
 from planner.cost.linear_memory import MemoryMoments
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
 from planner.search.layout_model import SolverOptions, solve_layout
+from planner.search.mixture import OtherMode
 from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import framework_inputs, legal_layouts, step_time_s
 
@@ -80,6 +81,19 @@ def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: in
     )
 
 
+def with_mode(terms: ShapeTerms, seed: int) -> ShapeTerms:
+    """The shape with another recompute mode: cheaper than the first one, and frees less."""
+    rng = np.random.default_rng(seed)
+    memory, kinds = terms.memory, len(terms.layer)
+    mode = OtherMode(
+        0,
+        terms.layer[:, linear.TERM_RECOMPUTE] * rng.uniform(0.1, 0.8, kinds),
+        memory.freed * rng.uniform(0.2, 0.9, kinds),
+        memory.working + rng.uniform(0.0, 0.2, kinds) * GIB,
+    )
+    return replace(terms, others=(mode,))
+
+
 def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
     return min((step_time_s(terms, own, ctx) for own in legal_layouts(ctx)), default=np.inf)
 
@@ -127,6 +141,42 @@ def test_two_kinds_equal_exhaustion(case: tuple[object, ...], order: list[int]) 
     terms = synthetic_terms(seed, pp, vpp, kinds=2, traffic=traffic)
     memory = memory_numbers(terms, limit_gib * GIB)
     agree(terms, LayoutContext(pp, vpp, kinds, layouts, recomputation, memory))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([(1, 1), (2, 1), (2, 2)]),
+    st.floats(4.0, 12.0),
+    st.sampled_from([(0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 0, 1, 1)]),
+)
+def test_mixed_modes_equal_exhaustion(
+    seed: int, degrees: tuple[int, int], limit_gib: float, kinds: tuple[int, ...]
+) -> None:
+    """Every split of the layers, and every count of layers in each of two modes."""
+    pp, vpp = degrees
+    terms = with_mode(synthetic_terms(seed, pp, vpp, kinds=max(kinds) + 1), seed)
+    memory = memory_numbers(terms, limit_gib * GIB)
+    kinds = kinds[: 4 if vpp > 1 else 5]
+    if max(kinds) + 1 < len(terms.layer):
+        return
+    agree(terms, LayoutContext(pp, vpp, kinds, "any", "free", memory, others=1))
+
+
+def test_a_second_mode_pays_where_memory_is_just_short() -> None:
+    """One layer too many for the memory: the mode that frees little is enough, and cheaper."""
+    terms = synthetic_terms(5, 1, 1)
+    layer_bytes = terms.memory.freed[0, 0, 0]
+    mode = OtherMode(0, terms.layer[:, linear.TERM_RECOMPUTE] / 10, terms.memory.freed / 2,
+                     terms.memory.working)  # fmt: skip
+    mixed = replace(terms, others=(mode,))
+    four = LayoutContext(1, 1, (0,) * 4, recomputation="free", others=1)
+    unlimited = memory_numbers(mixed, 1e15)
+    need = unlimited.peak(0, [4], [0], [[0]]) * unlimited.unit_bytes
+    short = (need - 0.4 * layer_bytes) * (1.0 + terms.framework.fragmentation)
+    solution = solve_layout(mixed, replace(four, memory=memory_numbers(mixed, short)))
+    assert solution.layout is not None
+    assert (solution.layout.recomputed, solution.layout.others) == ((0,), ((1,),))
 
 
 @settings(max_examples=20, deadline=None)

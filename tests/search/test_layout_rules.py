@@ -12,6 +12,7 @@ from constraints.layout import (
     AnyLayoutRule,
     LayoutContext,
     block_recomputed,
+    block_taken,
     even_split,
     make_variables,
     shared_count,
@@ -56,6 +57,19 @@ def first_kind(own: MomentNumbers) -> MomentNumbers:
 
 ONE_KIND = replace(MEMORY, moments=tuple(first_kind(own) for own in MEMORY.moments))
 
+
+def with_mode(own: MomentNumbers) -> MomentNumbers:
+    """The same numbers with another mode that frees less and works with less."""
+    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in own.freed)
+    working = tuple(max(0, size - 1) for size in own.working_recomputed)
+    return replace(own, freed_others=(freed,), working_others=(working,))
+
+
+MIXED = replace(MEMORY, moments=tuple(with_mode(own) for own in MEMORY.moments), limit=20)
+MIXED_ONE_KIND = replace(
+    ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
+)
+
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
@@ -68,6 +82,9 @@ CONTEXTS = [
     LayoutContext(3, 1, (0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
+    LayoutContext(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, others=1),
+    LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
+    LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
 ]
 
 
@@ -76,14 +93,17 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
-    again = block_recomputed(layout, ctx)
+    taken = block_taken(layout, ctx)
     for block, own in enumerate(layout.block_layers):
         model.add(variables.layers[block] == own)
-        if again is not None:
-            model.add(variables.recomputed[block] == again[block])
-    if again is None:
-        for stage, count in enumerate(layout.recomputed):
-            model.add(sum(variables.recomputed[stage :: ctx.pp]) == count)
+        for count, wanted in zip(variables.taken(), taken or (), strict=False):
+            model.add(count[block] == wanted[block])
+    if taken is None:
+        pairs = zip((layout.recomputed, *layout.others),
+                    (variables.recomputed, *variables.others), strict=True)  # fmt: skip
+        for counts, blocks in pairs:
+            for stage, count in enumerate(counts):
+                model.add(sum(blocks[stage :: ctx.pp]) == count)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return bool(solver.solve(model) == cp_model.OPTIMAL)

@@ -1,0 +1,184 @@
+"""What the rules over layouts read of one shape, and how a layout's counts follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from constraints.memory import MemoryNumbers
+from constraints.rule import Layout, Placement, stage_blocks
+
+LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
+# How many layers run again in backward: none; all; one count for every block (Megatron's block
+# method), of which a shorter block takes all it has; or a count a stage, filled chunk by chunk. In
+# the last case other modes may take layers too, behind the fully recomputed ones.
+Recomputation = Literal["none", "all", "shared", "free"]
+
+
+@dataclass(frozen=True)
+class LayoutContext:
+    """The numbers of one shape that layout rules read.
+
+    `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `others`: how many
+    recompute modes besides the shape's own single layers may take (if `recomputation` is free).
+    """
+
+    pp: int
+    vpp: int
+    kinds: tuple[int, ...]
+    layouts: LayoutShape = "any"
+    recomputation: Recomputation = "none"
+    memory: MemoryNumbers | None = None
+    placement: Placement = "straight"
+    others: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of consecutive layers: pp·vpp."""
+        return self.pp * self.vpp
+
+    def stage_blocks(self, stage: int) -> tuple[int, ...]:
+        """Blocks of one stage."""
+        return stage_blocks(stage, self.pp, self.vpp, self.placement)
+
+    @property
+    def layers(self) -> int:
+        """Transformer layers of the model."""
+        return len(self.kinds)
+
+    @property
+    def kind_count(self) -> int:
+        """Distinct kinds of layers."""
+        return max(self.kinds) + 1
+
+    @cached_property
+    def totals(self) -> tuple[int, ...]:
+        """Layers of each kind."""
+        return tuple(self.kinds.count(kind) for kind in range(self.kind_count))
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether all layers of one kind precede those of the next (dense ones, then MoE)."""
+        return list(self.kinds) == sorted(self.kinds)
+
+    @cached_property
+    def period(self) -> int:
+        """After how many layers the sequence of kinds repeats; all of them if it does not."""
+        for period in range(1, self.layers // 2 + 1):
+            if all(own == self.kinds[at % period] for at, own in enumerate(self.kinds)):
+                return period
+        return self.layers
+
+    @cached_property
+    def prefix(self) -> tuple[tuple[int, ...], ...]:
+        """prefix[kind][n]: how many of the first n layers are of that kind."""
+        return tuple(
+            tuple(accumulate((int(own == kind) for own in self.kinds), initial=0))
+            for kind in range(self.kind_count)
+        )
+
+    def counts(self, layout: Layout) -> list[list[int]]:
+        """[stage][kind]: layers of each kind on each stage."""
+        return self._per_stage(layout, layout.block_layers)
+
+    def recomputed_counts(self, layout: Layout) -> list[list[int]]:
+        """[stage][kind]: recomputed layers; those at the start of a block go first."""
+        return self._per_stage(layout, block_recomputed(layout, self) or (0,) * self.blocks)
+
+    def other_counts(self, layout: Layout) -> list[list[list[int]]]:
+        """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
+        taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
+        ends = [self._per_stage(layout, own) for own in taken]
+        return [
+            [
+                [last - first for first, last in zip(*kinds, strict=True)]
+                for kinds in zip(before, after, strict=True)
+            ]
+            for before, after in pairwise(ends)
+        ]
+
+    def _per_stage(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
+        starts = accumulate(layout.block_layers, initial=0)
+        blocks = []
+        for start, take in zip(starts, takes, strict=False):
+            end = min(start + take, self.layers)
+            blocks.append([row[end] - row[min(start, self.layers)] for row in self.prefix])
+        return [
+            [sum(kind) for kind in zip(*(blocks[b] for b in self.stage_blocks(s)), strict=True)]
+            for s in range(self.pp)
+        ]
+
+
+def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:
+    """Recomputed layers of each block; None where the recomputation cannot be expressed."""
+    taken = block_taken(layout, ctx)
+    return None if taken is None else taken[0]
+
+
+def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ...] | None:
+    """[n][block]: layers that take the shape's mode or one of the first n other modes.
+
+    None where the framework cannot express it. Within a stage, layers of the shape's mode come
+    first, then those of each other mode, then those that keep everything.
+    """
+    if len(layout.others) != ctx.others:
+        return None
+    if ctx.recomputation == "free":
+        return _filled(layout)
+    if ctx.recomputation == "none":
+        return None if any(layout.recomputed) else ((0,) * len(layout.block_layers),)
+    if ctx.recomputation == "all":
+        return (layout.block_layers,) if layout.recomputed == layout.stage_layers else None
+    shared = _shared_recomputed(layout)
+    return None if shared is None else (shared,)
+
+
+def shared_count(layout: Layout) -> int | None:
+    """The smallest count N with which every block recomputes min(N, its layers); None if none."""
+    for count in range(1, max(layout.block_layers) + 1):
+        taken = [min(count, layers) for layers in layout.block_layers]
+        if layout.per_stage(taken) == layout.recomputed:
+            return count
+    return None
+
+
+def _shared_recomputed(layout: Layout) -> tuple[int, ...] | None:
+    count = shared_count(layout)
+    return None if count is None else tuple(min(count, n) for n in layout.block_layers)
+
+
+def _filled(layout: Layout) -> tuple[tuple[int, ...], ...] | None:
+    """Each stage's counts, taken from its first chunk on; None if nothing recomputes."""
+    wanted = [list(layout.recomputed)]
+    for own in layout.others:
+        wanted.append([one + more for one, more in zip(wanted[-1], own, strict=True)])
+    if not any(wanted[-1]):
+        return None
+    blocks = [_filled_blocks(layout, own) for own in wanted]
+    filled = [own for own in blocks if own is not None]
+    return tuple(filled) if len(filled) == len(blocks) else None
+
+
+def _filled_blocks(layout: Layout, wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """Counts of each block that add up to a stage's, earlier chunks first; None if too many."""
+    taken = [0] * len(layout.block_layers)
+    for stage, left in enumerate(wanted):
+        for block in layout.stage_blocks(stage):
+            taken[block] = min(left, layout.block_layers[block])
+            left -= taken[block]  # noqa: PLW2901
+        if left:
+            return None
+    return tuple(taken)
+
+
+def even_split(layers: int, blocks: int) -> tuple[int, ...]:
+    """Layers of each block, as even as possible; the shorter ones at the two ends in turn."""
+    base, extra = divmod(layers, blocks)
+    if not extra:
+        return (base,) * blocks
+    short = blocks - extra
+    first, last = short // 2, short - short // 2
+    return (base,) * first + (base + 1,) * extra + (base,) * last

@@ -1,0 +1,229 @@
+"""Decision variables of a layout, tied to the model's sequence of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from constraints.layout_context import LayoutContext
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
+
+    # What sums of decision variables are; narrower than the solver's own alias, which admits
+    # every numpy integer.
+    Expression = LinearExpr | int
+
+
+@dataclass(frozen=True)
+class LayoutVariables:
+    """Decision variables of a layout. Index b is a block, k a kind, o another recompute mode.
+
+    `kind_layers[b][k]`, `kind_recomputed[b][k]`, `kind_others[o][b][k]` follow from `layers`,
+    `recomputed` and `others` and the model's sequence of kinds. `assumed`: literals that switch
+    rules on, by name, when a conflict is to be explained; None otherwise.
+    """
+
+    layers: list[IntVar]
+    recomputed: list[IntVar]
+    kind_layers: list[list[Expression]]
+    kind_recomputed: list[list[Expression]]
+    assumed: dict[str, BoolVarT] | None = field(default=None)
+    others: list[list[IntVar]] = field(default_factory=list)
+    kind_others: list[list[list[Expression]]] = field(default_factory=list)
+    _present: dict[tuple[str, int, int], BoolVarT] = field(default_factory=dict)
+
+    def stage(
+        self, per_block: list[list[Expression]], stage: int, ctx: LayoutContext
+    ) -> list[Expression]:
+        """Sums by kind over the chunks of a stage."""
+        own = [per_block[block] for block in ctx.stage_blocks(stage)]
+        return [sum(chunk) for chunk in zip(*own, strict=True)]
+
+    def taken(self) -> list[list[Expression]]:
+        """[n][block]: layers that take the shape's mode or one of the first n other modes."""
+        rows: list[list[Expression]] = [list(self.recomputed)]
+        for own in self.others:
+            rows.append([one + more for one, more in zip(rows[-1], own, strict=True)])
+        return rows
+
+    def present(
+        self, model: CpModel, what: str, stage: int, kind: int, count: Expression, most: int
+    ) -> BoolVarT:
+        """Whether a stage holds such layers: true if `count` is positive. One a count."""
+        key = (what, stage, kind)
+        if key not in self._present:
+            self._present[key] = model.new_bool_var("")
+            model.add(count <= most * self._present[key])
+        return self._present[key]
+
+    def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
+        """Make a constraint switchable under a rule's name, when conflicts are explained."""
+        if self.assumed is None:
+            return
+        if name not in self.assumed:
+            self.assumed[name] = model.new_bool_var(name)
+        constraint.only_enforce_if(self.assumed[name])
+
+
+def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) -> LayoutVariables:
+    """Create the variables, and tie kinds to positions in the model's sequence of layers."""
+    layers = _counts(model, ctx, "layers")
+    recomputed = _counts(model, ctx, "recomputed")
+    others = [_counts(model, ctx, f"other{o}") for o in range(ctx.others)]
+    plain = LayoutVariables(layers, recomputed, [], [], None, others)
+    sequence = _sequence(model, layers, ctx)
+    kind_layers = sequence.layers()
+    kind_taken = [_kind_taken(sequence, own, kind_layers, ctx) for own in plain.taken()]
+    kind_others = [
+        [_difference(more, less) for more, less in zip(after, before, strict=True)]
+        for before, after in pairwise(kind_taken)
+    ]
+    assumed: dict[str, BoolVarT] | None = {} if explain else None
+    return LayoutVariables(
+        layers, recomputed, kind_layers, kind_taken[0], assumed, others, kind_others
+    )
+
+
+def _counts(model: CpModel, ctx: LayoutContext, name: str) -> list[IntVar]:
+    return [model.new_int_var(0, ctx.layers, f"{name}[{b}]") for b in range(ctx.blocks)]
+
+
+def _difference(more: Sequence[Expression], less: Sequence[Expression]) -> list[Expression]:
+    return [one - other for one, other in zip(more, less, strict=True)]
+
+
+def _kind_taken(
+    sequence: _OneKind | _Runs | _Positions,
+    taken: Sequence[Expression],
+    kind_layers: list[list[Expression]],
+    ctx: LayoutContext,
+) -> list[list[Expression]]:
+    """Kinds of the first layers of each block; known where all or none of them are taken."""
+    if ctx.recomputation == "none":
+        return [[0] * ctx.kind_count for _ in range(ctx.blocks)]
+    if ctx.recomputation == "all":
+        return kind_layers
+    return sequence.first(taken)
+
+
+def _sequence(
+    model: CpModel, layers: list[IntVar], ctx: LayoutContext
+) -> _OneKind | _Runs | _Positions:
+    if ctx.kind_count == 1:
+        return _OneKind(layers)
+    return _Runs(model, layers, ctx) if ctx.in_order else _Positions(model, layers, ctx)
+
+
+class _OneKind:
+    """All layers alike."""
+
+    def __init__(self, layers: list[IntVar]) -> None:
+        self.counts: list[list[Expression]] = [[own] for own in layers]
+
+    def layers(self) -> list[list[Expression]]:
+        return self.counts
+
+    def first(self, taken: Sequence[Expression]) -> list[list[Expression]]:
+        return [[own] for own in taken]
+
+
+class _Runs:
+    """One run of layers of each kind (dense, then MoE): a kind starts where the last one ended."""
+
+    def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
+        self.model, self.ctx = model, ctx
+        totals = ctx.totals
+        self.counts = [[model.new_int_var(0, most, "") for most in totals] for _ in layers]
+        for own, block in zip(self.counts, layers, strict=True):
+            model.add(sum(own) == block)
+        for kind, total in enumerate(totals):
+            model.add(sum(own[kind] for own in self.counts) <= total)
+        for kind in range(ctx.kind_count - 1):
+            self._follow(kind)
+
+    def _follow(self, kind: int) -> None:
+        """The next kind appears in a block only once this one is placed, there or before."""
+        model, total, after = self.model, self.ctx.totals[kind], self.ctx.totals[kind + 1]
+        placed: Expression = 0
+        over = None
+        for own in self.counts:
+            placed = placed + own[kind]
+            before, over = over, model.new_bool_var("")
+            model.add(placed >= total * over)
+            model.add(own[kind + 1] <= after * over)
+            if before is not None:
+                model.add_implication(before, over)
+
+    def layers(self) -> list[list[Expression]]:
+        return [list(own) for own in self.counts]
+
+    def first(self, taken: Sequence[Expression]) -> list[list[Expression]]:
+        return [self._first(own, count) for own, count in zip(self.counts, taken, strict=True)]
+
+    def _first(self, own: list[IntVar], count: Expression) -> list[Expression]:
+        """Kinds of the first `count` layers of a block: a kind once the last one is used up."""
+        model, totals = self.model, self.ctx.totals
+        part = [model.new_int_var(0, most, "") for most in totals]
+        model.add(sum(part) == count)
+        for taken, there in zip(part, own, strict=True):
+            model.add(taken <= there)
+        for kind in range(len(part) - 1):
+            used_up = model.new_bool_var("")
+            model.add(part[kind + 1] <= totals[kind + 1] * used_up)
+            model.add(own[kind] - part[kind] <= totals[kind] * (1 - used_up))
+        return list(part)
+
+
+class _Positions:
+    """Kinds in any order, by look-up of the prefix counts at the blocks' ends."""
+
+    def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
+        self.model, self.ctx = model, ctx
+        self.starts = [model.new_constant(0)]
+        for own in layers:
+            self.starts.append(self._position(self.starts[-1] + own))
+        self.before = [self._before(own) for own in self.starts]
+
+    def _position(self, expression: Expression) -> IntVar:
+        position = self.model.new_int_var(0, self.ctx.layers, "")
+        self.model.add(position == expression)
+        return position
+
+    def _before(self, position: IntVar) -> list[Expression]:
+        """Layers of each kind before a position; the last kind is what remains.
+
+        Where the kinds repeat (sliding and full attention in turn), whole periods count linearly
+        and only the rest is looked up: a far tighter relaxation than one long table.
+        """
+        ctx, model = self.ctx, self.model
+        periods, rest = self._whole_periods(position)
+        counts: list[Expression] = []
+        for kind in range(ctx.kind_count - 1):
+            table = list(ctx.prefix[kind][: ctx.period + 1])
+            count = model.new_int_var(0, table[-1], "")
+            model.add_element(rest, table, count)
+            counts.append(periods * table[-1] + count)
+        return [*counts, position - sum(counts)]
+
+    def _whole_periods(self, position: IntVar) -> tuple[Expression, IntVar]:
+        """(q, r) with position = q·period + r."""
+        period, layers = self.ctx.period, self.ctx.layers
+        if period == layers:
+            return 0, position
+        whole = self.model.new_int_var(0, layers // period, "")
+        rest = self.model.new_int_var(0, period - 1, "")
+        self.model.add(position == whole * period + rest)
+        return whole, rest
+
+    def layers(self) -> list[list[Expression]]:
+        return [_difference(stop, start) for start, stop in pairwise(self.before)]
+
+    def first(self, taken: Sequence[Expression]) -> list[list[Expression]]:
+        rows = zip(self.starts, self.before, taken, strict=False)
+        return [
+            _difference(self._before(self._position(start + count)), before)
+            for start, before, count in rows
+        ]

@@ -1,0 +1,239 @@
+"""Layers of one stage in several recompute modes: costed by the kernel as so many kinds of layers.
+
+A layer that recomputes in another mode than the shape's own becomes a kind of its own. For memory
+it is a plain layer that keeps and works with what the mode leaves it, and whose backward contains
+what runs again; so every maximum and moment of the cost core holds for it unchanged. The pieces
+are the kinds, the kinds in each other mode, then the ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from constraints.layout import LayoutContext
+from constraints.rule import Layout
+from planner.cost import fields as f
+from planner.cost import kernel, linear
+from planner.cost.linear_memory import MemoryMoments, memory_moments
+from planner.cost.tables import Array, JobInputs
+from planner.cost_model import CostedShapes, CostModel
+from planner.cost_model import Layout as KernelLayout
+from planner.frameworks import RecomputeMode
+from planner.job import Job
+from planner.recomputation import recomputation
+from planner.search.arrays import kernel_layout
+
+_PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
+_AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
+
+
+def other_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
+    """Modes of the job that single layers may take beside `mode`, where the framework can say so.
+
+    Only modes that hold layer by layer: no checkpoints of several layers, no memory budgets.
+    """
+    mixes = job.framework.parallelism.recompute_layers == "mixed"
+    if not mixes or recomputation(mode, job.framework) != "free":
+        return ()
+    return tuple(
+        own
+        for own in job.recompute
+        if own.mask and own != mode and (own.every, own.span, own.budget) == (1, 1, None)
+    )
+
+
+@dataclass(frozen=True)
+class OtherMode:
+    """What a layer in another mode costs beside one that keeps everything.
+
+    `index`: place among `other_modes`; `seconds[kind]`: of backward, more; `freed[moment, stage,
+    kind]`: bytes, less; `working[moment, kind]`: its working set, bytes.
+    """
+
+    index: int
+    seconds: Array
+    freed: Array
+    working: Array
+
+
+@dataclass(frozen=True)
+class CostedLayout:
+    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces."""
+
+    step: Array
+    stages: Array
+    counts: KernelLayout
+    costs: Array
+
+
+def mode_costs(cost_model: CostModel, costed: CostedShapes, row: int, mode: RecomputeMode) -> Array:
+    """Piece costs [pieces, PIECE_COLUMNS] of a shape's key in another recompute mode."""
+    key = costed.keys[int(costed.shapes[row, f.SHAPE_KEY])].copy()
+    key[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
+    costs: Array = kernel.cost_keys(
+        key[None, :],
+        cost_model.op_table,
+        cost_model.job_inputs,
+        cost_model.framework_inputs,
+        cost_model.gpu_inputs,
+        cost_model.link_inputs,
+    )[0]
+    return costs
+
+
+def as_plain(costs: Array) -> Array:
+    """Layers that recompute, as plain layers that keep and take as much; see the module."""
+    out = costs.copy()
+    out[:, _PASSES] += out[:, _AGAIN]
+    out[:, _AGAIN] = 0.0
+    out[:, f.PIECE_SAVED] = out[:, f.PIECE_SAVED_RECOMPUTED]
+    out[:, f.PIECE_WORKING] += out[:, f.PIECE_AGAIN]
+    out[:, f.PIECE_AGAIN] = 0.0
+    return out
+
+
+def wider_job(job: JobInputs, others: int) -> JobInputs:
+    """The job with its kinds of layers once more for each other mode."""
+    return job._replace(
+        kinds=job.kinds * (1 + others),
+        pieces=job.pieces + job.kinds * others,
+        kinds_in_order=0.0,
+    )
+
+
+def _stack(base: Array, others: list[Array], kinds: int) -> Array:
+    rows = [base[:kinds], *(own[:kinds] for own in others), base[kinds:]]
+    return np.ascontiguousarray(np.concatenate(rows))
+
+
+def price_modes(
+    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
+) -> tuple[OtherMode, ...]:
+    """The other modes of a shape that no other is as good as, in every kind of layer."""
+    if not modes:
+        return ()
+    shape, base = costed.shapes[row], costed.piece_costs(row)
+    key = costed.keys[int(shape[f.SHAPE_KEY])]
+    job, framework = cost_model.job_inputs, cost_model.framework_inputs
+    wide = wider_job(job, len(modes))
+    costs = _stack(
+        base, [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes], job.kinds
+    )
+    terms, _ = linear.layout_terms(
+        shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.link_inputs
+    )
+    moments = memory_moments(shape, key, costs, wide, framework)
+    found = tuple(_price(index, job.kinds, terms, moments) for index in range(len(modes)))
+    return tuple(own for own in found if not any(_beats(other, own) for other in found))
+
+
+def _price(index: int, kinds: int, terms: Array, moments: MemoryMoments) -> OtherMode:
+    own = slice(kinds * (1 + index), kinds * (2 + index))
+    return OtherMode(
+        index,
+        terms[own, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
+        moments.layer[:, :, :kinds] - moments.layer[:, :, own],
+        moments.working[:, own],
+    )
+
+
+def _beats(one: OtherMode, other: OtherMode) -> bool:
+    """Whether a mode takes no longer, frees no less and works with no more; of equals the first."""
+    pairs = [
+        (one.seconds, other.seconds),
+        (-one.freed, -other.freed),
+        (one.working, other.working),
+    ]
+    if any((mine > theirs).any() for mine, theirs in pairs):
+        return False
+    equal = all((mine == theirs).all() for mine, theirs in pairs)
+    return one.index < other.index if equal else True
+
+
+def cost_layout(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    modes: tuple[RecomputeMode, ...] = (),
+) -> CostedLayout:
+    """The kernel's figures for a layout; `modes`: those that `layout.others` counts."""
+    counts = kernel_layout(cost_model, layout, ctx)
+    if not any(map(any, layout.others)):
+        step, stages = cost_model.cost_layout(costed, row, counts)
+        return CostedLayout(step, stages, counts, costed.piece_costs(row))
+    base, kinds = costed.piece_costs(row), cost_model.job_inputs.kinds
+    others = [mode_costs(cost_model, costed, row, own) for own in modes]
+    taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
+    plain = counts.counts.copy()
+    plain[:kinds] -= taken.sum(axis=0)
+    wide = _stack(plain, list(taken), kinds)
+    nothing = np.zeros_like(taken)
+    heavy = KernelLayout(wide, _stack(counts.recomputed, list(nothing), kinds))
+    # The same layers once as such that recompute: what runs again is then named as such.
+    timed = KernelLayout(wide, _stack(counts.recomputed, list(taken), kinds))
+    step, _ = _cost(cost_model, costed, row, timed, _stack(base, others, kinds))
+    held, stages = _cost(
+        cost_model, costed, row, heavy, _stack(base, [as_plain(own) for own in others], kinds)
+    )
+    memory = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
+    step[memory] = held[memory]
+    return CostedLayout(step, stages, timed, _stack(base, others, kinds))
+
+
+def _cost(
+    cost_model: CostModel, costed: CostedShapes, row: int, layout: KernelLayout, costs: Array
+) -> tuple[Array, Array]:
+    shape = costed.shapes[row]
+    others = len(costs) - cost_model.job_inputs.pieces
+    step, stages = kernel.cost_layout(
+        shape,
+        costed.keys[int(shape[f.SHAPE_KEY])],
+        costs,
+        layout.counts,
+        layout.recomputed,
+        wider_job(cost_model.job_inputs, others // cost_model.job_inputs.kinds),
+        cost_model.framework_inputs,
+        cost_model.gpu_inputs,
+        cost_model.link_inputs,
+    )
+    return step, stages
+
+
+def cheapest_costs(
+    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
+) -> Array:
+    """Piece costs of a shape for a lower bound: each freed byte at the best price of any mode.
+
+    A mix of modes lies on or above the line from a plain layer with the least seconds per byte
+    freed. Seconds more in backward are convex in those of recomputation (ZeRO-3's traffic hides
+    less and less behind them), so scaling these by a share gives at most that share of the former.
+    """
+    costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
+    shape = costed.shapes[row]
+    terms, _ = linear.layout_terms(
+        shape,
+        costed.keys[int(shape[f.SHAPE_KEY])],
+        costs,
+        cost_model.job_inputs,
+        cost_model.framework_inputs,
+        cost_model.gpu_inputs,
+        cost_model.link_inputs,
+    )
+    priced = price_modes(cost_model, costed, row, modes)
+    light = [mode_costs(cost_model, costed, row, modes[own.index]) for own in priced]
+    for kind in range(kinds):
+        saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
+        own_s = terms[kind, linear.TERM_RECOMPUTE]
+        for mode, other in zip(priced, light, strict=True):
+            left = other[kind, f.PIECE_SAVED_RECOMPUTED]
+            if left >= saved or kept >= saved or own_s <= 0.0:
+                continue
+            share = mode.seconds[kind] / (saved - left) * (saved - kept) / own_s
+            scaled = min(1.0, share) * costed.piece_costs(row)[kind, _AGAIN]
+            costs[kind, _AGAIN] = np.minimum(costs[kind, _AGAIN], scaled)
+            costs[kind, f.PIECE_SAVED_RECOMPUTED] = min(costs[kind, f.PIECE_SAVED_RECOMPUTED], left)
+    return costs

@@ -1,0 +1,239 @@
+"""Stages whose layers recompute in several modes, costed by the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from constraints.layout import LAYOUT_RULES
+from constraints.rule import Layout
+from planner import Degrees, Request, evaluate
+from planner.cost import fields as f
+from planner.errors import UsageError
+from planner.evaluate import job_plan
+from planner.job import Job
+from planner.search.arrays import plain_context
+from planner.search.costed import CostedJob, cost_job
+from planner.search.explorer import TIE, Effort
+from planner.search.mixture import cost_layout, other_modes
+from planner.search.search import search
+from planner.search.terms import layout_context, shape_terms
+from tests.search.brute import every_layout, step_time_s
+
+FOUNDRY = Request(
+    model="mpt-7b", gpus="8xA100-40GB", gbs=64, seq=2048, framework="llm-foundry",
+    limits={"mbs": (2,), "zero": (3,), "dp": (8,)},
+)  # fmt: skip
+
+
+def mixing(request: Request, **rules: object) -> Job:
+    """The job under a framework that gives every layer its own mode."""
+    job = request.resolve()
+    parallelism = job.framework.parallelism.model_copy(
+        update={"recompute_layers": "mixed", "layouts": "any", **rules}
+    )
+    framework = job.framework.model_copy(update={"parallelism": parallelism})
+    return replace(job, framework=framework)
+
+
+def pipeline(*modes: str, model: str = "llama-3.2-1b") -> CostedJob:
+    """Two stages; every mode that is given may be mixed."""
+    request = Request(
+        model=model, gpus="4xL40S", gbs=16, seq=4096, recompute=modes,
+        limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1,), "dp": (2,)},
+    )  # fmt: skip
+    return cost_job(mixing(request))
+
+
+def row_of(costed_job: CostedJob, mode: str, zero: int = 1) -> int:
+    columns, job = costed_job.candidates.columns, costed_job.job
+    index = [own.name for own in job.recompute].index(mode)
+    return int(np.flatnonzero((columns["recompute"] == index) & (columns["zero"] == zero))[0])
+
+
+@pytest.mark.parametrize("mode", ["layernorm", "mlp"])
+def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
+    """The mode's own shape, and the mix in which every layer takes it: the kernel's two ways."""
+    costed_job = pipeline("none", mode, "full")
+    job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
+    full, alone = row_of(costed_job, "full"), row_of(costed_job, mode)
+    others = other_modes(job, job.recompute[2])
+    assert [own.name for own in others] == [mode]
+    layout = Layout(2, 1, (9, 7), (0, 0), others=((9, 7),))
+    ctx = plain_context(job, 2, 1, "free", 1)
+    mixed = cost_layout(model, costed, full, layout, ctx, others)
+    plain = Layout(2, 1, (9, 7), (9, 7))
+    single = cost_layout(model, costed, alone, plain, plain_context(job, 2, 1, "all"))
+    assert mixed.step[f.STEP_TIME] == pytest.approx(single.step[f.STEP_TIME], rel=1e-12)
+    assert mixed.step[f.STEP_RECOMPUTE] == pytest.approx(single.step[f.STEP_RECOMPUTE], rel=1e-12)
+    assert mixed.step[f.STEP_PEAK_BYTES] == pytest.approx(single.step[f.STEP_PEAK_BYTES], rel=1e-9)
+    assert mixed.stages[:, f.STAGE_PEAK] == pytest.approx(single.stages[:, f.STAGE_PEAK], rel=1e-9)
+
+
+def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
+    costed_job = pipeline("none", "mlp", "full")
+    job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
+    row, ctx = row_of(costed_job, "full"), plain_context(job, 2, 1, "free", 1)
+    others = other_modes(job, job.recompute[2])
+
+    def step(again: tuple[int, int], mlp: tuple[int, int]) -> np.ndarray:
+        layout = Layout(2, 1, (8, 8), again, others=(mlp,))
+        return cost_layout(model, costed, row, layout, ctx, others).step
+
+    nothing, mixed, everything = step((0, 0), (0, 0)), step((3, 0), (2, 1)), step((8, 8), (0, 0))
+    assert mixed[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() == pytest.approx(mixed[f.STEP_TIME])
+    assert nothing[f.STEP_TIME] < mixed[f.STEP_TIME] < everything[f.STEP_TIME]
+    peaks = [own[f.STEP_PEAK_BYTES] for own in (everything, mixed, nothing)]
+    assert peaks == sorted(peaks)
+    assert nothing[f.STEP_RECOMPUTE] == 0.0 < mixed[f.STEP_RECOMPUTE]
+
+
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "gemma-3-1b"])
+def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
+    """Never more memory or time than the solver promised, and within its rounding below it."""
+    costed_job = pipeline("none", "layernorm", "mlp", "full", model=model)
+    job, costed = costed_job.job, costed_job.costed
+    row, mode = row_of(costed_job, "full"), job.recompute[3]
+    modes = other_modes(job, mode)
+    terms = shape_terms(costed_job.cost_model, costed, row, "free", modes)
+    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, job.hbm_limit_bytes)
+    assert ctx.memory is not None
+    kept = tuple(modes[own.index] for own in terms.others)
+    rng = np.random.default_rng(0)
+    for _ in range(25):
+        first = int(rng.integers(6, job.model.layers - 6))
+        blocks = (first, job.model.layers - first)
+        rows = rng.multinomial(blocks, [0.3] * len(kept) + [0.3, 1.0 - 0.3 * (len(kept) + 1)])
+        counts = [tuple(own.tolist()) for own in rows.T[: len(kept) + 1]]
+        layout = Layout(2, 1, blocks, counts[-1], others=tuple(counts[:-1]))
+        if not any(map(any, counts)):
+            continue
+        own = cost_layout(costed_job.cost_model, costed, row, layout, ctx, kept)
+        linear_s = step_time_s(terms, layout, ctx)
+        assert linear_s <= own.step[f.STEP_TIME] * (1 + 1e-9)
+        assert linear_s == pytest.approx(own.step[f.STEP_TIME], rel=5e-3)
+        layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
+        others = ctx.other_counts(layout)
+        for stage in range(2):
+            units = ctx.memory.peak(stage, layers[stage], again[stage], [o[stage] for o in others])
+            allocated = own.stages[stage, f.STAGE_ALLOCATED]
+            promised = units * ctx.memory.unit_bytes
+            assert allocated * (1 - 1e-12) <= promised <= allocated * 1.01 + 2**20
+
+
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [
+        ("llama-3.2-1b", "mixing"),
+        # Dense layers first, then experts; sliding and full attention in turn.
+        ("deepseek-v2-lite", "mixing"),
+        ("gpt-oss-20b", "mixing"),
+        ("deepseek-v2-lite", "primus"),
+        ("gpt-oss-20b", "megatron-core"),
+    ],
+)
+def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
+    """Every split and mix of a model of six layers, costed by the kernel, at every rung."""
+    request = Request(
+        model=model, gpus="2xB200", gbs=8, seq=8192, recompute=("none", "moe", "full"),
+        framework="megatron-core" if framework == "mixing" else framework,
+        limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2,), "vpp": (1, 2), "ep": (1,)},
+    )  # fmt: skip
+    if model == "llama-3.2-1b":
+        request = request.model_copy(update={"recompute": ("none", "mlp", "full")})
+    job = mixing(request) if framework == "mixing" else request.resolve()
+    spec = job.model.model_dump()
+    spec |= {"layers": 6, "layer_kinds": spec["layer_kinds"][:6]}
+    costed_job = cost_job(replace(job, model=type(job.model).model_validate(spec)))
+    explorer = costed_job.explorer(Effort(most_effort_s=20.0))
+    kept = [rung for rung in explorer.explore() if rung.point is not None]
+    assert kept
+    assert all(rung.gap <= TIE for rung in kept)
+    checked = 0
+    for row in range(len(explorer.pace)):
+        if explorer.columns["zero"][row] != explorer.columns["zero"].max():
+            continue
+        index = int(explorer.columns["recompute"][row])
+        modes, vpp = explorer.others[index], int(explorer.columns["vpp"][row])
+        ctx = plain_context(costed_job.job, 2, vpp, explorer.recomputations[index], len(modes))
+        for layout in every_layout(ctx, 5 if vpp == 1 else 2):
+            if not all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
+                continue
+            point = explorer.cost(row, layout)
+            checked += 1
+            for rung in kept:
+                assert rung.point is not None
+                if point.peak <= rung.limit_bytes:
+                    assert point.pace * (1 + TIE) ** 2 >= rung.point.pace, layout
+    assert checked > 20
+
+
+def test_bounds_hold_for_every_mix() -> None:
+    costed_job = pipeline("none", "layernorm", "mlp", "full")
+    explorer = costed_job.explorer(Effort())
+    where = {row: position for position, row in enumerate(explorer.rows.tolist())}
+    row = row_of(costed_job, "full")
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        first = int(rng.integers(5, 12))
+        blocks = (first, 16 - first)
+        rows = rng.multinomial(blocks, [0.2, 0.3, 0.3, 0.2])
+        layout = Layout(
+            2, 1, blocks, tuple(rows[:, 2].tolist()),
+            others=(tuple(rows[:, 0].tolist()), tuple(rows[:, 1].tolist())),
+        )  # fmt: skip
+        point = explorer.cost(row, layout)
+        fits = np.flatnonzero(point.peak <= explorer.limits)
+        assert (explorer.bounds[where[row], fits] <= point.pace * (1 + 1e-9)).all()
+
+
+def test_a_plan_with_a_mix_evaluates_alike() -> None:
+    result = search(FOUNDRY.model_copy(update={"recompute": ("none", "mlp", "full")}))
+    assert result.proven
+    for plan in result.plans:
+        again = evaluate(
+            FOUNDRY, plan.degrees, plan.recompute, plan.layout.block_layers,
+            plan.layout.recomputed, plan.layout.others,
+        )  # fmt: skip
+        assert again.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
+        assert again.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
+
+
+def test_flags_name_both_modes() -> None:
+    plan = evaluate(FOUNDRY, Degrees(dp=8, zero=3, mbs=2, grad_acc=4), "full",
+                    recomputed=(5,), others={"mlp": (7,)})  # fmt: skip
+    assert "mptblock (layers by stage: 5)" in plan.recompute_flags
+    assert "mptmlp (layers by stage: 7)" in plan.recompute_flags
+    assert plan.layout.others == {"mlp": (7,)}
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "fsdp1", "deepspeed"])
+def test_other_frameworks_are_offered_no_mix(framework: str) -> None:
+    job = Request(model="llama-3-8b", gpus="8xH100", gbs=64, framework=framework).resolve()
+    assert all(other_modes(job, mode) == () for mode in job.recompute)
+
+
+def test_a_mix_that_cannot_be_written_names_the_framework() -> None:
+    request = Request(model="llama-3-8b", gpus="8xH100", gbs=64)
+    with pytest.raises(UsageError, match="megatron-core takes one mode for all layers"):
+        evaluate(request, Degrees(dp=8, grad_acc=8, zero=1), "full",
+                 recomputed=(3,), others={"mlp": (7,)})  # fmt: skip
+
+
+def test_primus_recomputes_what_each_stage_needs() -> None:
+    """The first stage holds most micro-batches: it recomputes more than the last."""
+    request = Request(
+        model="llama-3-70b", gpus="64xA100-40GB", gbs=128, framework="primus",
+        limits={"tp": (8,), "pp": (8,), "vpp": (1,), "cp": (1,), "mbs": (1,)},
+        recompute=("full",),
+    )  # fmt: skip
+    costed_job = cost_job(request.resolve())
+    explorer = costed_job.explorer(Effort())
+    point = explorer.climb(0).point
+    assert point is not None
+    assert point.layout.recomputed[0] > point.layout.recomputed[-2]
+    plan = job_plan(costed_job.cost_model, costed_job.costed, point.row, point.layout,
+                    costed_job.candidates.columns, "optimal")  # fmt: skip
+    assert "recompute_layer_ids (layers by stage: " in plan.recompute_flags

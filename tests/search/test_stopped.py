@@ -1,0 +1,131 @@
+"""A search that is cut short gives what it has, says so, and promises no more than it knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cost import linear
+from planner.errors import UsageError
+from planner.request import Request
+from planner.result import SearchResult
+from planner.search.layout_model import SolverOptions, make_solver, solve_layout
+from planner.search.search import search
+from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
+
+REQUEST = Request(
+    model="llama-3-8b", gpus="16xA100-40GB", gbs=64, seq=8192,
+    limits={"tp": (2,), "cp": (1,), "pp": (4,), "vpp": (1,), "mbs": (1,)},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole() -> SearchResult:
+    return search(REQUEST)
+
+
+def assert_honest(cut: SearchResult, whole: SearchResult) -> None:
+    """Its plans fit and are no better than the proven ones, by no more than the gaps they state."""
+    assert cut.plans
+    assert not cut.proven
+    assert all(plan.fits for plan in cut.plans)
+    best = whole.plans[0].tokens_per_s
+    first = cut.plans[0]
+    assert first.tokens_per_s <= best * 1.01
+    assert first.tokens_per_s >= best * (1.0 - first.gap) * 0.99
+
+
+def test_a_whole_search_says_nothing_of_the_kind(whole: SearchResult) -> None:
+    assert whole.stopped == ""
+    assert whole.proven
+
+
+def test_a_time_limit_gives_the_front_so_far(whole: SearchResult) -> None:
+    cut = search(REQUEST, time_limit_s=1e-6)
+    assert cut.stopped == "time-limit"
+    assert any("time limit of 1e-06 s" in note for note in cut.notes)
+    assert_honest(cut, whole)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0])
+def test_a_time_limit_of_nothing_is_an_error(limit: float) -> None:
+    with pytest.raises(UsageError, match="more than 0 seconds"):
+        search(REQUEST, time_limit_s=limit)
+
+
+def test_ctrl_c_gives_the_front_so_far(whole: SearchResult) -> None:
+    """A real SIGINT while layouts are being solved; afterwards Python's handler is back."""
+    calls: list[str] = []
+
+    def interrupt(what: str, _done: int, _total: int) -> None:
+        if not calls:
+            os.kill(os.getpid(), signal.SIGINT)
+        calls.append(what)
+
+    cut = search(REQUEST, progress=interrupt)
+    assert calls
+    assert cut.stopped == "interrupted"
+    assert any("interrupted" in note for note in cut.notes)
+    assert_honest(cut, whole)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_ends_it() -> None:
+    def insist(_what: str, _done: int, _total: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(REQUEST, progress=insist)
+
+
+def test_the_solver_leaves_ctrl_c_to_the_search() -> None:
+    assert not make_solver(SolverOptions()).parameters.catch_sigint_signal
+
+
+COMMAND = """
+import os, signal, sys
+from planner.search.explorer import Explorer
+climb = Explorer.climb
+def interrupted(self, index):
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGINT)
+    return climb(self, index)
+Explorer.climb = interrupted
+from planner.cli.main import main
+sys.argv = ["planner", "search", "--model", "llama-3.2-1b", "--gpus", "4xL40S", "--gbs", "16",
+            "--seq", "4096", "--pp", "2,4", "--cp", "1", "--mbs", "1", "-o", sys.argv[1]]
+main()
+"""
+
+
+def test_the_command_writes_what_it_has_and_exits_as_interrupted(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, f"{tmp_path}/plans.json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "interrupted, with layouts left to solve" in done.stdout
+    text = (tmp_path / "plans.json").read_text(encoding="utf-8")
+    assert SearchResult.model_validate_json(text).stopped == "interrupted"
+
+
+def test_an_instance_beyond_the_solvers_integers_is_not_given_to_it() -> None:
+    """2^50 micro-batches: no layout, no proof beyond the bound that was known."""
+    terms = replace(synthetic_terms(0, 2, 1), grad_acc=2**50)
+    solution = solve_layout(terms, LayoutContext(2, 1, (0,) * 4), within_s=(3.0, 9.0))
+    assert (solution.status, solution.layout, solution.bound_s) == ("unknown", None, 3.0)
+    less = solve_layout(replace(terms, grad_acc=2**20), LayoutContext(2, 1, (0,) * 4))
+    assert less.status == "optimal"
+    assert less.bound_s > 2**20 * terms.layer[0, linear.TERM_FORWARD]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_equal_seeds_repeat_the_front(workers: int) -> None:
+    one, other = (search(REQUEST, seed=7, workers=workers) for _ in range(2))
+    assert one.plans == other.plans
+    assert one.proven
