@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
 from collections.abc import Iterable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -54,13 +54,13 @@ class Price(BaseModel):
             raise HardwareError(f"{self.provider}, {self.gpu}: priced in {self.currency}, not USD")
         return self.price_per_gpu_hour
 
-    def age_days(self, today: date) -> int | None:
+    def age_days(self, today: datetime.date) -> int | None:
         """Days since the price was read; None if its date is unknown. A month counts from its
         first day."""
         if not self.date:
             return None
         parts = [int(part) for part in self.date.split("-")]
-        return (today - date(parts[0], parts[1], parts[2] if len(parts) > 2 else 1)).days
+        return (today - datetime.date(parts[0], parts[1], parts[2] if len(parts) > 2 else 1)).days
 
 
 def load_prices(path: Path | None = None) -> tuple[Price, ...]:

@@ -14,7 +14,12 @@ from planner.report.plans import batch_text, degrees_text, recompute_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import plural, short_count
 
-BASIS_NAMES: dict[CostBasis, str] = {**KIND_NAMES, "owned": "owned"}
+BASIS_NAMES: dict[CostBasis, str] = {
+    "on_demand": "on demand",
+    "reserved": "reserved",
+    "spot": "spot",
+    "owned": "owned",
+}
 FRONT = "●"
 NONE = "-"
 _FEWEST_LOSS = 0.005
@@ -251,26 +256,19 @@ def spread_text(own: Range) -> str:
 
 
 def trace_report(name: str, chapters: Sequence[Chapter]) -> Report:
-    """The chain from plan to dollars of one cluster."""
-    columns = (
-        Column("", "left", wrap=True),
-        Column("", "left", wrap=True),
-        Column("", "left", wrap=True),
-    )
+    """The chain from plan to dollars of one cluster, and the sources that it names."""
     blocks: list[Block] = [Facts((("cluster", name),))]
+    cited: dict[str, str] = {}
     for chapter in chapters:
-        rows = tuple(
-            (
-                step.name,
-                step.value,
-                "\n".join(part for part in (step.how, _from(step.source)) if part),
-            )
-            for step in chapter.steps
-        )
-        blocks.append(TableData(columns, rows, chapter.title))
+        rows = tuple((step.name, _step_text(step)) for step in chapter.steps)
+        blocks.append(Facts(rows, chapter.title))
+        for step in chapter.steps:
+            cited |= {key: text for key, text in step.cited.items() if text}
+    blocks.append(Facts(tuple(cited.items()), "Sources"))
     return Report(tuple(blocks))
 
 
-def _how(step: Step) -> str:
-    source = f"[{step.source}]" if step.source else ""
-    return "\n".join(part for part in (step.how, source) if part)
+def _step_text(step: Step) -> str:
+    source = f" [{step.source}]" if step.source else ""
+    how = f": {step.how}" if step.how else ""
+    return f"{step.value}{how}{source}"

@@ -13,16 +13,30 @@ from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
 from planner.errors import unknown_name
 from planner.report.plans import batch_text, degrees_text, error_text, recompute_text
+from planner.report.units import plural
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One factor or result: its name, value in words, how it follows, and where it is from."""
+    """One factor or result: its name, value in words, how it follows, and where it is from.
+
+    `source`: an option, or ids of `hardware/catalog/sources.toml`, separated by commas.
+    """
 
     name: str
     value: str
     how: str = ""
     source: str = ""
+
+    @property
+    def cited(self) -> dict[str, str]:
+        """Id -> title and address of each source that the catalogue has."""
+        known = load_sources()
+        return {
+            key: ", ".join(part for part in (known[key].title, known[key].url) if part)
+            for key in (part.partition(" ")[0] for part in self.source.split(", "))
+            if key in known
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +130,7 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
         yield Step(
             "waiting for nodes",
             f"{own.waiting * 100:.2g} %",
-            f"{own.spares} spares; {own.suggested_spares} keep it below 1 %",
+            f"{plural(own.spares, 'spare')}; {own.suggested_spares} keep it below 1 %",
             "--spares",
         )
     else:
@@ -163,7 +177,7 @@ def _renting(own: Rental, comparison: Comparison) -> Iterator[Step]:
         f"{price.price_per_gpu_hour:g} {price.currency} a GPU hour",
         f"{price.provider}{f' ({where})' if where else ''}, {own.age}; of {own.choices}, "
         f"{own.lowest:.4g} to {own.highest:.4g} {comparison.currency}",
-        citation(price.source),
+        f"{price.source} {price.date}".strip(),
     )
     if price.currency != comparison.currency:
         yield Step(
@@ -249,15 +263,8 @@ def _figure(name: str, figure: Figure, after: str = "") -> Step:
 
 
 def source_text(figure: Figure) -> str:
-    """Title of the source with its date; `assumption`; or the option."""
-    date = f" ({figure.date})" if figure.date else ""
-    return citation(figure.source) + date
-
-
-def citation(source: str) -> str:
-    """Title of a source of the catalogue; other sources as they are."""
-    known = load_sources()
-    return known[source].title if source in known else source
+    """Id of the source with the date that the figure holds for; or the option."""
+    return f"{figure.source} {figure.date}".strip()
 
 
 def ranged(own: Range, digits: int) -> str:
