@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from hardware import HardwareError, parse_gpus
+from hardware import parse_gpus
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.comparison import NO_USEFUL_TIME, Entry, Prepare, check_tokens, enter
@@ -24,6 +25,7 @@ BATCHES: tuple[Batch, ...] = ("fixed", "scaled")
 # The batch limits where a batch grown with the GPUs is faster a GPU by more than this share.
 CLEARLY_FASTER = 0.1
 MOST_POINTS = 64
+_COUNTED = re.compile(r"^\s*\d+\s*[x×*]\s*")
 
 
 def counts_between(first: int, last: int) -> tuple[int, ...]:
@@ -100,10 +102,13 @@ def _check_counts(counts: Sequence[int], gpu: str) -> None:
         raise UsageError("give numbers of GPUs in growing order, as 512, 1024, 2048")
     if len(counts) > MOST_POINTS:
         raise UsageError(f"{len(counts)} numbers of GPUs: give at most {MOST_POINTS}")
-    try:
-        parse_gpus(f"{counts[0]}x{gpu}")
-    except HardwareError as error:
-        raise UsageError(f"--gpus {gpu!r}: give the kind of GPU alone, as H100 ({error})") from None
+    counted = _COUNTED.match(gpu)
+    if counted:
+        raise UsageError(
+            f"--gpus {gpu!r}: give the kind of GPU alone, as {gpu[counted.end() :]}; the numbers "
+            "are those of --from, --to or --counts"
+        )
+    parse_gpus(f"{counts[0]}x{gpu}")
 
 
 def _entry(

@@ -97,9 +97,10 @@ class Settings(BaseModel):
             return 1.0
         if currency not in self.rates:
             raise UsageError(
-                f"prices in {currency} cannot be compared with {self.currency} without a rate: "
-                f"give --rate {currency}=1.10 (US dollars for one {currency}), or prices in one "
-                "currency"
+                f"mixed currencies: {currency} and "
+                f"{'USD' if currency == self.currency else self.currency} cannot be compared "
+                f"without a rate; give --rate {currency}=1.10 (US dollars for one {currency}), or "
+                "all prices in one currency"
             )
         return self.rates[currency]
 
@@ -111,4 +112,5 @@ def _check(name: str, figure: Figure) -> None:
     if low or (most is not None and figure.value > most):
         rule = f"at least {least:g}" if allowed else f"more than {least:g}"
         upper = "" if most is None else f" and at most {most:g}"
-        raise UsageError(f"{figure.source} {figure.value:g}: must be {rule}{upper} {figure.unit}")
+        unit = "" if figure.unit == "1" else f" ({figure.unit})"
+        raise UsageError(f"{figure.source} {figure.value:g}{unit}: must be {rule}{upper}")

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from planner.compare.results import Run, ScalePoint, Scaling
 from planner.compare.run import HOURS_PER_DAY
-from planner.compare.scaling import CLEARLY_FASTER
+from planner.compare.scaling import CLEARLY_FASTER, Batch
 from planner.report.comparison import BASIS_NAMES, NONE, days_text, spread_text
 from planner.report.comparison_trace import money
-from planner.report.plans import degrees_text
+from planner.report.plans import batch_text, degrees_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import short_count
 
-TITLES = {
+TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",
     "scaled": "Weak scaling: the batch grows with the GPUs",
 }
@@ -31,6 +31,7 @@ def scaling_report(scaling: Scaling) -> Report:
         )
     ]
     blocks += [_table(scaling, batch) for batch in TITLES if scaling.series(batch)]
+    blocks.append(_plan_table(scaling))
     if failed := tuple(_failures(scaling)):
         blocks.append(Notes(failed, "No plan"))
     blocks.append(Notes(tuple(_verdicts(scaling)), "Where it bends"))
@@ -38,18 +39,19 @@ def scaling_report(scaling: Scaling) -> Report:
     return Report(tuple(blocks))
 
 
-def _table(scaling: Scaling, batch: str) -> TableData:
+def _table(scaling: Scaling, batch: Batch) -> TableData:
     knee = scaling.knees.get(batch)
     columns = (
         Column("GPUs"),
         Column("batch\ntokens"),
         Column("tokens/s"),
         Column("MFU\n%"),
+        Column("bubble\n%"),
         Column("useful\n%"),
-        Column("effi-\nciency"),
+        Column("efficiency\n%"),
         Column("days"),
         Column(f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]}"),
-        Column("degrees, micro-batches,\nbubble", "left", wrap=True),
+        Column("", "left"),
     )
     rows = tuple(
         _row(point, point.run, scaling, knee)
@@ -62,19 +64,39 @@ def _table(scaling: Scaling, batch: str) -> TableData:
 def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tuple[str, ...]:
     plan, cost = run.plan, run.cost(scaling.basis)
     bubble = next((own.share for own in run.shares if own.resource == "pipeline bubble"), 0.0)
-    mark = " ◄ knee" if point.num_gpus == knee else ""
-    efficiency = NONE if point.efficiency is None else f"{point.efficiency * 100:.0f} %"
     return (
         f"{point.num_gpus:,}",
         short_count(point.gbs_tokens),
         short_count(plan.tokens_per_s),
         f"{plan.mfu * 100:.1f}",
+        f"{bubble * 100:.1f}",
         f"{run.goodput.share * 100:.1f}",
-        efficiency,
+        NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
         f"{days_text(run.days.value)} {spread_text(run.days)}",
         NONE if cost is None else money(cost.value),
-        f"{degrees_text(plan.degrees)}, {plan.degrees.grad_acc}, {bubble * 100:.0f} %{mark}",
+        "◄ knee" if point.num_gpus == knee else "",
     )
+
+
+def _plan_table(scaling: Scaling) -> TableData:
+    batches = [batch for batch in TITLES if scaling.series(batch)]
+    columns = (
+        Column("GPUs"),
+        *(Column(f"{batch} batch: degrees, mbs×grad_acc", "left", wrap=True) for batch in batches),
+    )
+    counts = sorted({point.num_gpus for point in scaling.points})
+    by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
+    rows = tuple(
+        (f"{count:,}", *(_plan_text(by_place.get((batch, count))) for batch in batches))
+        for count in counts
+    )
+    return TableData(columns, rows, "Plans")
+
+
+def _plan_text(run: Run | None) -> str:
+    if run is None:
+        return NONE
+    return f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}"
 
 
 def _failures(scaling: Scaling) -> Iterator[str]:
