@@ -100,7 +100,8 @@ def command(**options: Any) -> None:
     if all(row.run is None for row in comparison.rows):
         from planner.report.comparison import failure_text
 
-        click.echo(f"Error: {failure_text(comparison)}", err=True)
+        short = "the job runs on none of the clusters"
+        click.echo(f"Error: {short if style == 'text' else failure_text(comparison)}", err=True)
         click.get_current_context().exit(FAILURE)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from constraints import ConstraintError
-from hardware import Cluster, HardwareError
+from hardware import PRICE_KINDS, Cluster, HardwareError
 from planner._version import __version__
 from planner.compare.batch import with_batch
 from planner.compare.offers import Offer, demand_distinct
-from planner.compare.quotes import check_providers
+from planner.compare.quotes import check_providers, choose
 from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, SortKey
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Outcome, Progress, Task, run_searches
@@ -65,6 +65,7 @@ def compare(
     base, batch_note = with_batch(request)
     entries = [enter(offer, base, fallback_precision, prepare) for offer in named]
     _raise_common_problem(entries)
+    check_currencies(entries, own)
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
@@ -137,6 +138,14 @@ def _raise_common_problem(entries: Sequence[Entry]) -> None:
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries) and problems:
         raise problems[0]
+
+
+def check_currencies(entries: Sequence[Entry], settings: Settings) -> None:
+    """UsageError for prices in currencies without a rate; before any search."""
+    settings.converted(1.0, "USD")
+    for entry in entries:
+        for kind in PRICE_KINDS:
+            choose(entry.offer, entry.cluster, kind, settings)
 
 
 def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings) -> ComparisonRow:

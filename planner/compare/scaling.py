@@ -9,7 +9,14 @@ from typing import Literal
 from hardware import parse_gpus
 from planner._version import __version__
 from planner.compare.batch import with_batch
-from planner.compare.comparison import NO_USEFUL_TIME, Entry, Prepare, check_tokens, enter
+from planner.compare.comparison import (
+    NO_USEFUL_TIME,
+    Entry,
+    Prepare,
+    check_currencies,
+    check_tokens,
+    enter,
+)
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import ScalePoint, Scaling
@@ -69,6 +76,7 @@ def scale(
     entries = [_entry(base, gpu, count, counts[0], batch, prepare) for batch, count in wanted]
     if all(entry.problem is not None for entry in entries) and entries[0].problem is not None:
         raise entries[0].problem
+    check_currencies(entries, own)
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(

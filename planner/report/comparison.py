@@ -21,6 +21,7 @@ BASIS_NAMES: dict[CostBasis, str] = {
     "owned": "owned",
 }
 FRONT = "●"
+MOST_NEEDS = 3
 NONE = "-"
 _FEWEST_LOSS = 0.005
 
@@ -172,7 +173,7 @@ def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         if row.run is None:
             yield f"{row.name}: {row.reason}"
             if row.needs:
-                yield f"  would fit (searched): {row.needs[0]}"
+                yield f"  would fit (searched): {'; or '.join(row.needs[:MOST_NEEDS])}"
 
 
 def failure_text(comparison: Comparison) -> str:
@@ -180,7 +181,7 @@ def failure_text(comparison: Comparison) -> str:
     lines = ["the job runs on none of the clusters:"]
     for row in comparison.rows:
         lines.append(f"  - {row.name}: {row.reason}")
-        lines += [f"      would fit (searched): {need}" for need in row.needs[:3]]
+        lines += [f"      would fit (searched): {need}" for need in row.needs[:MOST_NEEDS]]
     return "\n".join(lines)
 
 
@@ -205,7 +206,7 @@ def _by_hand_note(runs: Runs) -> str:
     shares = [run.goodput.by_hand for _, run in runs if run.goodput.by_hand is not None]
     if not shares:
         return ""
-    low, high = f"{min(shares) * 100:.0f}", f"{max(shares) * 100:.0f}"
+    low, high = f"{min(shares) * 100:.1f}", f"{max(shares) * 100:.1f}"
     share = low if low == high else f"{low} to {high}"
     return f"Restarted by people, as OPT-175B was in 5 hours, it would be {share} %."
 
