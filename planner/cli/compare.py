@@ -10,6 +10,7 @@ import click
 
 from planner.cli.comparing import (
     build_settings,
+    comparing_request,
     default_jobs,
     limits_for,
     money_options,
@@ -18,7 +19,7 @@ from planner.cli.comparing import (
     without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import build_request, job_options, limit_options, output_format
+from planner.cli.options import job_options, limit_options, output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -41,8 +42,7 @@ Price lists (--prices): CSV with a header; columns gpu, provider, kind
 currency; may have date, source, instance, instance_gpus, note.
 
 \b
-Example:
-  planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 48xB200"""
+Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200"""
 
 
 @click.command("compare", epilog=_EPILOG)
@@ -74,7 +74,7 @@ def command(**options: Any) -> None:
     output = check_output(options["output"], options["force"])
     offers = _offers(options)
     settings = build_settings(options)
-    request = build_request(options | {"gpus": None, "cluster": None})
+    request = comparing_request(options)
     _check_explained(options["explain"], offers)
     notice_if_first_run(options["quiet"])
 

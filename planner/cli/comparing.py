@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from planner.errors import UsageError
-from planner.request import parse_tokens
+from planner.request import Request, parse_tokens
 
 if TYPE_CHECKING:
     from hardware import Price
@@ -115,6 +115,8 @@ def _default(key: str) -> str:
 def search_options(function: Command) -> Command:
     """How the searches run, and how the answer is printed."""
     decorators = [
+        click.option("--recompute", metavar="MODES", help="Modes to try, comma-separated, as in "
+        "planner search. [default: those of the framework]"),
         click.option("--jobs", type=click.IntRange(min=1), metavar="N",
         help="Searches at a time. [default: the cores]"),
         click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
@@ -198,6 +200,15 @@ def _rates(texts: tuple[str, ...]) -> dict[str, float]:
             raise UsageError(f"--rate {text!r}: write EUR=1.10, US dollars for one EUR")
         rates[match[1]] = float(match[2])
     return rates
+
+
+def comparing_request(options: dict[str, Any]) -> Request:
+    """The job without its cluster."""
+    from planner.cli.options import build_request
+    from planner.cli.search import split_names
+
+    recompute = split_names(options["recompute"])
+    return build_request(options | {"gpus": None, "cluster": None}, recompute=recompute)
 
 
 def limits_for(options: dict[str, Any]) -> Prepare:

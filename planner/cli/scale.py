@@ -9,6 +9,7 @@ import click
 
 from planner.cli.comparing import (
     build_settings,
+    comparing_request,
     default_jobs,
     limits_for,
     money_options,
@@ -17,7 +18,7 @@ from planner.cli.comparing import (
     without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import build_request, job_options, limit_options, output_format
+from planner.cli.options import job_options, limit_options, output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -66,7 +67,7 @@ def command(**options: Any) -> None:
     plot = _check_plot(options["plot"], options["force"])
     counts = _counts(options)
     settings = build_settings(options)
-    request = build_request(options | {"gpus": None, "cluster": None})
+    request = comparing_request(options)
     notice_if_first_run(options["quiet"])
 
     from planner.compare.scaling import BATCHES, scale
