@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from hardware import Figure, Price, PriceKind
 from planner.compare.goodput import Goodput
 from planner.compare.settings import CostBasis
-from planner.plan import Plan
+from planner.plan import Degrees, Plan
 from planner.result import JobSummary
 
 if TYPE_CHECKING:
@@ -160,9 +160,7 @@ class Comparison(_Frozen):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cluster; empty cells where a figure is not known."""
-        import pandas as pd
-
-        return pd.DataFrame([_flat(row) for row in self.rows])
+        return _frame([_flat(row) for row in self.rows])
 
 
 class ScalePoint(_Frozen):
@@ -207,9 +205,16 @@ class Scaling(_Frozen):
 
     def to_frame(self) -> pd.DataFrame:
         """One row a point."""
-        import pandas as pd
+        return _frame([_flat_point(point) for point in self.points])
 
-        return pd.DataFrame([_flat_point(point) for point in self.points])
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A table whose whole numbers stay whole beside empty cells."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    whole = [name for name in (*Degrees.model_fields, "gbs_tokens") if name in frame]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
 def _flat(row: ComparisonRow) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from click.testing import Result
 
 from tests.cli.conftest import Run, lines_are_short, run_cli
 
-JOB = ("--model", "llama-3.2-1b", "--tokens", "1T", "--gbs", "64")
 # A small model on two GPUs: searched in a moment.
-GPT2 = ("--model", "gpt2", "--tokens", "1T", "--gbs", "16")
-ONE = ("compare", *GPT2, "--jobs", "1", "--gpus", "2xH100")
+JOB = ("--model", "gpt2", "--tokens", "1T", "--gbs", "16")
+ONE = ("compare", *JOB, "--jobs", "1", "--gpus", "2xH100")
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +23,11 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     folder = tmp_path_factory.mktemp("compare")
     offers = folder / "offers.toml"
     offers.write_text(
-        '[[cluster]]\nname = "quote 7"\ngpus = "8xH100"\non_demand = 1.5\ncurrency = "EUR"\n'
+        '[[cluster]]\nname = "quote 7"\ngpus = "2xH100"\non_demand = 1.5\ncurrency = "EUR"\n'
         'capex_per_gpu = 30000\n\n[[cluster]]\ncluster = "own.toml"\n',
         encoding="utf-8",
     )
-    (folder / "own.toml").write_text('num_gpus = 8\ngpu = "B200"\n', encoding="utf-8")
+    (folder / "own.toml").write_text('num_gpus = 2\ngpu = "B200"\n', encoding="utf-8")
     path = folder / "out.json"
     result = run_cli(
         "compare", *JOB, "--jobs", "2", "--gpus", "1xV100", "--clusters", str(offers),

@@ -292,7 +292,7 @@ def test_wrong_input_is_told_before_any_search() -> None:
 
 
 def test_a_job_that_fits_nowhere_says_what_it_needs() -> None:
-    base = Request(model="llama-3-8b", gbs=8)
+    base = Request(model="gpt2-xl", gbs=8, recompute=("none",))
     found = compare(base, ["1xA10"], TOKENS, SETTINGS)
     row = found.rows[0]
     assert row.run is None and row.reason.startswith("nothing fits: stage 0")
