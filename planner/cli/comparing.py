@@ -176,7 +176,15 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
     for name in options["prices"]:
         found += load_prices(Path(name))
     for name in options["skypilot"]:
-        found += load_skypilot(Path(name)).prices
+        read = load_skypilot(Path(name))
+        found += read.prices
+        if read.skipped and not options["quiet"]:
+            rows = sum(read.skipped.values())
+            click.echo(
+                f"{name}: {rows:,} rows left out, of accelerators that the catalogue lacks or "
+                f"without a price: {', '.join(sorted(read.skipped))}",
+                err=True,
+            )
     return tuple(found)
 
 

@@ -24,7 +24,7 @@ MOST_WAITING = 0.01
 class Goodput:
     """Share of the time that becomes lasting work, and what it is made of.
 
-    `low`, `high`: the share at the highest and at the lowest published failure rate.
+    `low`, `high`: ends of its range, see `goodput`.
     `mtbf_s`: mean time between interruptions of the job. `checkpoint_s`: time for which one
     checkpoint stops training. `waiting`: share of the time spent waiting for a node.
     `spares`: nodes kept ready and paid for; `suggested_spares`: that keep waiting below 1 %.
@@ -83,9 +83,11 @@ def checkpoint_bytes(job: Job) -> float:
 def goodput(run: Run, settings: Settings) -> Goodput:
     """The share of useful time at the best interval between checkpoints, or at the one given.
 
-    Rates are those of Llama 3's run; the interval runs from the lowest to the highest rate that
-    anyone published (figures failure_rate_low, failure_rate_high of the catalogue), each with its
-    own best interval. A user's own MTBF is taken at its word: no interval.
+    Rates are those of Llama 3's run, with automatic restarts. The interval runs from the lowest
+    to the highest rate that anyone published (figures failure_rate_low, failure_rate_high of the
+    catalogue), each with its own best time between checkpoints; at its low end people restart the
+    job, unless it is interrupted too often for that (by_hand_mtbf). A user's own MTBF and restart
+    time are taken at their word.
     """
     rate = _rate(run, settings)
     write_s = run.state_bytes / (run.nodes * settings.value("write_bandwidth") * 1e9)
@@ -94,9 +96,15 @@ def goodput(run: Run, settings: Settings) -> Goodput:
         stop_s = min(write_s, run.state_bytes / run.gpus / run.host_bytes_per_s)
     restart_s = settings.value("restart") + write_s
     by_hand_s = settings.value("restart_by_hand") + write_s
-    shares = [
-        _share(rate * factor, stop_s, write_s, restart_s, settings) for factor in _range(settings)
-    ]
+    low_rate, high_rate = (rate * factor for factor in _range(settings))
+    worst_restart_s = restart_s
+    if "restart" not in settings.figures and 1.0 / high_rate >= _by_hand_mtbf_s(settings):
+        worst_restart_s = by_hand_s
+    shares = (
+        _share(rate, stop_s, write_s, restart_s, settings),
+        _share(low_rate, stop_s, write_s, restart_s, settings),
+        _share(high_rate, stop_s, write_s, worst_restart_s, settings),
+    )
     hardware = rate * settings.value("hardware_share")
     repair_s = settings.value("repair") * HOUR_S
     waiting = 0.0
@@ -131,14 +139,19 @@ def _rate(run: Run, settings: Settings) -> float:
     )
 
 
-def _range(settings: Settings) -> tuple[float, float, float]:
-    """Factors on the failure rate: as it is, lowest published, highest published."""
+def _by_hand_mtbf_s(settings: Settings) -> float:
+    """Time between interruptions from which on people may restart a job, s."""
+    return settings.value("by_hand_mtbf") * HOUR_S
+
+
+def _range(settings: Settings) -> tuple[float, float]:
+    """Factors on the failure rate: lowest published, highest published."""
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
-        return 1.0, 1.0, 1.0
+        return 1.0, 1.0
     usual = usual_node_rate(settings)
     low = settings.value("failure_rate_low") / 1000.0 / DAY_S
     high = settings.value("failure_rate_high") / 1000.0 / DAY_S
-    return 1.0, low / usual, high / usual
+    return low / usual, high / usual
 
 
 def usual_node_rate(settings: Settings) -> float:

@@ -189,26 +189,16 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     if not runs:
         return
     yield (
-        "days: with every interruption, 80 % interval of step time and of published failure "
-        "rates; cost scales with it. MFU: full attention square, dense 16-bit peak. "
-        "useful: share of the time that becomes lasting work if restarts are automatic."
+        "days: with every interruption; 80 % interval of the step time, and the range of "
+        "published failure rates; cost scales with it. MFU: full attention square, dense 16-bit "
+        "peak. useful: share of the time that becomes lasting work, if restarts are automatic; "
+        "the interval of days allows for people who restart it, in 5 hours as OPT-175B."
     )
-    if text := _by_hand_note(runs):
-        yield text
     yield from _front_notes(runs, comparison)
     yield from _price_notes(runs)
     yield from comparison.notes
     first = runs[0][0].name
     yield f"Every factor with its source: add --explain {first}"
-
-
-def _by_hand_note(runs: Runs) -> str:
-    shares = [run.goodput.by_hand for _, run in runs if run.goodput.by_hand is not None]
-    if not shares:
-        return ""
-    low, high = f"{min(shares) * 100:.1f}", f"{max(shares) * 100:.1f}"
-    share = low if low == high else f"{low} to {high}"
-    return f"Restarted by people, as OPT-175B was in 5 hours, it would be {share} %."
 
 
 def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:

@@ -147,12 +147,13 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
 def _useful(run: Run, settings: Settings) -> Iterator[Step]:
     own = run.goodput
     low, high = settings.figure("failure_rate_low"), settings.figure("failure_rate_high")
-    measured = f"range: {low.value:g} to {high.value:g} failures in 1,000 node-days"
+    rates = f"{low.value:g} to {high.value:g} failures in 1,000 node-days"
+    measured = f"range: {rates}, and restarts by people"
     yield Step(
         "useful time",
         f"{own.share * 100:.1f} % ({own.low * 100:.1f} to {own.high * 100:.1f})",
         f"t / (M e^(R/M) (e^((t+d)/M) - 1)), Daly 2006; {measured}",
-        f"{low.source}, {high.source}" if own.low < own.high else "your own MTBF: no range",
+        f"{low.source}, {high.source}" if own.low < own.high else "",
     )
     if own.by_hand is not None:
         yield Step(
