@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware import Figure
-from planner.compare.goodput import HOUR_S, Run, check_accounts, goodput
+from planner.compare.goodput import HOUR_S, Run, check_accounts, goodput, slowest_restart
 from planner.compare.reliability import (
     daly_interval,
     interruption_rate,
@@ -123,6 +123,14 @@ def test_more_gpus_are_never_more_useful(power: int) -> None:
     )
     assert large.mtbf_s < small.mtbf_s
     assert large.share <= small.share + 1e-3  # more nodes also write faster
+
+
+def test_slow_restarts_go_through_the_published_two() -> None:
+    settings = Settings()
+    times = [slowest_restart(hours * HOUR_S, settings) for hours in (0.5, 3.09, 6.0, 12.8, 500.0)]
+    assert times[0] == times[1] == pytest.approx(600.0)
+    assert times[3] == times[4] == pytest.approx(5 * HOUR_S)
+    assert 600.0 < times[2] < 5 * HOUR_S
 
 
 def test_people_restart_only_what_stops_rarely() -> None:
