@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log
+from math import exp, inf, log
 
 from hardware import load_economics
 from hardware.economics import Account
@@ -150,7 +150,7 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
     often = settings.value("automatic_mtbf") * HOUR_S
     rarely = settings.value("by_hand_mtbf") * HOUR_S
     place = log(mtbf_s / often) / log(rarely / often)
-    return automatic * (by_hand / automatic) ** min(1.0, max(0.0, place))
+    return automatic * exp(min(1.0, max(0.0, place)) * log(by_hand / automatic))
 
 
 def _range(settings: Settings) -> tuple[float, float]:

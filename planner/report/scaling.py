@@ -147,7 +147,8 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     runs = [point.run for point in scaling.points if point.run is not None]
     yield (
         "efficiency: lasting tokens/s a GPU over those of the first row. days: interruptions "
-        "included, 80 % interval of step time and of published failure rates; cost scales with it."
+        "included; 80 % interval of the step time, and published failure rates and restart times, "
+        "which differ most near 1,000 GPUs, where people restarted OPT-175B; cost scales with it."
     )
     families = dict.fromkeys(run.plan.step_time.family for run in runs)
     yield f"Step times: from {'; '.join(families)}."
