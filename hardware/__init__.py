@@ -4,6 +4,7 @@ This package knows nothing of models or plans. `hardware.link_curves` and
 `hardware.efficiency` hold what was fitted on measurements.
 """
 
+from hardware.economics import Economics, Figure, load_economics
 from hardware.errors import HardwareError
 from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
 from hardware.load import (
@@ -14,21 +15,26 @@ from hardware.load import (
     load_gpu,
     parse_gpus,
 )
-from hardware.prices import Price, load_prices
+from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
 from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
+from hardware.skypilot import load_skypilot
 from hardware.units import Quantity
 
 # `hardware` is a name that other distributions use too; `planner` checks whose this one is.
 __distribution__ = "trainplan"
 
 __all__ = [
+    "PRICE_KINDS",
     "Cluster",
     "ClusterShape",
+    "Economics",
     "Fact",
+    "Figure",
     "Gpu",
     "HardwareError",
     "Price",
+    "PriceKind",
     "Quantity",
     "Source",
     "cluster_facts",
@@ -37,8 +43,10 @@ __all__ = [
     "gpu_names",
     "load_cluster_file",
     "load_cluster_shape",
+    "load_economics",
     "load_gpu",
     "load_prices",
+    "load_skypilot",
     "load_sources",
     "parse_gpus",
 ]

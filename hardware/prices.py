@@ -3,49 +3,151 @@
 from __future__ import annotations
 
 import csv
+import datetime
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hardware.errors import HardwareError, invalid_file
+from hardware.errors import HardwareError, did_you_mean
 from hardware.load import CATALOG, load_gpu
 
-PriceKind = Literal["on_demand", "spot", "reserved"]
+PriceKind = Literal["on_demand", "reserved", "spot"]
+PRICE_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
+CATALOGUE_CURRENCY = "USD"
+# Columns of a price file; a price is given in one of the two columns of _AMOUNTS.
+_REQUIRED = ("gpu", "provider", "kind")
+_AMOUNTS = ("usd_per_gpu_hour", "price_per_gpu_hour")
+_OPTIONAL = ("currency", "date", "source", "instance", "instance_gpus", "note")
+COLUMNS = (*_REQUIRED, *_AMOUNTS, *_OPTIONAL)
+HEADER_RULE = (
+    "a price file has the columns gpu, provider, kind, and usd_per_gpu_hour or "
+    "price_per_gpu_hour with currency; date, source, instance, instance_gpus and note may follow"
+)
 
 
 class Price(BaseModel):
-    """One row of `catalog/prices.csv`. `gpu` is a catalogue name; `date` empty if unknown."""
+    """One row of `catalog/prices.csv`: price of a GPU for an hour, its share of the host included.
+
+    `gpu` is a catalogue name; `date` is empty if unknown. `instance` of `instance_gpus` GPUs is
+    what was priced; None: the source prices single GPUs of unknown instances.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gpu: str
     provider: str
     kind: PriceKind
-    usd_per_gpu_hour: Annotated[float, Field(gt=0)]
+    price_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = CATALOGUE_CURRENCY
     date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")] = ""
-    source: str
+    source: str = ""
+    instance: str = ""
+    instance_gpus: Annotated[int, Field(gt=0)] | None = None
+    note: str = ""
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        """The price in US dollars. HardwareError in another currency."""
+        if self.currency != CATALOGUE_CURRENCY:
+            raise HardwareError(f"{self.provider}, {self.gpu}: priced in {self.currency}, not USD")
+        return self.price_per_gpu_hour
+
+    def age_days(self, today: datetime.date) -> int | None:
+        """Days since the price was read; None if its date is unknown. A month counts from its
+        first day."""
+        if not self.date:
+            return None
+        parts = [int(part) for part in self.date.split("-")]
+        return (today - datetime.date(parts[0], parts[1], parts[2] if len(parts) > 2 else 1)).days
 
 
 def load_prices(path: Path | None = None) -> tuple[Price, ...]:
-    """Prices of the catalogue, or of a user's CSV with the same header.
+    """Prices of the catalogue, or of a user's CSV.
 
-    GPU names may be spelled in any way. HardwareError names file, line and field at fault.
+    Columns in any order: gpu, provider, kind (on_demand, reserved, spot), and `usd_per_gpu_hour`,
+    or `price_per_gpu_hour` with `currency` (EUR); date (2026-10 or 2026-10-01), source, instance,
+    instance_gpus and note may be left out. GPU names may be spelled in any way. HardwareError
+    names file, line, and column or field at fault.
     """
     origin = path or CATALOG / "prices.csv"
     try:
-        with origin.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            return tuple(_price(origin, reader.line_num, row) for row in reader)
+        with origin.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            header = [name.strip() for name in next(reader, [])]
+            check_header(origin, header)
+            return tuple(
+                _price(origin, reader.line_num, header, cells) for cells in reader if any(cells)
+            )
     except OSError as error:
         raise HardwareError(f"{origin}: cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise HardwareError(f"{origin}: is not a CSV text file ({error})") from None
 
 
-def _price(origin: Path, line: int, row: dict[str, str]) -> Price:
+def check_header(origin: Path, header: Sequence[str]) -> None:
+    """HardwareError with line and column if these are not the columns of a price file."""
+    seen: set[str] = set()
+    for column, name in enumerate(header, start=1):
+        where = f"{origin}, line 1, column {column}"
+        if name in seen:
+            raise HardwareError(f"{where}: {name!r} is given twice")
+        if name not in COLUMNS:
+            hint = did_you_mean(name, COLUMNS)
+            raise HardwareError(f"{where}: unknown column {name!r}.{hint} ({HEADER_RULE})")
+        seen.add(name)
+    missing = [name for name in _REQUIRED if name not in seen]
+    if missing:
+        raise HardwareError(
+            f"{origin}, line 1, column {len(header) + 1}: column {missing[0]!r} is missing "
+            f"({HEADER_RULE})"
+        )
+    amounts = [name for name in _AMOUNTS if name in seen]
+    if len(amounts) != 1:
+        problem = "both usd_per_gpu_hour and price_per_gpu_hour" if amounts else "no price column"
+        raise HardwareError(f"{origin}, line 1: {problem} ({HEADER_RULE})")
+    if amounts == ["price_per_gpu_hour"] and "currency" not in seen:
+        raise HardwareError(
+            f"{origin}, line 1: price_per_gpu_hour needs the column 'currency' ({HEADER_RULE})"
+        )
+
+
+def _price(origin: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> Price:
+    where = f"{origin}, line {line}"
+    if len(cells) != len(header):
+        raise HardwareError(f"{where}: {len(cells)} cells under {len(header)} columns")
+    row: dict[str, Any] = {
+        name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()
+    }
+    dollars = row.get("usd_per_gpu_hour")
+    if dollars is not None and row.get("currency", "USD") != "USD":
+        column = header.index("currency") + 1
+        raise HardwareError(
+            f"{where}, column {column}: usd_per_gpu_hour is in USD, not in {row['currency']}; name "
+            "the column price_per_gpu_hour"
+        )
+    if dollars is not None:
+        row["price_per_gpu_hour"] = row.pop("usd_per_gpu_hour")
     try:
         price = Price.model_validate(row)
         return price.model_copy(update={"gpu": load_gpu(price.gpu).name})
     except ValidationError as error:
-        raise invalid_file(f"{origin}, line {line}", error) from None
+        raise _cell_error(where, header, error) from None
     except HardwareError as error:
-        raise HardwareError(f"{origin}, line {line}: {error}") from None
+        raise HardwareError(f"{where}: {error}") from None
+
+
+def _cell_error(where: str, header: Sequence[str], error: ValidationError) -> HardwareError:
+    """The first cell at fault, with its column."""
+    first = error.errors(include_url=False)[0]
+    field = str(first["loc"][0])
+    name = field if field in header else "usd_per_gpu_hour"
+    column = f", column {header.index(name) + 1}" if name in header else ""
+    message = "is empty" if first["type"] == "missing" else f"{first['input']!r}: {first['msg']}"
+    return HardwareError(f"{where}{column}: field '{name}': {message}")
+
+
+def providers(prices: Iterable[Price]) -> tuple[str, ...]:
+    """Names of the providers, in alphabetical order."""
+    return tuple(sorted({price.provider for price in prices}))

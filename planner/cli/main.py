@@ -19,6 +19,8 @@ COMMANDS = {
     "evaluate": "Cost one given configuration, without searching.",
     "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
+    "compare": "Compare clusters for a training run, in days, money and energy.",
+    "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
     "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",

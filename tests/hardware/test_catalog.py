@@ -16,6 +16,7 @@ from hardware import (
     gpu_facts,
     gpu_names,
     load_cluster_shape,
+    load_economics,
     load_gpu,
     load_prices,
     load_sources,
@@ -94,6 +95,8 @@ def test_no_source_is_unused_and_none_lacks_a_title() -> None:
     used = {fact.source for name in GPUS for fact in gpu_facts(name)}
     used |= {fact.source for name in CLUSTERS for fact in cluster_facts(name)}
     used |= {price.source for price in load_prices()}
+    used |= {own.source for own in load_economics().all_figures() if not own.is_assumption}
+    used |= {own.source for own in load_economics().accounts.values()}
     assert used == set(load_sources())
     assert all(source.title for source in load_sources().values())
 
@@ -233,7 +236,7 @@ def test_a_users_price_table(tmp_path: Path) -> None:
     path.write_text(head + "h100 sxm,us,reserved,1.5,2026-10-01,contract\n", encoding="utf-8")
     assert load_prices(path)[0].gpu == "H100-SXM5-80GB"
     path.write_text(head + "h100,us,gratis,1.5,,contract\n", encoding="utf-8")
-    with pytest.raises(HardwareError, match=r"prices\.csv, line 2: field 'kind'"):
+    with pytest.raises(HardwareError, match=r"prices\.csv, line 2, column 3: field 'kind'"):
         load_prices(path)
     path.write_text(head + "h1000,us,spot,1.5,,contract\n", encoding="utf-8")
     with pytest.raises(HardwareError, match=r"line 2: unknown GPU 'h1000'. Did you mean 'h100'"):

@@ -1,0 +1,88 @@
+"""What owning a cluster costs, what its nodes draw, and how often they fail: with sources."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from hardware.load import CATALOG
+from hardware.units import ASSUMPTION
+
+CapexScope = Literal["card", "node", "cluster"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Figure(_Frozen):
+    """A number with its unit, where it comes from and the time that it holds for.
+
+    `source`: an id of `catalog/sources.toml`, `assumption`, or the option that gave it.
+    """
+
+    value: float
+    unit: str
+    source: str
+    date: str = ""
+    note: str = ""
+
+    @property
+    def is_assumption(self) -> bool:
+        """Whether nobody published it."""
+        return self.source == ASSUMPTION
+
+
+class Capex(_Frozen):
+    """Purchase price a GPU. `scope`: of the card alone, of a node, or of the whole cluster."""
+
+    price: Figure
+    scope: CapexScope
+
+
+class Account(_Frozen):
+    """A published run: how often it was interrupted, and what share of the time was useful.
+
+    `interruptions`, `effective`: lowest and highest that the account allows. `state_bytes`: of a
+    checkpoint. `checkpoint_s`, `interval_s`: where they were published.
+    """
+
+    gpus: int
+    node_gpus: int
+    days: float
+    state_bytes: float
+    interruptions: tuple[float, float]
+    effective: tuple[float, float] | None = None
+    checkpoint_s: float | None = None
+    interval_s: float | None = None
+    source: str
+    note: str
+
+
+class Economics(_Frozen):
+    """The content of `catalog/economics.toml`; GPUs by their catalogue names, accounts by theirs.
+
+    `around`: what a cluster costs a GPU beside a card, and beside a node.
+    """
+
+    figures: Mapping[str, Figure]
+    capex: Mapping[str, Capex]
+    around: Mapping[str, Figure]
+    node_power: Mapping[str, Figure]
+    accounts: Mapping[str, Account]
+
+    def all_figures(self) -> tuple[Figure, ...]:
+        """Every figure of the file."""
+        prices = (capex.price for capex in self.capex.values())
+        return (*self.figures.values(), *prices, *self.around.values(), *self.node_power.values())
+
+
+@cache
+def load_economics() -> Economics:
+    """The economics of the catalogue."""
+    text = (CATALOG / "economics.toml").read_text(encoding="utf-8")
+    return Economics.model_validate(tomllib.loads(text))

@@ -1,0 +1,196 @@
+"""Prices from SkyPilot's catalogue files (`catalogs/v8/CLOUD/vms.csv`) on the user's disk.
+
+Columns are found by name, since their order differs from cloud to cloud. A row prices a whole
+instance. Google Cloud alone lists the accelerators of an instance and its host in separate rows,
+which are summed here within a zone.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardware.errors import HardwareError
+from hardware.load import load_gpu
+from hardware.prices import Price, PriceKind
+
+_NEEDED = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
+_PRICE_COLUMNS: tuple[tuple[PriceKind, str], ...] = (("on_demand", "Price"), ("spot", "SpotPrice"))
+# SkyPilot's names that mean another GPU than the same name does in the catalogue here, and those
+# that name a form of an instance.
+_NAMES = {
+    "A100": "A100-SXM4-40GB",
+    "V100": "V100-SXM2-16GB",
+    "V100-32GB": "V100-SXM2-32GB",
+    "H100-MEGA": "H100-SXM5-80GB",
+    "A100-80GB-SXM": "A100-SXM4-80GB",
+    "GH200": "GH200-96GB",
+}
+# RunPod's plain names are the PCIe cards.
+_NAMES_OF_CLOUD = {("runpod", "A100-80GB"): "A100-PCIe-80GB", ("runpod", "H100"): "H100-PCIe-80GB"}
+# Host of Google Cloud's accelerators, without the count (cloud.google.com/compute/docs/gpus).
+_GCP_HOSTS = {
+    "A100": "a2-highgpu-{}g",
+    "A100-80GB": "a2-ultragpu-{}g",
+    "H100": "a3-highgpu-{}g",
+    "H100-MEGA": "a3-megagpu-{}g",
+    "H200": "a3-ultragpu-{}g",
+    "B200": "a4-highgpu-{}g",
+}
+_GCP_LARGEST_A100 = (16, "a2-megagpu-16g")
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SkypilotPrices:
+    """Prices read, the cheapest region of each instance; `skipped`: accelerators without a GPU
+    in the catalogue or without a price, and how many rows they had."""
+
+    prices: tuple[Price, ...]
+    skipped: Mapping[str, int]
+
+
+def load_skypilot(path: Path) -> SkypilotPrices:
+    """Prices of a `vms.csv`, of a cloud's folder or of a folder of clouds.
+
+    The provider is the name of the folder that holds the file. HardwareError names file, line and
+    column at fault.
+    """
+    files = [path] if path.is_file() else sorted((*path.glob("vms.csv"), *path.glob("*/vms.csv")))
+    if not files:
+        raise HardwareError(
+            f"{path}: no SkyPilot catalogue there; give a vms.csv, the folder of a cloud, or "
+            "catalogs/v8"
+        )
+    prices: list[Price] = []
+    skipped: dict[str, int] = {}
+    for file in files:
+        prices += _of_file(file, skipped)
+    return SkypilotPrices(tuple(prices), skipped)
+
+
+def _of_file(path: Path, skipped: dict[str, int]) -> list[Price]:
+    cloud = path.resolve().parent.name
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            _check_header(path, reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+    except OSError as error:
+        raise HardwareError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise HardwareError(f"{path}: is not a CSV text file ({error})") from None
+    best: dict[tuple[str, str, PriceKind], Price] = {}
+    for price in _prices(path, cloud, rows, skipped):
+        key = (price.gpu, price.instance, price.kind)
+        if key not in best or price.price_per_gpu_hour < best[key].price_per_gpu_hour:
+            best[key] = price
+    return list(best.values())
+
+
+def _check_header(path: Path, header: Iterable[str]) -> None:
+    names = list(header)
+    for needed in _NEEDED:
+        if needed not in names:
+            raise HardwareError(
+                f"{path}, line 1, column {len(names) + 1}: column {needed!r} is missing; a "
+                f"SkyPilot catalogue has {', '.join(_NEEDED)}"
+            )
+
+
+def _prices(
+    path: Path, cloud: str, rows: list[tuple[int, dict[str, str]]], skipped: dict[str, int]
+) -> Iterator[Price]:
+    hosts = _hosts(path, rows) if cloud == "gcp" else {}
+    for line, row in rows:
+        accelerator = row["AcceleratorName"]
+        if not accelerator:
+            continue
+        gpu = _gpu(cloud, accelerator)
+        found = list(_of_row(path, line, row, hosts, cloud == "gcp")) if gpu else []
+        if gpu is None or not found:
+            skipped[accelerator] = skipped.get(accelerator, 0) + 1
+            continue
+        count = _number(path, line, row, "AcceleratorCount")
+        if count is None or count < 1 or count != int(count):
+            skipped[accelerator] = skipped.get(accelerator, 0) + 1
+            continue
+        for kind, amount, instance in found:
+            yield Price(
+                gpu=gpu,
+                provider=cloud,
+                kind=kind,
+                price_per_gpu_hour=amount / count,
+                source=str(path),
+                instance=instance,
+                instance_gpus=int(count),
+                note=row["Region"],
+            )
+
+
+def _of_row(
+    path: Path,
+    line: int,
+    row: Row,
+    hosts: Mapping[tuple[str, str, str], float],
+    is_gcp: bool,
+) -> Iterator[tuple[PriceKind, float, str]]:
+    """(kind, price of the whole instance, instance) of a row; none where a price is missing."""
+    separate = is_gcp and not row["InstanceType"]
+    instance = _gcp_host(path, line, row) if separate else row["InstanceType"]
+    for kind, column in _PRICE_COLUMNS:
+        amount = _number(path, line, row, column)
+        if separate and amount is not None:
+            host = hosts.get((instance, _place(row), column))
+            amount = None if host is None else amount + host
+        if amount is not None and amount > 0.0:
+            yield kind, amount, instance
+
+
+def _hosts(path: Path, rows: list[tuple[int, dict[str, str]]]) -> dict[tuple[str, str, str], float]:
+    """(instance, place, price column) -> price of a host without accelerators."""
+    found: dict[tuple[str, str, str], float] = {}
+    for line, row in rows:
+        if not row["InstanceType"] or row["AcceleratorName"]:
+            continue
+        for _, column in _PRICE_COLUMNS:
+            amount = _number(path, line, row, column)
+            if amount is not None:
+                found[row["InstanceType"], _place(row), column] = amount
+    return found
+
+
+def _gcp_host(path: Path, line: int, row: Row) -> str:
+    name = row["AcceleratorName"]
+    count = int(_number(path, line, row, "AcceleratorCount") or 0)
+    if name == "A100" and count == _GCP_LARGEST_A100[0]:
+        return _GCP_LARGEST_A100[1]
+    return _GCP_HOSTS.get(name, "").format(count)
+
+
+def _place(row: Row) -> str:
+    return row.get("AvailabilityZone") or row["Region"]
+
+
+def _gpu(cloud: str, accelerator: str) -> str | None:
+    name = _NAMES_OF_CLOUD.get((cloud, accelerator), _NAMES.get(accelerator, accelerator))
+    try:
+        return load_gpu(name).name
+    except HardwareError:
+        return None
+
+
+def _number(path: Path, line: int, row: Row, column: str) -> float | None:
+    text = row.get(column) or ""
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        place = list(row).index(column) + 1
+        raise HardwareError(
+            f"{path}, line {line}, column {place}: {column} {text!r} is not a number"
+        ) from None

@@ -1,0 +1,175 @@
+"""`planner compare`: clusters for a job, each at its own best plan, in days, money and energy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.comparing import (
+    build_settings,
+    comparing_request,
+    default_jobs,
+    limits_for,
+    money_options,
+    search_options,
+    tokens_to_train,
+    without,
+)
+from planner.cli.errors import FAILURE
+from planner.cli.options import job_options, limit_options, output_format
+from planner.cli.output import check_output, print_report
+from planner.cli.progress import notice_if_first_run, watched
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.compare.offers import Offer
+    from planner.compare.results import Comparison
+    from planner.compare.settings import Settings
+
+_STAGES = {"rows": {"__all__": {"run": {"plan": {"stages"}}}}}
+
+_EPILOG = """\b
+Offers in a file (--clusters): a table [[cluster]] each, with gpus = "64xH100"
+or cluster = "FILE.toml", and if wanted name, provider, precision, on_demand,
+reserved, spot (of a GPU hour), currency, date, source, capex_per_gpu.
+
+\b
+Price lists (--prices): CSV with a header; columns gpu, provider, kind
+(on_demand, reserved, spot), usd_per_gpu_hour, or price_per_gpu_hour and
+currency; may have date, source, instance, instance_gpus, note.
+
+\b
+Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200"""
+
+
+@click.command("compare", epilog=_EPILOG)
+@click.option("--tokens", required=True, callback=tokens_to_train, help="Tokens to train on: 15T.")
+@click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
+@click.option("--clusters", metavar="FILE.toml", help="Offers in a file: see below.")
+@click.option(
+    "--sort",
+    type=click.Choice(["days", "cost", "tokens_per_s", "mfu", "energy", "given"]),
+    default="days",
+    show_default=True,
+)
+@click.option("--explain", metavar="CLUSTER", help="From the plan to dollars, step by step.")
+@click.option(
+    "--precision-fallback",
+    metavar="NAME",
+    help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
+)
+@lambda function: without(job_options(function), "gpus", "cluster")
+@money_options
+@limit_options
+@search_options
+def command(**options: Any) -> None:
+    """Compare clusters for a training run: each at its own best plan, in days, money and energy.
+
+    Exit status 1 if the job runs on none of them.
+    """
+    style = output_format(options["as_json"], options["as_csv"])
+    output = check_output(options["output"], options["force"])
+    offers = _offers(options)
+    settings = build_settings(options)
+    request = comparing_request(options)
+    _check_explained(options["explain"], offers)
+    notice_if_first_run(options["quiet"])
+
+    from planner.compare.comparison import compare
+
+    with watched(options["quiet"]) as progress:
+        comparison = compare(
+            request,
+            offers,
+            options["tokens"],
+            settings,
+            sort=options["sort"],
+            fallback_precision=options["precision_fallback"],
+            prepare=limits_for(options),
+            jobs=default_jobs(options),
+            seed=options["seed"],
+            time_limit_s=options["time_limit"],
+            progress=progress,
+        )
+    if output is not None:
+        _write(output, comparison)
+    _print(comparison, settings, style, options["explain"])
+    if all(row.run is None for row in comparison.rows):
+        from planner.report.comparison import failure_text
+
+        short = "the job runs on none of the clusters"
+        click.echo(f"Error: {short if style == 'text' else failure_text(comparison)}", err=True)
+        click.get_current_context().exit(FAILURE)
+
+
+def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:
+    from planner.compare.offers import Offer, read_offers
+
+    offers = [Offer(gpus=text) for text in options["gpus"]]
+    if options["clusters"] is not None:
+        offers += read_offers(Path(options["clusters"]))
+    if not offers:
+        raise UsageError(
+            "no cluster to compare: give --gpus 64xH100 for each, or --clusters FILE.toml"
+        )
+    return tuple(offers)
+
+
+def _check_explained(name: str | None, offers: tuple[Offer, ...]) -> None:
+    """A misspelt name is told before the searches, not after."""
+    from planner.errors import unknown_name
+
+    labels = [offer.label for offer in offers]
+    if name is not None and name not in labels:
+        raise unknown_name("cluster", name, labels, "--explain takes: " + ", ".join(labels))
+
+
+def _json(comparison: Comparison) -> str:
+    return comparison.model_dump_json(indent=1, exclude=_STAGES) + "\n"
+
+
+def _write(path: Path, comparison: Comparison) -> None:
+    from planner.plan_file import write_text
+
+    write_text(path, _json(comparison))
+
+
+def _print(comparison: Comparison, settings: Settings, style: str, explained: str | None) -> None:
+    if explained is not None:
+        _print_chain(comparison, settings, style, explained)
+    elif style == "json":
+        click.echo(_json(comparison), nl=False)
+    elif style == "csv":
+        click.echo(comparison.to_frame().to_csv(index=False), nl=False)
+    else:
+        from planner.report.comparison import comparison_report
+
+        print_report(comparison_report(comparison))
+
+
+def _print_chain(comparison: Comparison, settings: Settings, style: str, name: str) -> None:
+    from planner.report.comparison import trace_report
+    from planner.report.comparison_trace import pick_row, trace
+
+    row = pick_row(comparison, name)
+    if row.run is None:
+        needs = "".join(f"; would fit (searched): {need}" for need in row.needs[:3])
+        raise UsageError(f"{name} has no plan to explain: {row.reason}{needs}")
+    chapters = trace(row.run, comparison, settings)
+    if style == "text":
+        print_report(trace_report(f"{name}: {row.cluster}", chapters))
+        return
+    steps = [
+        {"chapter": own.title, "name": s.name, "value": s.value, "how": s.how, "source": s.source}
+        for own in chapters
+        for s in own.steps
+    ]
+    if style == "json":
+        click.echo(json.dumps({"cluster": name, "steps": steps}, indent=1, ensure_ascii=False))
+    else:
+        import pandas as pd
+
+        click.echo(pd.DataFrame(steps).to_csv(index=False), nl=False)

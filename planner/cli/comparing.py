@@ -1,0 +1,237 @@
+"""Options that `planner compare` and `planner scale` share, and what they become: `Settings`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from planner.errors import UsageError
+from planner.request import Request, parse_tokens
+
+if TYPE_CHECKING:
+    from hardware import Price
+    from planner.compare.comparison import Prepare
+    from planner.compare.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Option -> figure of hardware/catalog/economics.toml that it replaces, factor to its unit, help.
+_FIGURES: dict[str, tuple[str, str]] = {
+    "pue": ("pue", "Facility power over IT power."),
+    "electricity": ("electricity", "USD/kWh."),
+    "hosting": ("hosting", "USD per kW of rated power and month."),
+    "amortisation": ("amortisation_years", "Years over which a purchase is paid."),
+    "interest": ("interest", "Cost of capital a year: 0.08."),
+    "utilisation": ("utilisation", "Share of an owned cluster's life in use."),
+    "load": ("load", "Power drawn in training over rated power."),
+    "mtbf-gpu": ("gpu_mtbf", "Hours between failures of a GPU."),
+    "mtbf-node": ("node_mtbf", "Hours between failures of a node, its GPUs apart."),
+    "write-bandwidth": ("write_bandwidth", "GB/s of checkpoints a node."),
+}
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?$")
+_SECONDS = {"s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RATE = re.compile(r"^([A-Z]{3})=(\d+(?:\.\d+)?)$")
+
+
+def tokens_to_train(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback: tokens to train on, as 15T."""
+    if value is None:
+        return None
+    try:
+        return parse_tokens(value)
+    except UsageError:
+        hint = f"{value!r}: give the tokens to train on, a whole number above 0, as 15T or 300B"
+        raise click.BadParameter(hint, ctx, param) from None
+
+
+def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Callback: seconds, from 90s, 10min, 3h or 2d."""
+    if value is None:
+        return None
+    match = _DURATION.match(value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r}: write a time as 90s, 10min, 3h or 2d", ctx, param)
+    return float(match[1]) * _SECONDS[match[2] or ""]
+
+
+def without(function: Command, *names: str) -> Command:
+    """The command without some options of a shared group."""
+    declared: list[click.Parameter] = function.__dict__["__click_params__"]
+    function.__dict__["__click_params__"] = [own for own in declared if own.name not in names]
+    return function
+
+
+def money_options(function: Command) -> Command:
+    """Prices, ownership, energy, interruptions."""
+    decorators = [
+        click.option("--prices", multiple=True, metavar="FILE.csv", help="Your own price list; "
+        "goes before the catalogue. Columns: see below."),
+        click.option("--skypilot", multiple=True, metavar="PATH", help="SkyPilot catalogue: a "
+        "vms.csv, a cloud's folder, or catalogs/v8."),
+        click.option("--provider", "providers", multiple=True, metavar="NAME",
+        help="Only this provider's list prices; may be given again."),
+        click.option("--currency", default="USD", show_default=True, metavar="CODE",
+        help="Currency of the answer."),
+        click.option("--rate", "rates", multiple=True, metavar="EUR=1.10",
+        help="US dollars for one unit of a currency."),
+        click.option("--price-kind", "basis",
+        type=click.Choice(["on_demand", "reserved", "spot", "owned"]),
+        default="on_demand", show_default=True, help="Price that the front and --sort cost use."),
+        click.option("--capex", type=float, metavar="USD",
+        help="Purchase price of a GPU with its share of host and network."),
+        *(
+            click.option(f"--{name}", type=float, metavar="NUMBER", help=f"{text} {_default(key)}")
+            for name, (key, text) in _FIGURES.items()
+        ),
+        click.option("--carbon", type=click.FloatRange(min=0), metavar="G/KWH",
+        help="CO2 of the electricity: adds a column."),
+        click.option("--restart-time", callback=_duration, metavar="TIME",
+        help="From an interruption until the checkpoint is read: 10min. [default: 10min]"),
+        click.option("--repair-time", callback=_duration, metavar="TIME",
+        help="Until a broken node is back, with --spares. [default: 7d]"),
+        click.option("--checkpoint-interval", callback=_duration, metavar="TIME",
+        help="Between checkpoints. [default: what loses least time]"),
+        click.option("--checkpoint-async", "asynchronous", is_flag=True,
+        help="Checkpoints are written beside training."),
+        click.option("--spares", type=click.IntRange(min=0), metavar="NODES",
+        help="Nodes kept ready and paid for. [default: the provider replaces broken nodes]"),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def _default(key: str) -> str:
+    """The catalogue's value; read as text to keep --help fast is not needed: the file is small."""
+    from hardware.economics import load_economics
+
+    return f"[default: {load_economics().figures[key].value:g}]"
+
+
+def search_options(function: Command) -> Command:
+    """How the searches run, and how the answer is printed."""
+    decorators = [
+        click.option("--recompute", metavar="MODES", help="Modes to try, comma-separated, as in "
+        "planner search. [default: those of the framework]"),
+        click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+        help="Searches at a time. [default: the cores]"),
+        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+        help="Of the solver."),
+        click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
+        help="Seconds for each search; what is not proven by then says so."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
+        click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
+        click.option("-o", "--output", help="Write the JSON to a file as well."),
+        click.option("--force", is_flag=True, help="Overwrite files."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def build_settings(options: dict[str, Any]) -> Settings:
+    """The settings that the options make. UsageError or HardwareError for wrong ones."""
+    from planner.compare.settings import Settings
+
+    return Settings(
+        figures=_figures(options),
+        basis=options["basis"],
+        prices=_prices(options),
+        providers=options["providers"],
+        currency=_currency(options["currency"]),
+        rates=_rates(options["rates"]),
+        capex_usd=_capex(options["capex"]),
+        carbon_g_per_kwh=options["carbon"],
+        spares=options["spares"],
+        checkpoint_interval_s=options["checkpoint_interval"] or None,
+        asynchronous=options["asynchronous"],
+    )
+
+
+def _figures(options: dict[str, Any]) -> dict[str, Any]:
+    from hardware import Figure, load_economics
+
+    known = load_economics().figures
+    given = {
+        key: Figure(value=value, unit=known[key].unit, source=f"--{name}")
+        for name, (key, _) in _FIGURES.items()
+        if (value := options[name.replace("-", "_")]) is not None
+    }
+    if (restart := options["restart_time"]) is not None:
+        given["restart"] = Figure(value=restart, unit="s", source="--restart-time")
+    if (repair := options["repair_time"]) is not None:
+        given["repair"] = Figure(value=repair / 3600.0, unit="h", source="--repair-time")
+    return given
+
+
+def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
+    from hardware import load_prices, load_skypilot
+
+    found: list[Price] = []
+    for name in options["prices"]:
+        found += load_prices(Path(name))
+    for name in options["skypilot"]:
+        read = load_skypilot(Path(name))
+        found += read.prices
+        if read.skipped and not options["quiet"]:
+            rows = sum(read.skipped.values())
+            click.echo(
+                f"{name}: {rows:,} rows left out, of accelerators that the catalogue lacks or "
+                f"without a price: {', '.join(sorted(read.skipped))}",
+                err=True,
+            )
+    return tuple(found)
+
+
+def _currency(text: str) -> str:
+    if not re.match(r"^[A-Z]{3}$", text):
+        raise UsageError(f"--currency {text!r}: write three capitals, as USD or EUR")
+    return text
+
+
+def _capex(value: float | None) -> float | None:
+    if value is not None and value <= 0:
+        raise UsageError(f"--capex {value:g}: give US dollars a GPU, more than 0")
+    return value
+
+
+def _rates(texts: tuple[str, ...]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    for text in texts:
+        match = _RATE.match(text.strip())
+        if match is None or float(match[2]) == 0.0:
+            raise UsageError(f"--rate {text!r}: write EUR=1.10, US dollars for one EUR")
+        rates[match[1]] = float(match[2])
+    return rates
+
+
+def comparing_request(options: dict[str, Any]) -> Request:
+    """The job without its cluster."""
+    from planner.cli.options import build_request
+    from planner.cli.search import split_names
+
+    recompute = split_names(options["recompute"])
+    return build_request(options | {"gpus": None, "cluster": None}, recompute=recompute)
+
+
+def limits_for(options: dict[str, Any]) -> Prepare:
+    """Limits on degrees as each cluster's own request carries them."""
+    from planner.cli.limits import limit_values
+
+    def prepare(request: Any, job: Any) -> Any:
+        limits = limit_values(options, job)
+        return request.model_copy(update={"limits": limits}) if limits else request
+
+    return prepare
+
+
+def default_jobs(options: dict[str, Any]) -> int:
+    """Searches at a time."""
+    import os
+
+    return int(options["jobs"] or os.cpu_count() or 1)

@@ -1,0 +1,158 @@
+"""`planner scale`: throughput, days and money against the number of GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.comparing import (
+    build_settings,
+    comparing_request,
+    default_jobs,
+    limits_for,
+    money_options,
+    search_options,
+    tokens_to_train,
+    without,
+)
+from planner.cli.errors import FAILURE
+from planner.cli.options import job_options, limit_options, output_format
+from planner.cli.output import check_output, print_report
+from planner.cli.progress import notice_if_first_run, watched
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.compare.results import Scaling
+
+_STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
+_PLOTS = (".svg", ".html", ".png")
+
+
+@click.command(
+    "scale",
+    epilog="Example: planner scale --model 405b --gpus H100 --from 512 --to 16384 --plot s.svg",
+)
+@click.option("--gpus", "gpu", required=True, metavar="H100", help="Kind of GPU, or node shape.")
+@click.option("--from", "first", type=click.IntRange(1), help="Fewest GPUs; then doubled.")
+@click.option("--to", "last", type=click.IntRange(1), help="Most GPUs.")
+@click.option("--counts", metavar="512,768", help="Instead: these numbers of GPUs.")
+@click.option(
+    "--batch",
+    type=click.Choice(["fixed", "scaled", "both"]),
+    default="both",
+    show_default=True,
+    help="Strong scaling: the batch stays; weak: it grows with the GPUs from the first number on.",
+)
+@click.option(
+    "--tokens",
+    default="1T",
+    show_default=True,
+    callback=tokens_to_train,
+    help="Tokens to train on.",
+)
+@click.option("--plot", metavar="FILE", help="Draw it: .svg, .html or .png.")
+@lambda function: without(job_options(function), "gpus", "cluster")
+@money_options
+@limit_options
+@search_options
+def command(**options: Any) -> None:
+    """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
+
+    Exit status 1 if the job fits on none.
+    """
+    style = output_format(options["as_json"], options["as_csv"])
+    output = check_output(options["output"], options["force"])
+    plot = _check_plot(options["plot"], options["force"])
+    counts = _counts(options)
+    settings = build_settings(options)
+    request = comparing_request(options)
+    notice_if_first_run(options["quiet"])
+
+    from planner.compare.scaling import BATCHES, scale
+
+    with watched(options["quiet"]) as progress:
+        scaling = scale(
+            request,
+            options["gpu"],
+            counts,
+            options["tokens"],
+            settings,
+            batches=BATCHES if options["batch"] == "both" else (options["batch"],),
+            prepare=limits_for(options),
+            jobs=default_jobs(options),
+            seed=options["seed"],
+            time_limit_s=options["time_limit"],
+            progress=progress,
+        )
+    _write(scaling, output, plot)
+    _print(scaling, style)
+    if all(point.run is None for point in scaling.points):
+        click.get_current_context().exit(FAILURE)
+
+
+def _counts(options: dict[str, Any]) -> tuple[int, ...]:
+    """Numbers of GPUs, from --counts or from --from and --to."""
+    from planner.compare.scaling import counts_between
+
+    given, first, last = options["counts"], options["first"], options["last"]
+    if given is not None:
+        if first is not None or last is not None:
+            raise UsageError("give --counts, or --from and --to")
+        try:
+            return tuple(int(text) for text in given.split(","))
+        except ValueError:
+            raise UsageError(f"--counts {given!r}: write numbers as 512,768,1024") from None
+    if first is None or last is None:
+        raise UsageError("give the numbers of GPUs: --from 512 --to 16384, or --counts 512,768")
+    return counts_between(first, last)
+
+
+def _check_plot(name: str | None, force: bool) -> Path | None:
+    """The file of the plot, before any work is done."""
+    from planner.plan_file import refuse_to_overwrite
+
+    if name is None:
+        return None
+    path = Path(name).expanduser()
+    if path.suffix not in _PLOTS:
+        raise UsageError(f"--plot {name}: the name must end in {', '.join(_PLOTS)}")
+    refuse_to_overwrite(path, force, "--plot")
+    if path.suffix == ".png":
+        from planner.report.memory_png import demand_matplotlib
+
+        demand_matplotlib()
+    return path
+
+
+def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
+    from planner.plan_file import write_bytes, write_text
+
+    if output is not None:
+        write_text(output, _json(scaling))
+    if plot is None:
+        return
+    from planner.report.scaling_figure import scaling_figure
+    from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
+
+    figure = scaling_figure(scaling)
+    if plot.suffix == ".png":
+        write_bytes(plot, scaling_png(figure))
+    else:
+        write_text(plot, (scaling_svg if plot.suffix == ".svg" else scaling_html)(figure))
+
+
+def _json(scaling: Scaling) -> str:
+    return scaling.model_dump_json(indent=1, exclude=_STAGES) + "\n"
+
+
+def _print(scaling: Scaling, style: str) -> None:
+    if style == "json":
+        click.echo(_json(scaling), nl=False)
+    elif style == "csv":
+        click.echo(scaling.to_frame().to_csv(index=False), nl=False)
+    else:
+        from planner.report.scaling import scaling_report
+
+        print_report(scaling_report(scaling))

@@ -1,0 +1,204 @@
+"""`compare`: every offer at its own best plan, and the front of cost against time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from constraints import ConstraintError
+from hardware import PRICE_KINDS, Cluster, HardwareError
+from planner._version import __version__
+from planner.compare.batch import with_batch
+from planner.compare.offers import Offer, demand_distinct
+from planner.compare.quotes import check_providers, choose
+from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, SortKey
+from planner.compare.run import Placed, run_at
+from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.settings import Settings
+from planner.errors import UsageError, unknown_name
+from planner.frameworks import load_framework
+from planner.job import Job
+from planner.models.catalog import load_model
+from planner.ops import parameter_count
+from planner.request import Request
+
+# Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
+Prepare = Callable[[Request, Job], Request]
+NO_USEFUL_TIME = "interruptions come faster than the job restarts: no useful time is left"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An offer with its cluster, and the job there or the reason why it cannot be."""
+
+    offer: Offer
+    cluster: Cluster
+    request: Request
+    job: Job | None
+    problem: UsageError | HardwareError | ConstraintError | None = None
+
+
+def compare(
+    request: Request,
+    offers: Sequence[Offer | str],
+    tokens: int,
+    settings: Settings | None = None,
+    *,
+    sort: SortKey = "days",
+    fallback_precision: str | None = None,
+    prepare: Prepare | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Clusters compared for one job, each after a full search of its own.
+
+    `request`: the job, without gpus and cluster. `offers`: clusters, as `Offer` or as `64xH100`.
+    `tokens`: to train on. `fallback_precision`: on GPUs that lack the job's. `jobs`: searches at a
+    time, in processes of their own (needs a main module that can be imported). A cluster on which
+    nothing fits stays, with its reason. UsageError for input that holds for no cluster.
+    """
+    own = settings or Settings()
+    named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
+    _check(named, tokens, sort, own)
+    base, batch_note = with_batch(request)
+    entries = [enter(offer, base, fallback_precision, prepare) for offer in named]
+    _raise_common_problem(entries)
+    check_currencies(entries, own)
+    ready = [entry for entry in entries if entry.job is not None]
+    outcomes = iter(
+        run_searches(
+            [Task(entry.request, seed, time_limit_s) for entry in ready],
+            [entry.offer.label for entry in ready],
+            jobs=jobs,
+            progress=progress,
+        )
+    )
+    rows = [
+        _row(entry, next(outcomes) if entry.job is not None else None, tokens, own)
+        for entry in entries
+    ]
+    front = front_names(rows, own)
+    marked = [row.model_copy(update={"on_front": row.name in front}) for row in rows]
+    model = load_model(request.model).spec
+    return Comparison(
+        planner_version=__version__,
+        model=model.name,
+        parameters=parameter_count(model).total,
+        framework=load_framework(request.framework).name,
+        tokens=tokens,
+        currency=own.currency,
+        basis=own.basis,
+        sort=sort,
+        rows=tuple(sorted(marked, key=lambda row: _sort_value(row, sort, own))),
+        notes=(batch_note,) if batch_note else (),
+    )
+
+
+def _check(offers: tuple[Offer, ...], tokens: int, sort: str, settings: Settings) -> None:
+    if not offers:
+        raise UsageError("no cluster to compare: give --gpus 64xH100 or --clusters FILE.toml")
+    check_tokens(tokens)
+    if sort not in SORT_KEYS:
+        raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
+    demand_distinct(offers)
+    check_providers(settings, offers)
+
+
+def check_tokens(tokens: int) -> None:
+    """UsageError unless there is something to train on."""
+    if tokens < 1:
+        raise UsageError(f"{tokens:,} tokens to train on: give a number above 0, as 15T")
+
+
+def enter(
+    offer: Offer, base: Request, fallback_precision: str | None, prepare: Prepare | None
+) -> Entry:
+    """An offer with its job. HardwareError if the offer itself cannot be understood."""
+    cluster = offer.resolve()
+    precision = offer.precision or base.precision
+    lacks = precision not in cluster.gpu.peak_flop_per_s
+    if fallback_precision is not None and lacks:
+        precision = fallback_precision
+    request = base.model_copy(
+        update={"gpus": offer.gpus, "cluster": offer.cluster, "precision": precision}
+    )
+    try:
+        job = request.resolve()
+        if prepare is not None:
+            request = prepare(request, job)
+    except (UsageError, HardwareError, ConstraintError) as error:
+        return Entry(offer, cluster, request, None, error)
+    return Entry(offer, cluster, request, job)
+
+
+def _raise_common_problem(entries: Sequence[Entry]) -> None:
+    """What is wrong with every cluster is wrong with the job."""
+    problems = [entry.problem for entry in entries if entry.problem is not None]
+    if len(problems) == len(entries) and problems:
+        raise problems[0]
+
+
+def check_currencies(entries: Sequence[Entry], settings: Settings) -> None:
+    """UsageError for prices in currencies without a rate; before any search."""
+    settings.converted(1.0, "USD")
+    for entry in entries:
+        for kind in PRICE_KINDS:
+            choose(entry.offer, entry.cluster, kind, settings)
+
+
+def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings) -> ComparisonRow:
+    cluster = entry.cluster
+    row = ComparisonRow(
+        name=entry.offer.label,
+        cluster=cluster.describe(),
+        gpu=cluster.gpu.name,
+        num_gpus=cluster.num_gpus,
+        num_nodes=cluster.num_nodes,
+        precision=entry.request.precision,
+    )
+    if outcome is None or entry.job is None:
+        return row.model_copy(update={"reason": str(entry.problem)})
+    if outcome.result is None:
+        return row.model_copy(update={"reason": outcome.reason, "needs": outcome.needs})
+    placed = Placed(entry.offer, entry.job, tokens, settings)
+    run = run_at(placed, outcome.result.job, outcome.result.plans[0])
+    return row.model_copy(update={"run": run, "reason": "" if run else NO_USEFUL_TIME})
+
+
+def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:
+    """Names of the clusters that no other beats both in days and in cost."""
+    import numpy as np
+
+    from planner.search.front import front
+
+    known = [
+        (row.name, row.run.days.value, cost.value)
+        for row in rows
+        if row.run is not None and (cost := row.run.cost(settings.basis)) is not None
+    ]
+    if not known:
+        return set()
+    days = np.array([entry[1] for entry in known])
+    costs = np.array([entry[2] for entry in known])
+    return {known[index][0] for index in front(days, costs).tolist()}
+
+
+def _sort_value(row: ComparisonRow, sort: SortKey, settings: Settings) -> tuple[int, float]:
+    """Rows without the figure come after those that have it, those without a plan last."""
+    run = row.run
+    if sort == "given":
+        return (0, 0.0)
+    if run is None:
+        return (2, 0.0)
+    cost = run.cost(settings.basis)
+    values = {
+        "days": run.days.value,
+        "cost": None if cost is None else cost.value,
+        "tokens_per_s": -run.plan.tokens_per_s,
+        "mfu": -run.plan.mfu,
+        "energy": run.energy.mwh.value,
+    }
+    value = values[sort]
+    return (1, 0.0) if value is None else (0, value)

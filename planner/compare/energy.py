@@ -1,0 +1,68 @@
+"""What a cluster draws and what its owner paid for it, a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hardware import Cluster, Figure, load_economics
+from planner.compare.offers import Offer
+from planner.compare.settings import Settings
+
+W_PER_MW = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts a GPU: `rated` of the node, `drawn` by the facility in training (IT power · PUE).
+
+    `error`: share by which the drawn power may be off. `origin`: what the rated power rests on.
+    """
+
+    rated_w: float
+    drawn_w: float
+    error: float
+    origin: Figure
+
+
+def power_of(cluster: Cluster, settings: Settings) -> Power:
+    """Power a GPU of a cluster: rated power of its node, times load, times PUE."""
+    rated = load_economics().node_power.get(cluster.gpu.name)
+    if rated is None:
+        ratio = settings.figure("rated_over_tdp")
+        tdp = cluster.gpu.tdp_w
+        rated = ratio.model_copy(
+            update={
+                "value": tdp * ratio.value,
+                "unit": "W",
+                "note": f"TDP {tdp:g} W x {ratio.value:g}: {ratio.note}",
+            }
+        )
+    drawn = rated.value * settings.value("load") * settings.value("pue")
+    return Power(rated.value, drawn, settings.value("load_error"), rated)
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """US dollars a GPU: `hardware` as it was priced, `around` what that price leaves out."""
+
+    hardware: Figure
+    around: Figure
+
+
+def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
+    """Purchase price of a cluster, a GPU; None if nobody gave one."""
+    nothing = Figure(value=0.0, unit="USD", source="", note="part of the purchase price")
+    own = offer.capex_per_gpu
+    if own is not None:
+        usd = settings.model_copy(update={"currency": "USD"}).converted(own, offer.currency)
+        return Purchase(
+            Figure(value=usd, unit="USD", source=offer.source, date=offer.date), nothing
+        )
+    if settings.capex_usd is not None:
+        given = Figure(value=settings.capex_usd, unit="USD", source="--capex")
+        return Purchase(given, nothing)
+    economics = load_economics()
+    capex = economics.capex.get(cluster.gpu.name)
+    if capex is None:
+        return None
+    return Purchase(capex.price, economics.around.get(capex.scope, nothing))

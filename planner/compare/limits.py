@@ -1,0 +1,63 @@
+"""Which link or resource a plan's time goes to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hardware import Cluster
+from hardware.schema import FABRIC_TITLES
+from planner.plan import Plan
+
+
+class TimeShare(NamedTuple):
+    """A resource, what waits for it, and the share of the step that it takes."""
+
+    resource: str
+    traffic: str
+    share: float
+
+    @property
+    def text(self) -> str:
+        """`NVLink (TP) 9 %`."""
+        traffic = f" ({self.traffic})" if self.traffic else ""
+        return f"{self.resource}{traffic} {self.share * 100:.0f} %"
+
+
+def time_shares(plan: Plan, cluster: Cluster) -> tuple[TimeShare, ...]:
+    """Where the step's time goes, by resource, the largest first; the shares add up to one.
+
+    A collective belongs to the scale-up link if its group lies within a domain, else to the
+    network; groups are placed in the order tp, cp, ep, dp, pp.
+    """
+    times, degrees = plan.time, plan.degrees
+    total = times.total_s
+    inner, dense = degrees.tp * degrees.cp, degrees.tp * degrees.cp * degrees.dp
+    entries = [
+        ("GPU", "", times.compute_s),
+        ("HBM capacity", "recompute", times.recompute_s),
+        (_link(cluster, degrees.tp), "TP", times.tp_s),
+        (_link(cluster, inner), "CP", times.cp_s),
+        (_link(cluster, degrees.etp * degrees.ep), "EP", times.ep_s),
+        (_link(cluster, dense), "ZeRO-3", times.fsdp_s),
+        (_link(cluster, dense), "DP", times.dp_s),
+        (_link(cluster, degrees.gpus), "PP", times.pp_s),
+        ("pipeline bubble", "", times.bubble_s),
+        ("HBM", "optimizer", times.optimizer_s),
+        ("host", "", times.host_s),
+    ]
+    shares = [TimeShare(name, traffic, time / total) for name, traffic, time in entries if time]
+    return tuple(sorted(shares, key=lambda own: -own.share))
+
+
+def _link(cluster: Cluster, group: int) -> str:
+    """The link that a group of consecutive ranks meets at its widest."""
+    if group <= cluster.scale_up_domain_gpus:
+        return "NVLink" if cluster.gpu.vendor == "nvidia" else "xGMI"
+    if group <= cluster.gpus_per_node:
+        return "PCIe"
+    return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
+
+
+def main_loss(shares: tuple[TimeShare, ...]) -> TimeShare | None:
+    """What costs most beside the computation itself."""
+    return next((own for own in shares if own.resource != "GPU"), None)

@@ -1,0 +1,117 @@
+"""Clusters on offer: as the command line names them, or as a TOML file lists them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hardware import Cluster, Price, PriceKind, load_cluster_file, parse_gpus
+from planner.errors import UsageError
+
+_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
+
+
+class Offer(BaseModel):
+    """A cluster that could be rented or bought.
+
+    Either `gpus` (64xH100, 64xaws-p5) or `cluster` (a TOML file that describes it). Optional:
+    prices of one's own quote for a GPU and hour, what a GPU costs to buy with all around it,
+    `provider` to take list prices of it alone, `precision` in place of the job's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = ""
+    gpus: str | None = None
+    cluster: str | None = None
+    provider: str | None = None
+    precision: str | None = None
+    on_demand: Annotated[float, Field(gt=0)] | None = None
+    reserved: Annotated[float, Field(gt=0)] | None = None
+    spot: Annotated[float, Field(gt=0)] | None = None
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")] = ""
+    source: str = "own quote"
+    capex_per_gpu: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_cluster(self) -> Offer:
+        if (self.gpus is None) == (self.cluster is None):
+            raise ValueError("give gpus = '64xH100' or cluster = 'FILE.toml', one of them")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        return self.name or self.gpus or Path(self.cluster or "").stem
+
+    def resolve(self) -> Cluster:
+        """The cluster. HardwareError if the name or the file is at fault."""
+        if self.cluster is not None:
+            return load_cluster_file(Path(self.cluster))
+        return parse_gpus(self.gpus or "")
+
+    def quotes(self, gpu: str) -> tuple[Price, ...]:
+        """Prices of the offer itself."""
+        return tuple(
+            Price(
+                gpu=gpu,
+                provider=self.provider or self.label,
+                kind=kind,
+                price_per_gpu_hour=amount,
+                currency=self.currency,
+                date=self.date,
+                source=self.source,
+            )
+            for kind in _KINDS
+            if (amount := getattr(self, kind)) is not None
+        )
+
+
+def read_offers(path: Path) -> tuple[Offer, ...]:
+    """Offers of a TOML file: one table `[[cluster]]` each, with the fields of `Offer`.
+
+    A relative `cluster = "FILE.toml"` is looked for beside the file. UsageError names the file,
+    the table and the field at fault.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is not TOML: {error}") from None
+    tables = document.pop("cluster", None)
+    if document or not isinstance(tables, list) or not tables:
+        raise UsageError(
+            f"{path}: write one table [[cluster]] for each offer, with gpus = '64xH100' or cluster "
+            "= 'FILE.toml'"
+        )
+    return tuple(_offer(path, number, table) for number, table in enumerate(tables, start=1))
+
+
+def _offer(path: Path, number: int, table: dict[str, Any]) -> Offer:
+    if isinstance(table.get("cluster"), str):
+        table = {**table, "cluster": str(path.parent / table["cluster"])}
+    try:
+        return Offer.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = f", field {first['loc'][0]!r}" if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        known = f" (fields: {', '.join(Offer.model_fields)})" if "Extra" in message else ""
+        raise UsageError(f"{path}, [[cluster]] {number}{field}: {message}{known}") from None
+
+
+def demand_distinct(offers: tuple[Offer, ...]) -> None:
+    """UsageError if two offers cannot be told apart by their names."""
+    seen: set[str] = set()
+    for offer in offers:
+        if offer.label in seen:
+            raise UsageError(
+                f"two offers are called {offer.label!r}; give each [[cluster]] a name of its own, "
+                "and each --gpus once"
+            )
+        seen.add(offer.label)

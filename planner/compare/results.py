@@ -1,0 +1,275 @@
+"""What a comparison and a scaling study return: typed, serialisable, and as a DataFrame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from hardware import Figure, Price, PriceKind
+from planner.compare.goodput import Goodput
+from planner.compare.settings import CostBasis
+from planner.plan import Degrees, Plan
+from planner.result import JobSummary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPARISON_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Range(_Frozen):
+    """A figure with the ends of its 80 % interval; the three scale together."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        """The same in another unit."""
+        return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
+
+class Rental(_Frozen):
+    """Cost of renting at a price. Amounts in the comparison's currency.
+
+    `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour.
+    """
+
+    kind: PriceKind
+    price: Price
+    per_gpu_hour: float
+    cost: Range
+    per_trillion_tokens: float
+    age: str
+    stale: bool
+    smaller_instance: bool
+    choices: int
+    lowest: float
+    highest: float
+
+
+class Owning(_Frozen):
+    """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour."""
+
+    hardware_usd: Figure
+    around_usd: Figure
+    hardware_per_gpu_hour: float
+    around_per_gpu_hour: float
+    electricity_per_gpu_hour: float
+    hosting_per_gpu_hour: float
+    per_gpu_hour: float
+    cost: Range
+    per_trillion_tokens: float
+
+
+class Energy(_Frozen):
+    """Energy of the run at the facility's meter. `rated_w`, `drawn_w`: a GPU; `co2_t`: tonnes."""
+
+    rated_w: float
+    rated_source: Figure
+    drawn_w: float
+    mwh: Range
+    co2_t: Range | None
+
+
+class Share(_Frozen):
+    """A resource and the share of a step that waits for it."""
+
+    resource: str
+    traffic: str
+    share: float
+    text: str
+
+
+class Run(_Frozen):
+    """A training run on a cluster at its best plan. Days with every interruption included.
+
+    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: that are paid for:
+    every GPU of the cluster, and spares, for all days.
+    """
+
+    job: JobSummary
+    plan: Plan
+    ideal_days: Range
+    days: Range
+    billed_gpus: int
+    gpu_hours: Range
+    goodput: Goodput
+    energy: Energy
+    rentals: tuple[Rental, ...]
+    owning: Owning | None
+    missing: tuple[str, ...]
+    shares: tuple[Share, ...]
+
+    def cost(self, basis: CostBasis) -> Range | None:
+        """Cost at one kind of price; None where it is not known."""
+        if basis == "owned":
+            return None if self.owning is None else self.owning.cost
+        return next((own.cost for own in self.rentals if own.kind == basis), None)
+
+    def rental(self, kind: PriceKind) -> Rental | None:
+        """The rental of a kind."""
+        return next((own for own in self.rentals if own.kind == kind), None)
+
+
+class ComparisonRow(_Frozen):
+    """One cluster: its run, or the reason why there is none and what it would need."""
+
+    name: str
+    cluster: str
+    gpu: str
+    num_gpus: int
+    num_nodes: int
+    precision: str
+    run: Run | None = None
+    reason: str = ""
+    needs: tuple[str, ...] = ()
+    on_front: bool = False
+
+
+SortKey = Literal["days", "cost", "tokens_per_s", "mfu", "energy", "given"]
+SORT_KEYS: tuple[SortKey, ...] = ("days", "cost", "tokens_per_s", "mfu", "energy", "given")
+
+
+class Comparison(_Frozen):
+    """Clusters for one job, sorted as asked; those without a plan come last.
+
+    `basis`: the kind of price that `on_front` weighs against days.
+    """
+
+    version: int = COMPARISON_VERSION
+    planner_version: str
+    model: str
+    parameters: int
+    framework: str
+    tokens: int
+    currency: str
+    basis: CostBasis
+    sort: SortKey
+    rows: tuple[ComparisonRow, ...]
+    notes: tuple[str, ...] = ()
+
+    def row(self, name: str) -> ComparisonRow | None:
+        """The row of a cluster by its name."""
+        return next((row for row in self.rows if row.name == name), None)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a cluster; empty cells where a figure is not known."""
+        return _frame([_flat(row) for row in self.rows])
+
+
+class ScalePoint(_Frozen):
+    """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
+
+    `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
+    growth in GPUs. `microbatches`: in flight per pipeline and step.
+    """
+
+    batch: Literal["fixed", "scaled"]
+    num_gpus: int
+    gbs_tokens: int
+    run: Run | None = None
+    reason: str = ""
+    speedup: float | None = None
+    efficiency: float | None = None
+
+
+class Scaling(_Frozen):
+    """One kind of GPU in growing numbers.
+
+    `knees`: of each series the number of GPUs with the most efficiency times speedup, None where
+    that is the largest. `batch_limit`: least number at which the scaled batch is clearly faster a
+    GPU than the fixed one.
+    """
+
+    version: int = COMPARISON_VERSION
+    planner_version: str
+    model: str
+    gpu: str
+    tokens: int
+    currency: str
+    basis: CostBasis
+    points: tuple[ScalePoint, ...]
+    knees: dict[str, int | None]
+    batch_limit: int | None
+    notes: tuple[str, ...] = ()
+
+    def series(self, batch: str) -> tuple[ScalePoint, ...]:
+        """Points of one series, fewest GPUs first."""
+        return tuple(point for point in self.points if point.batch == batch)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a point."""
+        return _frame([_flat_point(point) for point in self.points])
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A table whose whole numbers stay whole beside empty cells."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    whole = [name for name in (*Degrees.model_fields, "gbs_tokens") if name in frame]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def _flat(row: ComparisonRow) -> dict[str, Any]:
+    head = row.model_dump(include={"name", "gpu", "num_gpus", "num_nodes", "precision", "reason"})
+    return head | {"on_front": row.on_front} | flat_run(row.run)
+
+
+def _flat_point(point: ScalePoint) -> dict[str, Any]:
+    head = point.model_dump(exclude={"run"})
+    return head | flat_run(point.run)
+
+
+def flat_run(run: Run | None) -> dict[str, Any]:
+    """Scalars of a run, for tables."""
+    if run is None:
+        return {}
+    plan = run.plan
+    row: dict[str, Any] = {
+        **plan.degrees.model_dump(),
+        "recompute": plan.recompute,
+        "gbs_tokens": plan.gbs_tokens,
+        "step_time_s": plan.step_time_s,
+        "tokens_per_s": plan.tokens_per_s,
+        "mfu": plan.mfu,
+        "fit_probability": plan.fit_probability,
+        "goodput": run.goodput.share,
+        "ideal_days": run.ideal_days.value,
+        **_ranged("days", run.days),
+        **_ranged("gpu_hours", run.gpu_hours),
+        **_ranged("mwh", run.energy.mwh),
+        **_ranged("co2_t", run.energy.co2_t),
+    }
+    for kind in ("on_demand", "reserved", "spot"):
+        row |= _flat_rental(kind, run.rental(kind))
+    if run.owning is not None:
+        row |= _ranged("owned_cost", run.owning.cost)
+        row["owned_per_gpu_hour"] = run.owning.per_gpu_hour
+        row["owned_per_trillion_tokens"] = run.owning.per_trillion_tokens
+    return row | {"limited_by": "; ".join(own.text for own in run.shares[:3])}
+
+
+def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
+    if rental is None:
+        return {f"{kind}_cost": None}
+    return {
+        **_ranged(f"{kind}_cost", rental.cost),
+        f"{kind}_per_gpu_hour": rental.per_gpu_hour,
+        f"{kind}_per_trillion_tokens": rental.per_trillion_tokens,
+        f"{kind}_provider": rental.price.provider,
+        f"{kind}_date": rental.price.date,
+        f"{kind}_source": rental.price.source,
+    }
+
+
+def _ranged(name: str, own: Range | None) -> dict[str, Any]:
+    if own is None:
+        return {}
+    return {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}

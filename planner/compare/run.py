@@ -1,0 +1,174 @@
+"""From a plan on a cluster to days, money and energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, hypot, inf, log, log1p
+
+from hardware import PRICE_KINDS, Cluster, PriceKind
+from planner.compare.energy import W_PER_MW, Power, power_of, purchase_of
+from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
+from planner.compare.limits import time_shares
+from planner.compare.money import owned_hour
+from planner.compare.offers import Offer
+from planner.compare.quotes import Choice, age_text, choose, is_stale
+from planner.compare.results import Energy, Owning, Range, Rental, Run, Share
+from planner.compare.settings import Settings
+from planner.job import Job
+from planner.plan import Plan
+from planner.result import JobSummary
+
+HOURS_PER_DAY = 24.0
+KIND_NAMES: dict[PriceKind, str] = {
+    "on_demand": "on demand",
+    "reserved": "reserved",
+    "spot": "spot",
+}
+TRILLION = 1e12
+KG_PER_T = 1e3
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An offer, its job with every name resolved, and the tokens to train on."""
+
+    offer: Offer
+    job: Job
+    tokens: int
+    settings: Settings
+
+    @property
+    def cluster(self) -> Cluster:
+        """The whole cluster, which is paid for."""
+        return self.job.cluster
+
+
+def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
+    """The run of a plan; None if interruptions leave no useful time."""
+    settings, cluster = placed.settings, placed.cluster
+    used = cluster.with_gpus(summary.used_gpus)
+    own = goodput(run_of(replace(placed.job, cluster=used)), settings)
+    if own.share <= 0.0:
+        return None
+    ideal = ideal_days(plan, placed.tokens)
+    days = with_interruptions(ideal, own)
+    billed = cluster.num_gpus + own.spares * cluster.gpus_per_node
+    hours = days.times(HOURS_PER_DAY * billed)
+    power = power_of(cluster, settings)
+    rentals, missing = _rentals(placed, hours)
+    owning = _owning(placed, hours, power)
+    if owning is None:
+        missing = (*missing, f"no purchase price for {cluster.gpu.name} (--capex gives one)")
+    return Run(
+        job=summary,
+        plan=plan,
+        ideal_days=ideal,
+        days=days,
+        billed_gpus=billed,
+        gpu_hours=hours,
+        goodput=own,
+        energy=_energy(days.times(HOURS_PER_DAY * cluster.num_gpus), power, settings),
+        rentals=rentals,
+        owning=owning,
+        missing=missing,
+        shares=tuple(
+            Share(resource=one.resource, traffic=one.traffic, share=one.share, text=one.text)
+            for one in time_shares(plan, used)
+        ),
+    )
+
+
+def ideal_days(plan: Plan, tokens: int) -> Range:
+    """Days at the predicted step time, and at the ends of its interval."""
+    per_second = tokens / plan.gbs_tokens / DAY_S
+    return Range(
+        value=plan.step_time_s * per_second,
+        low=plan.step_time.low * per_second,
+        high=plan.step_time.high * per_second,
+    )
+
+
+def with_interruptions(ideal: Range, own: Goodput) -> Range:
+    """Days with interruptions; the two errors are independent and add up in quadrature of logs."""
+    value = ideal.value / own.share
+    below = hypot(log(ideal.value / ideal.low), log(own.high / own.share))
+    above = inf
+    if own.low > 0.0:
+        above = hypot(log(ideal.high / ideal.value), log(own.share / own.low))
+    return Range(value=value, low=value * exp(-below), high=value * exp(above))
+
+
+def _rentals(placed: Placed, hours: Range) -> tuple[tuple[Rental, ...], tuple[str, ...]]:
+    """Cost by kind of price, and a sentence for each that nobody gave."""
+    found: list[Rental] = []
+    missing: list[str] = []
+    for kind in PRICE_KINDS:
+        choice = choose(placed.offer, placed.cluster, kind, placed.settings)
+        if choice is None:
+            missing.append(f"no {KIND_NAMES[kind]} price for {placed.cluster.gpu.name}")
+        else:
+            found.append(_rental(placed, kind, choice, hours))
+    return tuple(found), tuple(missing)
+
+
+def _rental(placed: Placed, kind: PriceKind, choice: Choice, hours: Range) -> Rental:
+    cost = hours.times(choice.amount)
+    return Rental(
+        kind=kind,
+        price=choice.price,
+        per_gpu_hour=choice.amount,
+        cost=cost,
+        per_trillion_tokens=cost.value * TRILLION / placed.tokens,
+        age=age_text(choice.price, placed.settings),
+        stale=is_stale(choice.price, placed.settings),
+        smaller_instance=choice.smaller_instance,
+        choices=choice.of,
+        lowest=choice.low,
+        highest=choice.high,
+    )
+
+
+def _owning(placed: Placed, hours: Range, power: Power) -> Owning | None:
+    settings = placed.settings
+    purchase = purchase_of(placed.offer, placed.cluster, settings)
+    if purchase is None:
+        return None
+    usd = owned_hour(
+        purchase.hardware.value,
+        purchase.around.value,
+        power.drawn_w,
+        power.rated_w,
+        settings.owner_terms,
+    )
+    rate = settings.converted(1.0, "USD")
+    cost = hours.times(usd.total * rate)
+    return Owning(
+        hardware_usd=purchase.hardware,
+        around_usd=purchase.around,
+        hardware_per_gpu_hour=usd.hardware * rate,
+        around_per_gpu_hour=usd.around * rate,
+        electricity_per_gpu_hour=usd.electricity * rate,
+        hosting_per_gpu_hour=usd.hosting * rate,
+        per_gpu_hour=usd.total * rate,
+        cost=cost,
+        per_trillion_tokens=cost.value * TRILLION / placed.tokens,
+    )
+
+
+def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
+    """Energy of all GPUs of the cluster; the error of the power adds in quadrature."""
+    plain = hours.times(power.drawn_w / W_PER_MW)
+    error = log1p(power.error)
+    mwh = Range(
+        value=plain.value,
+        low=plain.value * exp(-hypot(log(plain.value / plain.low), error)),
+        high=plain.value * exp(hypot(log(plain.high / plain.value), error)),
+    )
+    carbon = settings.carbon_g_per_kwh
+    return Energy(
+        rated_w=power.rated_w,
+        rated_source=power.origin,
+        drawn_w=power.drawn_w,
+        mwh=mwh,
+        co2_t=None if carbon is None else mwh.times(carbon / KG_PER_T),
+    )

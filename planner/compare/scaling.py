@@ -1,0 +1,199 @@
+"""`scale`: one kind of GPU in growing numbers, with a fixed and with a growing batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from hardware import parse_gpus
+from planner._version import __version__
+from planner.compare.batch import with_batch
+from planner.compare.comparison import (
+    NO_USEFUL_TIME,
+    Entry,
+    Prepare,
+    check_currencies,
+    check_tokens,
+    enter,
+)
+from planner.compare.offers import Offer
+from planner.compare.quotes import check_providers
+from planner.compare.results import ScalePoint, Scaling
+from planner.compare.run import Placed, run_at
+from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.settings import Settings
+from planner.errors import UsageError
+from planner.models.catalog import load_model
+from planner.request import Request
+
+Batch = Literal["fixed", "scaled"]
+BATCHES: tuple[Batch, ...] = ("fixed", "scaled")
+# The batch limits where a batch grown with the GPUs is faster a GPU by more than this share.
+CLEARLY_FASTER = 0.1
+MOST_POINTS = 64
+_COUNTED = re.compile(r"^\s*\d+\s*[x×*]\s*")
+
+
+def counts_between(first: int, last: int) -> tuple[int, ...]:
+    """Doublings of the first number up to the last, and the last. UsageError if they are not in
+    order."""
+    if first < 1 or last < first:
+        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+    counts = [first]
+    while counts[-1] * 2 < last:
+        counts.append(counts[-1] * 2)
+    return tuple(dict.fromkeys((*counts, last)))
+
+
+def scale(
+    request: Request,
+    gpu: str,
+    counts: Sequence[int],
+    tokens: int,
+    settings: Settings | None = None,
+    *,
+    batches: Sequence[Batch] = BATCHES,
+    prepare: Prepare | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Scaling:
+    """Throughput, days and money against the number of GPUs, each point after its own search.
+
+    `request`: the job, without gpus and cluster; its batch is that of every point of the fixed
+    series (strong scaling), and that of the first count of the scaled series (weak scaling), whose
+    batch grows with the GPUs. `counts`: numbers of GPUs, ascending. UsageError for wrong input.
+    """
+    own = settings or Settings()
+    check_tokens(tokens)
+    _check_counts(counts, gpu)
+    base, batch_note = with_batch(request)
+    plain = Offer(gpus=f"{counts[0]}x{gpu}")
+    check_providers(own, (plain,))
+    wanted = [(batch, count) for batch in batches for count in counts]
+    entries = [_entry(base, gpu, count, counts[0], batch, prepare) for batch, count in wanted]
+    if all(entry.problem is not None for entry in entries) and entries[0].problem is not None:
+        raise entries[0].problem
+    check_currencies(entries, own)
+    ready = [entry for entry in entries if entry.job is not None]
+    outcomes = iter(
+        run_searches(
+            [Task(entry.request, seed, time_limit_s) for entry in ready],
+            [f"{entry.cluster.num_gpus:,} GPUs" for entry in ready],
+            jobs=jobs,
+            progress=progress,
+        )
+    )
+    points = [
+        _point(batch, entry, next(outcomes) if entry.job is not None else None, tokens, own)
+        for (batch, _), entry in zip(wanted, entries, strict=True)
+    ]
+    related = tuple(point for batch in batches for point in with_speedups(_of(points, batch)))
+    return Scaling(
+        planner_version=__version__,
+        model=load_model(request.model).spec.name,
+        gpu=entries[0].cluster.gpu.name,
+        tokens=tokens,
+        currency=own.currency,
+        basis=own.basis,
+        points=related,
+        knees={batch: knee(_of(related, batch)) for batch in batches},
+        batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),
+        notes=(batch_note,) if batch_note else (),
+    )
+
+
+def _check_counts(counts: Sequence[int], gpu: str) -> None:
+    if not counts or any(count < 1 for count in counts) or list(counts) != sorted(set(counts)):
+        raise UsageError("give numbers of GPUs in growing order, as 512, 1024, 2048")
+    if len(counts) > MOST_POINTS:
+        raise UsageError(f"{len(counts)} numbers of GPUs: give at most {MOST_POINTS}")
+    counted = _COUNTED.match(gpu)
+    if counted:
+        raise UsageError(
+            f"--gpus {gpu!r}: give the kind of GPU alone, as {gpu[counted.end() :]}; the numbers "
+            "are those of --from, --to or --counts"
+        )
+    parse_gpus(f"{counts[0]}x{gpu}")
+
+
+def _entry(
+    base: Request, gpu: str, count: int, first: int, batch: Batch, prepare: Prepare | None
+) -> Entry:
+    request = base
+    if batch == "scaled":
+        request = base.model_copy(
+            update={
+                name: value * count // first
+                for name in ("gbs", "gbs_tokens")
+                if (value := getattr(base, name)) is not None
+            }
+        )
+    return enter(Offer(gpus=f"{count}x{gpu}"), request, None, prepare)
+
+
+def _point(
+    batch: Batch, entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings
+) -> ScalePoint:
+    asked = entry.request.gbs_tokens or 0
+    point = ScalePoint(batch=batch, num_gpus=entry.cluster.num_gpus, gbs_tokens=asked)
+    if outcome is None or entry.job is None:
+        return point.model_copy(update={"reason": str(entry.problem)})
+    if outcome.result is None:
+        return point.model_copy(update={"reason": outcome.reason})
+    placed = Placed(entry.offer, entry.job, tokens, settings)
+    run = run_at(placed, outcome.result.job, outcome.result.plans[0])
+    if run is None:
+        return point.model_copy(update={"reason": NO_USEFUL_TIME})
+    return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})
+
+
+def _of(points: Iterable[ScalePoint], batch: str) -> tuple[ScalePoint, ...]:
+    return tuple(point for point in points if point.batch == batch)
+
+
+def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
+    """Points of a series with lasting tokens/s over those of its first point that has a plan."""
+    paces = [_pace(point) for point in points]
+    first = next((index for index, pace in enumerate(paces) if pace), None)
+    if first is None:
+        return tuple(points)
+    base, gpus = paces[first] or 1.0, points[first].num_gpus
+    return tuple(
+        point
+        if not pace
+        else point.model_copy(
+            update={"speedup": pace / base, "efficiency": pace / base * gpus / point.num_gpus}
+        )
+        for point, pace in zip(points, paces, strict=True)
+    )
+
+
+def _pace(point: ScalePoint) -> float | None:
+    """Lasting tokens per second: interruptions included."""
+    return None if point.run is None else point.run.plan.tokens_per_s * point.run.goodput.share
+
+
+def knee(points: Sequence[ScalePoint]) -> int | None:
+    """The number of GPUs with the most efficiency times speedup; None if that is the largest.
+
+    The knee of Eager, Zahorjan and Lazowska 1989, Speedup versus efficiency in parallel systems,
+    IEEE Transactions on Computers 38(3): most efficiency per execution time.
+    """
+    known = [point for point in points if point.speedup is not None]
+    if len(known) < 2:
+        return None
+    best = max(known, key=lambda point: (point.speedup or 0.0) * (point.efficiency or 0.0))
+    return None if best is known[-1] else best.num_gpus
+
+
+def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> int | None:
+    """Least number of GPUs at which a batch grown with them is clearly faster a GPU, or at which
+    only the grown one has a plan at all."""
+    for one, other in zip(fixed, scaled, strict=False):
+        slow, fast = _pace(one), _pace(other)
+        if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):
+            return one.num_gpus
+    return None

@@ -1,0 +1,108 @@
+"""Many searches at once: one process each, results in the order asked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hardware import HardwareError
+from planner.errors import NothingFitsError, UsageError
+from planner.request import Request
+from planner.result import JobSummary, SearchResult
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search found: a result with its fastest plan, or why there is none.
+
+    `needs`: changes with which something would fit, in sentences.
+    """
+
+    result: SearchResult | None = None
+    reason: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> JobSummary | None:
+        """The job as searched."""
+        return None if self.result is None else self.result.job
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One search: its request and the solver's settings."""
+
+    request: Request
+    seed: int = 0
+    time_limit_s: float | None = None
+
+
+def run_searches(
+    tasks: Sequence[Task], names: Sequence[str], *, jobs: int = 1, progress: Progress | None = None
+) -> list[Outcome]:
+    """One full search a distinct task, `jobs` at a time, each in a process of its own.
+
+    With one job everything runs in this process. `progress(name, done, total)` as they end.
+    """
+    distinct = list(dict.fromkeys(_key(task) for task in tasks))
+    chosen = {_key(task): (task, name) for task, name in zip(tasks, names, strict=True)}
+    found: dict[str, Outcome] = {}
+    work = [(key, chosen[key][0]) for key in distinct]
+    if progress is not None:
+        progress("searching", 0, len(work))
+    processes = min(jobs, len(work))
+    if processes <= 1:
+        for key, task in work:
+            found[key] = search_one(task)
+            _tell(progress, chosen[key][1], len(found), len(work))
+    else:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(processes, _start_worker, (_threads(processes),)) as pool:
+            for key, outcome in pool.imap_unordered(_run_keyed, work):
+                found[key] = outcome
+                _tell(progress, chosen[key][1], len(found), len(work))
+    return [found[_key(task)] for task in tasks]
+
+
+def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(f"searched {name}", done, total)
+
+
+def _key(task: Task) -> str:
+    return f"{task.seed} {task.time_limit_s} {task.request.model_dump_json()}"
+
+
+def _threads(processes: int) -> int:
+    return max(1, (os.cpu_count() or 1) // processes)
+
+
+def _start_worker(threads: int) -> None:
+    """Leave Ctrl-C to the parent, and share the cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["NUMBA_NUM_THREADS"] = str(threads)
+
+
+def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
+    key, task = work
+    return key, search_one(task)
+
+
+def search_one(task: Task) -> Outcome:
+    """The fastest plan of a request, or the reason why there is none."""
+    from planner.search.infeasible import DoesNotFitError
+    from planner.search.search import search
+
+    try:
+        result = search(task.request, top=1, seed=task.seed, time_limit_s=task.time_limit_s)
+    except DoesNotFitError as error:
+        needs = tuple(own.sentence() for own in error.relaxations)
+        return Outcome(reason=f"nothing fits: {error.conflict[0]}", needs=needs)
+    except (NothingFitsError, UsageError, HardwareError) as error:
+        return Outcome(reason=str(error))
+    return Outcome(result=result)

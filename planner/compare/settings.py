@@ -1,0 +1,116 @@
+"""What a comparison assumes beside plan and prices: every figure with its source or option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hardware import Figure, Price, load_economics
+from planner.compare.money import OwnerTerms
+from planner.errors import UsageError
+
+CostBasis = Literal["on_demand", "reserved", "spot", "owned"]
+COST_BASES: tuple[CostBasis, ...] = ("on_demand", "reserved", "spot", "owned")
+
+# Figure of the catalogue -> least value that makes sense, and whether it itself is allowed.
+_LEAST: Mapping[str, tuple[float, bool]] = {
+    "amortisation_years": (0.0, False),
+    "interest": (0.0, True),
+    "pue": (1.0, True),
+    "electricity": (0.0, True),
+    "hosting": (0.0, True),
+    "load": (0.0, False),
+    "utilisation": (0.0, False),
+    "gpu_mtbf": (0.0, False),
+    "node_mtbf": (0.0, False),
+    "repair": (0.0, True),
+    "restart": (0.0, True),
+    "write_bandwidth": (0.0, False),
+}
+_MOST = {"utilisation": 1.0, "load": 1.2, "interest": 1.0}
+
+
+class Settings(BaseModel):
+    """Money, energy and failures.
+
+    `figures`: replacements of the figures of `hardware/catalog/economics.toml` by name, each with
+    a source of its own. `basis`: price that the front weighs against time. `providers`: only
+    these; empty for all. `rates`: US dollars for one unit of a currency. `spares`: nodes kept
+    ready and paid for; None: whoever lends the nodes replaces broken ones within the restart time.
+    `carbon_g_per_kwh`: CO2 of the electricity. `today`: date that ages of prices refer to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    figures: Mapping[str, Figure] = Field(default_factory=dict)
+    basis: CostBasis = "on_demand"
+    prices: tuple[Price, ...] = ()
+    providers: tuple[str, ...] = ()
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    rates: Mapping[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    capex_usd: Annotated[float, Field(gt=0)] | None = None
+    carbon_g_per_kwh: Annotated[float, Field(ge=0)] | None = None
+    spares: Annotated[int, Field(ge=0)] | None = None
+    checkpoint_interval_s: Annotated[float, Field(gt=0)] | None = None
+    asynchronous: bool = False
+    today: date = Field(default_factory=date.today)
+
+    @model_validator(mode="after")
+    def _figures_make_sense(self) -> Settings:
+        known = load_economics().figures
+        for name, figure in self.figures.items():
+            if name not in known:
+                raise UsageError(f"unknown figure {name!r}; there are {', '.join(known)}")
+            _check(name, figure)
+        return self
+
+    def figure(self, name: str) -> Figure:
+        """A figure as given, else as catalogued."""
+        return self.figures.get(name) or load_economics().figures[name]
+
+    def value(self, name: str) -> float:
+        """Value of a figure in its unit."""
+        return self.figure(name).value
+
+    @property
+    def owner_terms(self) -> OwnerTerms:
+        """Terms of ownership, in US dollars."""
+        return OwnerTerms(
+            interest=self.value("interest"),
+            years=self.value("amortisation_years"),
+            utilisation=self.value("utilisation"),
+            per_kwh=self.value("electricity"),
+            hosting_per_kw_month=self.value("hosting"),
+        )
+
+    def converted(self, amount: float, currency: str) -> float:
+        """An amount in the currency of the comparison. UsageError without a rate."""
+        if currency == self.currency:
+            return amount
+        return amount * self._usd(currency) / self._usd(self.currency)
+
+    def _usd(self, currency: str) -> float:
+        if currency == "USD":
+            return 1.0
+        if currency not in self.rates:
+            raise UsageError(
+                f"mixed currencies: {currency} and "
+                f"{'USD' if currency == self.currency else self.currency} cannot be compared "
+                f"without a rate; give --rate {currency}=1.10 (US dollars for one {currency}), or "
+                "all prices in one currency"
+            )
+        return self.rates[currency]
+
+
+def _check(name: str, figure: Figure) -> None:
+    least, allowed = _LEAST.get(name, (0.0, True))
+    most = _MOST.get(name)
+    low = figure.value < least if allowed else figure.value <= least
+    if low or (most is not None and figure.value > most):
+        rule = f"at least {least:g}" if allowed else f"more than {least:g}"
+        upper = "" if most is None else f" and at most {most:g}"
+        unit = "" if figure.unit == "1" else f" ({figure.unit})"
+        raise UsageError(f"{figure.source} {figure.value:g}{unit}: must be {rule}{upper}")

@@ -1,0 +1,265 @@
+"""What `planner compare` shows: pace, money, energy, the front, and what prices are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hardware import PRICE_KINDS
+from planner.compare.quotes import STALE_DAYS
+from planner.compare.results import Comparison, ComparisonRow, Range, Rental, Run
+from planner.compare.run import KIND_NAMES
+from planner.compare.settings import CostBasis
+from planner.report.comparison_trace import Chapter, Step, money
+from planner.report.plans import batch_text, degrees_text, recompute_text
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import plural, short_count
+
+BASIS_NAMES: dict[CostBasis, str] = {
+    "on_demand": "on demand",
+    "reserved": "reserved",
+    "spot": "spot",
+    "owned": "owned",
+}
+FRONT = "●"
+MOST_NEEDS = 3
+NONE = "-"
+_FEWEST_LOSS = 0.005
+
+
+def comparison_report(comparison: Comparison) -> Report:
+    """The whole report."""
+    runs = [(row, row.run) for row in comparison.rows if row.run is not None]
+    blocks: list[Block] = [Facts(_facts(comparison))]
+    if runs:
+        blocks += [
+            _pace_table(runs, comparison),
+            _money_table(runs, comparison),
+            _price_table(runs, comparison),
+            _plan_table(runs),
+        ]
+    if failed := tuple(_failures(comparison.rows)):
+        blocks.append(Notes(failed, "No plan"))
+    blocks.append(Notes(tuple(_notes(runs, comparison))))
+    return Report(tuple(blocks))
+
+
+def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    count = plural(len(comparison.rows), "cluster")
+    return (
+        ("model", f"{comparison.model}, {short_count(comparison.parameters)} parameters"),
+        ("tokens", short_count(comparison.tokens)),
+        ("clusters", f"{count}, each after a full search ({comparison.framework})"),
+    )
+
+
+Runs = Sequence[tuple[ComparisonRow, Run]]
+
+
+def _pace_table(runs: Runs, comparison: Comparison) -> TableData:
+    several = len({row.precision for row, _ in runs}) > 1
+    columns = (
+        Column("cluster", "left", wrap=True),
+        Column("tokens/s"),
+        Column("MFU\n%"),
+        Column("useful\n%"),
+        Column("days"),
+        Column("GPU\nhours"),
+        Column("beside computing,\nmost time goes to", "left", wrap=True),
+    )
+    rows = tuple(
+        (
+            row.name + (f" ({row.precision})" if several else ""),
+            f"{run.plan.tokens_per_s:,.0f}",
+            f"{run.plan.mfu * 100:.1f}",
+            f"{run.goodput.share * 100:.1f}",
+            f"{days_text(run.days.value)} {spread_text(run.days)}",
+            money(run.gpu_hours.value),
+            _loss_text(run),
+        )
+        for row, run in runs
+    )
+    return TableData(columns, rows, f"Best plan of each, sorted by {comparison.sort}")
+
+
+def _loss_text(run: Run) -> str:
+    losses = [own.text for own in run.shares if own.resource != "GPU"]
+    if not losses or all(own.share < _FEWEST_LOSS for own in run.shares if own.resource != "GPU"):
+        return "nothing: the GPU itself limits"
+    return losses[0]
+
+
+def _money_table(runs: Runs, comparison: Comparison) -> TableData:
+    carbon = any(run.energy.co2_t is not None for _, run in runs)
+    columns = [
+        Column("cluster", "left", wrap=True),
+        *(Column(name) for name in ("on\ndemand", "reserved", "spot", "owned")),
+        Column(f"{BASIS_NAMES[comparison.basis]}\n/1 T tok."),
+        Column("MWh"),
+        *((Column("t CO2"),) if carbon else ()),
+        Column("front", "left"),
+    ]
+    rows = tuple(_money_row(row, run, comparison, carbon) for row, run in runs)
+    return TableData(tuple(columns), rows, f"Cost of the run, {comparison.currency}")
+
+
+def _money_row(
+    row: ComparisonRow, run: Run, comparison: Comparison, carbon: bool
+) -> tuple[str, ...]:
+    costs = [run.cost(basis) for basis in ("on_demand", "reserved", "spot", "owned")]
+    chosen = run.cost(comparison.basis)
+    each = None if chosen is None else chosen.times(1e12 / comparison.tokens)
+    co2 = run.energy.co2_t
+    return (
+        row.name,
+        *(_amount(cost) for cost in costs),
+        _amount(each),
+        f"{run.energy.mwh.value:,.0f}",
+        *(((NONE if co2 is None else f"{co2.value:,.0f}"),) if carbon else ()),
+        FRONT if row.on_front else "",
+    )
+
+
+def _amount(cost: Range | None) -> str:
+    return NONE if cost is None else money(cost.value)
+
+
+def _price_table(runs: Runs, comparison: Comparison) -> TableData:
+    columns = (
+        Column("cluster", "left", wrap=True),
+        *(Column(KIND_NAMES[kind], "left", wrap=True) for kind in PRICE_KINDS),
+        Column("owned"),
+    )
+    rows = tuple(
+        (
+            row.name,
+            *(_price_text(run.rental(kind)) for kind in PRICE_KINDS),
+            NONE if run.owning is None else f"{run.owning.per_gpu_hour:.2f}",
+        )
+        for row, run in runs
+    )
+    return TableData(columns, rows, f"Prices of a GPU hour, host included, {comparison.currency}")
+
+
+def _price_text(rental: Rental | None) -> str:
+    if rental is None:
+        return NONE
+    old = f", {rental.age}" if rental.stale else ""
+    small = f", {rental.price.instance_gpus}-GPU instance*" if rental.smaller_instance else ""
+    return f"{rental.per_gpu_hour:.2f} {rental.price.provider}{old}{small}"
+
+
+def _plan_table(runs: Runs) -> TableData:
+    columns = (
+        Column("cluster", "left", wrap=True),
+        Column("step time"),
+        Column("peak GiB"),
+        Column("degrees, mbs×grad_acc, recompute", "left", wrap=True),
+    )
+    rows = tuple(
+        (
+            row.name,
+            f"{run.plan.step_time_s:.3g} s",
+            f"{run.plan.peak_bytes / 2**30:.0f} of {run.plan.limit_bytes / 2**30:.0f}",
+            f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}, "
+            f"{recompute_text(run.plan)}",
+        )
+        for row, run in runs
+    )
+    return TableData(columns, rows, "Plans")
+
+
+def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    for row in rows:
+        if row.run is None:
+            yield f"{row.name}: {row.reason}"
+            if row.needs:
+                yield f"  would fit (searched): {'; or '.join(row.needs[:MOST_NEEDS])}"
+
+
+def failure_text(comparison: Comparison) -> str:
+    """Why no cluster has a plan, and what each would need."""
+    lines = ["the job runs on none of the clusters:"]
+    for row in comparison.rows:
+        lines.append(f"  - {row.name}: {row.reason}")
+        lines += [f"      would fit (searched): {need}" for need in row.needs[:MOST_NEEDS]]
+    return "\n".join(lines)
+
+
+def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
+    if not runs:
+        return
+    yield (
+        "days: with every interruption; 80 % interval of the step time, and the range of "
+        "published failure rates; cost scales with it. MFU: full attention square, dense 16-bit "
+        "peak. useful: share of the time that becomes lasting work, if restarts are automatic; "
+        "the interval of days allows for people who restart it, in 5 hours as OPT-175B."
+    )
+    yield from _front_notes(runs, comparison)
+    yield from _price_notes(runs)
+    yield from comparison.notes
+    first = runs[0][0].name
+    yield f"Every factor with its source: add --explain {first}"
+
+
+def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
+    basis = BASIS_NAMES[comparison.basis]
+    priced = [row.name for row, run in runs if run.cost(comparison.basis) is not None]
+    if priced:
+        yield f"{FRONT}: of those with that price, none is both faster and cheaper ({basis})."
+    by_days = sorted(runs, key=lambda entry: entry[1].days.value)
+    fastest, days = by_days[0][0].name, by_days[0][1].days
+    near = [row.name for row, run in by_days[1:] if run.days.low <= days.high]
+    if near:
+        yield f"Not surely slower than {fastest}: {', '.join(near)} (intervals overlap)."
+
+
+def _price_notes(runs: Runs) -> Iterator[str]:
+    by_text: dict[str, None] = {}
+    for _, run in runs:
+        by_text |= dict.fromkeys(run.missing)
+    if by_text:
+        yield f"Missing: {'; '.join(by_text)}."
+    rentals = [own for _, run in runs for own in run.rentals]
+    if any(own.smaller_instance for own in rentals):
+        yield "*: no whole node was priced; GPUs of smaller instances may lack its network."
+    if any(own.kind == "spot" for own in rentals):
+        yield "spot: that the provider takes GPUs back is not in the days."
+    if any(own.choices > 1 for own in rentals):
+        yield (
+            "Of several prices the lowest of those of whole nodes read in the last "
+            f"{STALE_DAYS} days is taken; --provider names others."
+        )
+
+
+def days_text(days: float) -> str:
+    """Three digits: `2,563`, `25.6`, `0.25`."""
+    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
+
+
+def spread_text(own: Range) -> str:
+    """`±8 %`, or both sides where they differ much."""
+    below = round((1.0 - own.low / own.value) * 100)
+    if own.high == float("inf"):
+        return f"-{below} %/+∞"
+    above = round((own.high / own.value - 1.0) * 100)
+    small, large = sorted((below, above))
+    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
+
+
+def trace_report(name: str, chapters: Sequence[Chapter]) -> Report:
+    """The chain from plan to dollars of one cluster, and the sources that it names."""
+    blocks: list[Block] = [Facts((("cluster", name),))]
+    cited: dict[str, str] = {}
+    for chapter in chapters:
+        rows = tuple((step.name, _step_text(step)) for step in chapter.steps)
+        blocks.append(Facts(rows, chapter.title))
+        for step in chapter.steps:
+            cited |= {key: text for key, text in step.cited.items() if text}
+    blocks.append(Facts(tuple(cited.items()), "Sources"))
+    return Report(tuple(blocks))
+
+
+def _step_text(step: Step) -> str:
+    source = f" [{step.source}]" if step.source else ""
+    how = f": {step.how}" if step.how else ""
+    return f"{step.value}{how}{source}"

@@ -1,0 +1,283 @@
+"""From plan to dollars, step by step: every factor with its source or the option that gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hardware import Figure, load_sources
+from planner.compare.goodput import HOUR_S
+from planner.compare.money import HOURS_PER_YEAR
+from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Rental, Run
+from planner.compare.run import KIND_NAMES
+from planner.compare.settings import Settings
+from planner.errors import unknown_name
+from planner.report.plans import batch_text, degrees_text, error_text, recompute_text
+from planner.report.units import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One factor or result: its name, value in words, how it follows, and where it is from.
+
+    `source`: an option, or ids of `hardware/catalog/sources.toml`, separated by commas.
+    """
+
+    name: str
+    value: str
+    how: str = ""
+    source: str = ""
+
+    @property
+    def cited(self) -> dict[str, str]:
+        """Id -> title and address of each source that the catalogue has."""
+        known = load_sources()
+        return {
+            key: ", ".join(part for part in (known[key].title, known[key].url) if part)
+            for key in (part.partition(" ")[0] for part in self.source.split(", "))
+            if key in known
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Steps of one part of the chain."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+def pick_row(comparison: Comparison, name: str) -> ComparisonRow:
+    """The row of a cluster. UsageError for a name that was not compared."""
+    row = comparison.row(name)
+    if row is None:
+        names = [own.name for own in comparison.rows]
+        raise unknown_name("cluster", name, names, "compared: " + ", ".join(names))
+    return row
+
+
+def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
+    """The chain of a run, from its plan to what it costs."""
+    return (
+        Chapter("Pace", tuple(_pace(run, comparison))),
+        Chapter("Time, with interruptions", tuple(_time(run, settings))),
+        *(
+            Chapter(f"Renting, {KIND_NAMES[own.kind]}", tuple(_renting(own, comparison)))
+            for own in run.rentals
+        ),
+        *_owning_chapters(run, comparison, settings),
+        Chapter("Energy", tuple(_energy(run, settings))),
+    )
+
+
+def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
+    plan = run.plan
+    yield Step(
+        "plan",
+        f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}",
+        f"fastest of the search; {plan.status}",
+        "planner search",
+    )
+    yield Step(
+        "step time",
+        f"{plan.step_time_s:.4g} s {error_text(plan.step_time_s, plan.step_time)}",
+        "sum of the terms below",
+        f"cost model; error from {plan.step_time.family}",
+    )
+    yield Step("where it goes", "; ".join(own.text for own in run.shares if own.share >= 0.005))
+    yield Step("batch", f"{plan.gbs_tokens:,} tokens", f"{plan.gbs:,} × {plan.seq:,}")
+    yield Step("pace", f"{plan.tokens_per_s:,.0f} tokens/s", "batch / step time")
+    yield Step("tokens", f"{comparison.tokens:,}", "", "--tokens")
+    yield Step(
+        "ideal time",
+        f"{run.ideal_days.value:,.2f} days",
+        "tokens / pace / 86,400 s",
+    )
+
+
+def _time(run: Run, settings: Settings) -> Iterator[Step]:
+    own, used = run.goodput, run.job.used_gpus
+    yield _figure("MTBF of a GPU", settings.figure("gpu_mtbf"))
+    yield _figure("MTBF of a node, rest", settings.figure("node_mtbf"))
+    yield Step(
+        "MTBF of the job",
+        f"{own.mtbf_s / HOUR_S:,.1f} h",
+        f"1 / ({used:,} GPUs / MTBF + nodes / MTBF)",
+    )
+    yield Step(
+        "checkpoint",
+        f"{own.state_bytes / 1e12:,.3g} TB",
+        "parameters × bytes of weights, master weights and optimizer state",
+        f"{run.job.framework}, {run.job.optimizer}",
+    )
+    yield _figure("write bandwidth", settings.figure("write_bandwidth"))
+    stops = (
+        "copied to the host, then written beside training"
+        if settings.asynchronous
+        else ("written while training waits")
+    )
+    yield Step("checkpoint stops training", f"{own.checkpoint_s:,.3g} s", stops)
+    given = settings.checkpoint_interval_s is not None
+    yield Step(
+        "checkpoint every",
+        f"{own.interval_s / 60:,.1f} min",
+        "" if given else "loses least time (Daly 2006)",
+        "--checkpoint-interval" if given else "",
+    )
+    yield _figure("restart", settings.figure("restart"), " + reading the checkpoint")
+    if settings.spares is not None:
+        yield _figure("repair of a node", settings.figure("repair"))
+        yield Step(
+            "waiting for nodes",
+            f"{own.waiting * 100:.2g} %",
+            f"{plural(own.spares, 'spare')}; {own.suggested_spares} keep it below 1 %",
+            "--spares",
+        )
+    else:
+        yield Step(
+            "spares",
+            "0",
+            "assumed: the provider replaces a broken node within the restart; of one's own, "
+            f"{own.suggested_spares} would keep waiting below 1 %",
+            "--spares",
+        )
+    yield from _useful(run, settings)
+
+
+def _useful(run: Run, settings: Settings) -> Iterator[Step]:
+    own = run.goodput
+    low, high = settings.figure("failure_rate_low"), settings.figure("failure_rate_high")
+    rates = f"{low.value:g} to {high.value:g} failures in 1,000 node-days"
+    measured = f"range: {rates}, and restarts by people"
+    yield Step(
+        "useful time",
+        f"{own.share * 100:.1f} % ({own.low * 100:.1f} to {own.high * 100:.1f})",
+        f"t / (M e^(R/M) (e^((t+d)/M) - 1)), Daly 2006; {measured}",
+        f"{low.source}, {high.source}" if own.low < own.high else "",
+    )
+    if own.by_hand is not None:
+        yield Step(
+            "if people restart it",
+            f"{own.by_hand * 100:.1f} %",
+            f"{settings.value('restart_by_hand') / HOUR_S:g} h a restart",
+            source_text(settings.figure("restart_by_hand")),
+        )
+    yield Step("days", ranged(run.days, 2), "ideal time / useful time; both errors")
+    yield Step(
+        "GPU hours",
+        f"{run.gpu_hours.value:,.0f}",
+        f"days × 24 × {run.billed_gpus:,} GPUs that are paid for",
+    )
+
+
+def _renting(own: Rental, comparison: Comparison) -> Iterator[Step]:
+    price = own.price
+    where = ", ".join(part for part in (price.instance, price.note) if part)
+    yield Step(
+        "price",
+        f"{price.price_per_gpu_hour:g} {price.currency} a GPU hour",
+        f"{price.provider}{f' ({where})' if where else ''}, {own.age}; of {own.choices}, "
+        f"{own.lowest:.4g} to {own.highest:.4g} {comparison.currency}",
+        f"{price.source} {price.date}".strip(),
+    )
+    if price.currency != comparison.currency:
+        yield Step(
+            "converted",
+            f"{own.per_gpu_hour:.4g} {comparison.currency}",
+            "at the rate given",
+            "--rate",
+        )
+    if own.smaller_instance:
+        yield Step(
+            "note",
+            f"an instance of {price.instance_gpus} GPUs",
+            "smaller than a node of this cluster: the network between them may differ",
+        )
+    yield Step(
+        "cost",
+        f"{money(own.cost.value)} {comparison.currency}",
+        f"GPU hours × price; {money(own.cost.low)} to {money(own.cost.high)}",
+    )
+    yield Step("a trillion tokens", f"{money(own.per_trillion_tokens)} {comparison.currency}")
+
+
+def _owning_chapters(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
+    if run.owning is None:
+        return ()
+    return (Chapter("Owning", tuple(_owning(run.owning, run, comparison, settings))),)
+
+
+def _owning(own: Owning, run: Run, comparison: Comparison, settings: Settings) -> Iterator[Step]:
+    currency = comparison.currency
+    yield _figure("purchase, a GPU", own.hardware_usd)
+    if own.around_usd.value:
+        yield _figure("host, network, cables", own.around_usd)
+    yield _figure("paid over", settings.figure("amortisation_years"))
+    yield _figure("interest", settings.figure("interest"))
+    yield _figure("utilisation", settings.figure("utilisation"))
+    yield Step(
+        "capital, a GPU hour",
+        f"{own.hardware_per_gpu_hour + own.around_per_gpu_hour:.3f} {currency}",
+        f"annuity / {HOURS_PER_YEAR:,.0f} h / utilisation",
+    )
+    yield _figure("electricity", settings.figure("electricity"))
+    yield Step(
+        "electricity, a GPU hour",
+        f"{own.electricity_per_gpu_hour:.3f} {currency}",
+        f"{run.energy.drawn_w:,.0f} W at the meter (below) × price",
+    )
+    yield _figure("hosting", settings.figure("hosting"))
+    yield Step(
+        "hosting, a GPU hour",
+        f"{own.hosting_per_gpu_hour:.3f} {currency}",
+        f"{run.energy.rated_w:,.0f} W rated × rate × 12 / {HOURS_PER_YEAR:,.0f} h / utilisation",
+    )
+    yield Step("not counted", "staff, storage, taxes, resale value")
+    yield Step(
+        "cost",
+        f"{money(own.cost.value)} {currency}",
+        f"GPU hours × {own.per_gpu_hour:.3f}; {money(own.cost.low)} to {money(own.cost.high)}",
+    )
+    yield Step("a trillion tokens", f"{money(own.per_trillion_tokens)} {currency}")
+
+
+def _energy(run: Run, settings: Settings) -> Iterator[Step]:
+    own = run.energy
+    yield _figure("rated power, a GPU", own.rated_source)
+    yield _figure("load", settings.figure("load"))
+    yield _figure("PUE", settings.figure("pue"))
+    yield Step("power, a GPU", f"{own.drawn_w:,.0f} W", "rated × load × PUE")
+    yield Step(
+        "energy",
+        f"{ranged(own.mwh, 1)} MWh",
+        f"power × {run.job.num_gpus:,} GPUs × days × 24 h; power ±"
+        f"{settings.value('load_error') * 100:.0f} %; switches and storage not counted",
+    )
+    if own.co2_t is not None:
+        carbon = settings.carbon_g_per_kwh or 0.0
+        yield Step("CO2", f"{ranged(own.co2_t, 1)} t", f"energy × {carbon:g} g/kWh", "--carbon")
+
+
+def _figure(name: str, figure: Figure, after: str = "") -> Step:
+    unit = "" if figure.unit == "1" else f" {figure.unit}"
+    return Step(name, f"{figure.value:,.6g}{unit}{after}", figure.note, source_text(figure))
+
+
+def source_text(figure: Figure) -> str:
+    """Id of the source with the date that the figure holds for; or the option."""
+    return f"{figure.source} {figure.date}".strip()
+
+
+def ranged(own: Range, digits: int) -> str:
+    """`12.3 (11.0 to 14.1)`."""
+    return f"{own.value:,.{digits}f} ({own.low:,.{digits}f} to {own.high:,.{digits}f})"
+
+
+def money(amount: float) -> str:
+    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`."""
+    for scale, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if amount >= 0.9995 * scale:
+            scaled = amount / scale
+            digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+            return f"{scaled:.{digits}f}{suffix}"
+    return f"{amount:.0f}" if amount >= 10 else f"{amount:.2f}"

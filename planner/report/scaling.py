@@ -1,0 +1,178 @@
+"""What `planner scale` shows: one row a number of GPUs, the knee, and where the batch limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.compare.results import Run, ScalePoint, Scaling
+from planner.compare.run import HOURS_PER_DAY
+from planner.compare.scaling import CLEARLY_FASTER, Batch
+from planner.report.comparison import BASIS_NAMES, NONE, days_text, spread_text
+from planner.report.comparison_trace import money
+from planner.report.plans import batch_text, degrees_text
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import short_count
+
+TITLES: dict[Batch, str] = {
+    "fixed": "Strong scaling: the batch stays",
+    "scaled": "Weak scaling: the batch grows with the GPUs",
+}
+
+
+def scaling_report(scaling: Scaling) -> Report:
+    """The whole report."""
+    blocks: list[Block] = [
+        Facts(
+            (
+                ("model", scaling.model),
+                ("GPUs", scaling.gpu),
+                ("tokens", short_count(scaling.tokens)),
+            )
+        )
+    ]
+    blocks += [_table(scaling, batch) for batch in TITLES if scaling.series(batch)]
+    blocks.append(_plan_table(scaling))
+    if failed := tuple(_failures(scaling)):
+        blocks.append(Notes(failed, "No plan"))
+    blocks.append(Notes(tuple(_verdicts(scaling)), "Where it bends"))
+    blocks.append(Notes(tuple(_notes(scaling))))
+    return Report(tuple(blocks))
+
+
+def _table(scaling: Scaling, batch: Batch) -> TableData:
+    knee = scaling.knees.get(batch)
+    columns = (
+        Column("GPUs"),
+        Column("batch\ntokens"),
+        Column("tokens/s"),
+        Column("MFU\n%"),
+        Column("bubble\n%"),
+        Column("useful\n%"),
+        Column("efficiency\n%"),
+        Column("days"),
+        Column(f"{scaling.currency}\n{BASIS_NAMES[scaling.basis]}"),
+        Column("", "left"),
+    )
+    rows = tuple(
+        _row(point, point.run, scaling, knee)
+        for point in scaling.series(batch)
+        if point.run is not None
+    )
+    return TableData(columns, rows, TITLES[batch])
+
+
+def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tuple[str, ...]:
+    plan, cost = run.plan, run.cost(scaling.basis)
+    bubble = next((own.share for own in run.shares if own.resource == "pipeline bubble"), 0.0)
+    return (
+        f"{point.num_gpus:,}",
+        short_count(point.gbs_tokens),
+        short_count(plan.tokens_per_s),
+        f"{plan.mfu * 100:.1f}",
+        f"{bubble * 100:.1f}",
+        f"{run.goodput.share * 100:.1f}",
+        NONE if point.efficiency is None else f"{point.efficiency * 100:.0f}",
+        f"{days_text(run.days.value)} {spread_text(run.days)}",
+        NONE if cost is None else money(cost.value),
+        "◄ knee" if point.num_gpus == knee else "",
+    )
+
+
+def _plan_table(scaling: Scaling) -> TableData:
+    batches = [batch for batch in TITLES if scaling.series(batch)]
+    columns = (
+        Column("GPUs"),
+        *(Column(f"{batch} batch: degrees, mbs×grad_acc", "left", wrap=True) for batch in batches),
+    )
+    counts = sorted({point.num_gpus for point in scaling.points})
+    by_place = {(point.batch, point.num_gpus): point.run for point in scaling.points}
+    rows = tuple(
+        (f"{count:,}", *(_plan_text(by_place.get((batch, count))) for batch in batches))
+        for count in counts
+    )
+    return TableData(columns, rows, "Plans")
+
+
+def _plan_text(run: Run | None) -> str:
+    if run is None:
+        return NONE
+    return f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}"
+
+
+def _failures(scaling: Scaling) -> Iterator[str]:
+    for point in scaling.points:
+        if point.run is None:
+            yield f"{point.num_gpus:,} GPUs, {point.batch} batch: {point.reason}"
+
+
+def _verdicts(scaling: Scaling) -> Iterator[str]:
+    for batch in TITLES:
+        points = [point for point in scaling.series(batch) if point.run is not None]
+        if len(points) < 2:
+            continue
+        name = TITLES[batch].partition(":")[0]
+        knee = scaling.knees.get(batch)
+        if knee is None:
+            yield f"{name}: no knee up to {points[-1].num_gpus:,} GPUs"
+        else:
+            yield f"{name}: knee at {knee:,} GPUs, the most efficiency times speedup"
+    yield from _limit(scaling)
+
+
+def _limit(scaling: Scaling) -> Iterator[str]:
+    if not (scaling.series("fixed") and scaling.series("scaled")):
+        return
+    gain = f"{CLEARLY_FASTER * 100:.0f} %"
+    if scaling.batch_limit is None:
+        yield f"The batch does not limit: grown with the GPUs it is nowhere {gain} faster a GPU"
+        return
+    count = scaling.batch_limit
+    pair = [
+        next(point for point in scaling.series(batch) if point.num_gpus == count)
+        for batch in ("fixed", "scaled")
+    ]
+    fixed, scaled = (point.run for point in pair)
+    if fixed is None or scaled is None:
+        yield f"The batch limits from {count:,} GPUs on: without a larger one there is no plan"
+        return
+    paces = [run.plan.tokens_per_s * run.goodput.share for run in (fixed, scaled)]
+    yield (
+        f"The batch limits from {count:,} GPUs on: with {short_count(pair[1].gbs_tokens)} tokens "
+        f"instead of {short_count(pair[0].gbs_tokens)} they are "
+        f"{(paces[1] / paces[0] - 1) * 100:.0f} % faster"
+    )
+
+
+def _notes(scaling: Scaling) -> Iterator[str]:
+    runs = [point.run for point in scaling.points if point.run is not None]
+    yield (
+        "efficiency: lasting tokens/s a GPU over those of the first row. days: interruptions "
+        "included; 80 % interval of the step time, and published failure rates and restart times, "
+        "which differ most near 1,000 GPUs, where people restarted OPT-175B; cost scales with it."
+    )
+    families = dict.fromkeys(run.plan.step_time.family for run in runs)
+    yield f"Step times: from {'; '.join(families)}."
+    if scaling.series("scaled"):
+        yield "A larger batch needs more tokens for the same loss beyond its critical size."
+    prices = dict.fromkeys(
+        f"{own.per_gpu_hour:.2f} {scaling.currency} ({own.price.provider}, {own.age})"
+        for run in runs
+        for own in run.rentals
+        if own.kind == scaling.basis
+    )
+    if prices:
+        yield f"A GPU hour at {'; '.join(prices)}; such quotes hold for few GPUs, not thousands."
+    missing = [] if prices or scaling.basis == "owned" else [BASIS_NAMES[scaling.basis]]
+    if missing:
+        yield f"No {missing[0]} price for {scaling.gpu}; --prices FILE.csv gives one."
+    peaks = [run.energy.drawn_w * run.job.num_gpus / 1e6 for run in runs]
+    if peaks:
+        yield f"Power at the meter: {min(peaks):.2g} to {max(peaks):.2g} MW."
+    longest = max((run.goodput.mtbf_s / 3600.0 for run in runs), default=0.0)
+    shortest = min((run.goodput.mtbf_s / 3600.0 for run in runs), default=0.0)
+    if runs:
+        yield (
+            f"Mean time between interruptions: {shortest:,.1f} h to "
+            f"{longest / HOURS_PER_DAY:,.1f} days."
+        )
+    yield from scaling.notes

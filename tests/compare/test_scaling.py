@@ -1,0 +1,90 @@
+"""Scaling: the knee in closed form, counts, and a small study end to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.compare.results import ScalePoint, Scaling
+from planner.compare.scaling import batch_limit, counts_between, knee, scale
+from planner.compare.settings import Settings
+from planner.errors import UsageError
+from planner.report.scaling import scaling_report
+from planner.report.scaling_figure import scaling_figure
+from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
+from planner.request import Request
+
+BASE = Request(model="llama-3.2-1b", gbs=32)
+
+
+@pytest.fixture(scope="module")
+def study() -> Scaling:
+    """8 to 64 GPUs with 32 sequences, and with up to 256."""
+    return scale(BASE, "H100", (8, 16, 64), 10**11, Settings())
+
+
+def test_doublings_and_the_last() -> None:
+    assert counts_between(512, 16384) == (512, 1024, 2048, 4096, 8192, 16384)
+    assert counts_between(8, 48) == (8, 16, 32, 48)
+    assert counts_between(8, 8) == (8,)
+    with pytest.raises(UsageError, match="growing order"):
+        counts_between(16, 8)
+
+
+def _amdahl(serial: float, counts: tuple[int, ...]) -> tuple[ScalePoint, ...]:
+    speedups = [1.0 / (serial + (1.0 - serial) / n) for n in counts]
+    return tuple(
+        ScalePoint(batch="fixed", num_gpus=n, gbs_tokens=1, speedup=s, efficiency=s / n)
+        for n, s in zip(counts, speedups, strict=True)
+    )
+
+
+def test_the_knee_of_amdahls_law() -> None:
+    """Efficiency times speedup S²/n is largest at n = (1 - f) / f."""
+    counts = tuple(range(1, 101))
+    assert knee(_amdahl(1 / 17, counts)) == 16
+    assert knee(_amdahl(1 / 65, counts)) == 64
+    assert knee(_amdahl(1e-4, counts)) is None
+    assert knee(_amdahl(0.5, (4,))) is None
+
+
+def test_each_series_starts_alike(study: Scaling) -> None:
+    fixed, scaled = study.series("fixed"), study.series("scaled")
+    assert [point.num_gpus for point in fixed] == [8, 16, 64]
+    assert fixed[0].run is not None and scaled[0].run is not None
+    assert fixed[0].run.plan == scaled[0].run.plan
+    assert fixed[0].speedup == fixed[0].efficiency == 1.0
+    for point in scaled:
+        assert point.gbs_tokens == 32 * point.num_gpus // 8 * 8192
+
+
+def test_a_small_batch_limits_many_gpus(study: Scaling) -> None:
+    """64 GPUs have 32 sequences: half of a sequence each."""
+    fixed, scaled = study.series("fixed"), study.series("scaled")
+    assert (fixed[-1].efficiency or 0.0) < (scaled[-1].efficiency or 0.0)
+    assert study.batch_limit == batch_limit(fixed, scaled) == 64
+
+
+def test_the_report_and_the_frame(study: Scaling) -> None:
+    text = "\n".join(str(block) for block in scaling_report(study).blocks)
+    assert "The batch limits from 64 GPUs on" in text
+    assert "Strong scaling" in text and "Weak scaling" in text
+    frame = study.to_frame()
+    assert list(frame["num_gpus"]) == [8, 16, 64] * 2
+    assert (frame["days"] > 0).all()
+
+
+def test_the_picture(study: Scaling) -> None:
+    figure = scaling_figure(study)
+    svg = scaling_svg(figure)
+    assert svg.startswith("<svg") and svg.count("<circle") >= 2 * 2 * 3
+    assert svg in scaling_html(figure)
+    assert scaling_png(figure).startswith(b"\x89PNG")
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(UsageError, match="give the kind of GPU alone, as H100"):
+        scale(BASE, "8xH100", (8,), 1)
+    with pytest.raises(UsageError, match="growing order"):
+        scale(BASE, "H100", (16, 8), 1)
+    with pytest.raises(UsageError, match="tokens to train on"):
+        scale(BASE, "H100", (8,), 0)
