@@ -37,7 +37,7 @@ Status = Literal["optimal", "feasible", "evaluated"]
 # Plans that fit with less probability than this carry a warning.
 SAFE_FIT = 0.9
 
-_TIME_TERMS = {
+TIME_TERMS = {
     "compute_s": f.STEP_COMPUTE,
     "recompute_s": f.STEP_RECOMPUTE,
     "tp_s": f.STEP_TP,
@@ -208,7 +208,7 @@ def job_plan(
     peak16 = gpu.peak(half_precision(gpu))
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
-    again = _recomputed_share(costed_layout.costs, costed_layout.counts)
+    again = recomputed_share(costed_layout.costs, costed_layout.counts)
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -247,11 +247,11 @@ def job_plan(
         heaviest_stage=int(step[f.STEP_PEAK_STAGE]),
         fits=peak <= limit,
         fit_probability=probability,
-        time=TimeTerms(**{name: float(step[column]) for name, column in _TIME_TERMS.items()}),
-        stages=_stage_memories(stages, layout),
+        time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
+        stages=stage_memories(stages, layout),
         status=status,
         gap=gap,
-        assumptions=(*_assumptions(job, probability), *_offload_notes(job, degrees)),
+        assumptions=(*plan_assumptions(job, probability), *_offload_notes(job, degrees)),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,
@@ -259,14 +259,15 @@ def job_plan(
     )
 
 
-def _recomputed_share(costs: Array, layout: KernelLayout) -> float:
+def recomputed_share(costs: Array, layout: KernelLayout) -> float:
     """Recomputed seconds over forward seconds: stands for the share of recomputed FLOP."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0
 
 
-def _stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
+def stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
+    """Memory of every stage from its STAGE_* row."""
     return tuple(
         StageMemory(
             stage=index,
@@ -312,7 +313,7 @@ def schedule_assumptions(job: Job) -> list[str]:
     return notes
 
 
-def _assumptions(job: Job, probability: float) -> tuple[str, ...]:
+def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:
     """What the prediction takes for granted."""
     notes = list(job.framework.assumptions)
     notes += schedule_assumptions(job)

@@ -171,6 +171,8 @@ class Plan(_Frozen):
     status: Literal["optimal", "feasible", "evaluated"]
     gap: float = 0.0
     assumptions: tuple[str, ...] = ()
+    # GPU type of each stage, where they differ.
+    stage_gpus: tuple[str, ...] = ()
     optimizer: str = "adamw"
     optimizer_kernel: str = ""
     optimizer_offload: float = 0.0

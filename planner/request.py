@@ -15,6 +15,7 @@ from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import load_model
 from planner.optimizers import load_optimizer
+from planner.pools.pool import is_pool
 from planner.recompute import demand_parts
 from planner.schedules import schedule_name
 from planner.specs import ModelSpec
@@ -160,6 +161,11 @@ class Request(BaseModel):
             raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
+        if is_pool(self.gpus):
+            raise UsageError(
+                f"--gpus {self.gpus}: only planner search (and explain of its plans) takes GPUs of "
+                "several types; give one type here"
+            )
         return parse_gpus(self.gpus or "")
 
     def _batch(self, seq: int) -> BatchTarget:

@@ -17,6 +17,7 @@ from planner.cli.options import (
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run, watched
+from planner.pools.jobs import first_job
 
 # What --sort takes -> the field of a plan.
 SORTS = {
@@ -68,7 +69,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     request = build_request(options, recompute=split_names(options["recompute"]))
-    job = request.resolve()
+    job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})
     notice_if_first_run(options["quiet"])

@@ -3,10 +3,11 @@
 Every stage is costed by the model of its own part, alone; the step is composed from the stages as
 `planner.cost.step.evaluate_step` composes it for GPUs of one type (1F1B and interleaved):
 
-    T = (m - 1/v)·max + sum/v + exposed transfers + exposed traffic + optimizer + host
+    T = ((m - 1/v)·max + sum/v + exposed transfers + exposed traffic + optimizer + host)·s
 
-with m = grad_acc and v = vpp. Transfers go at the pace of the slower part's network, and a stage's
-gradient reduction waits for nobody during the drain of the stages before it.
+with m = grad_acc, v = vpp and s the largest slowdown by stragglers of any part. Transfers go at
+the pace of the slower part's network, and a stage's gradient reduction waits for nobody during the
+drain of the stages before it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -34,9 +36,10 @@ _OF_SLOWEST = (
 
 @dataclass(frozen=True)
 class CostedPool:
-    """The same shapes costed on every part."""
+    """The same shapes costed on every part; `modes`: index of each shape's recompute mode."""
 
     parts: tuple[CostedShapes, ...]
+    modes: NDArray[np.int64]
 
 
 class PoolModel:
@@ -55,7 +58,8 @@ class PoolModel:
 
     def cost_shapes(self, columns: Columns) -> CostedPool:
         """Shapes in their even layouts, on each part."""
-        return CostedPool(tuple(model.cost_shapes(columns) for model in self.models))
+        parts = tuple(model.cost_shapes(columns) for model in self.models)
+        return CostedPool(parts, columns["recompute"])
 
     def cost_layout(
         self, costed: CostedPool, row: int, layout: Layout, parts: Sequence[int]
@@ -102,5 +106,8 @@ def compose(steps: Array, stages: Array, grad_acc: float, vpp: float) -> Array:
     step[f.STEP_OPTIMIZER] = steps[:, f.STEP_OPTIMIZER].max()
     step[f.STEP_HOST] = steps[:, f.STEP_HOST].max()
     tail = [f.STEP_PP, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_HOST]
-    step[f.STEP_TIME] = span + step[tail].sum()
+    alike = span + float(step[tail].sum())
+    times, waits = steps[:, f.STEP_TIME], steps[:, f.STEP_STRAGGLERS]
+    step[f.STEP_TIME] = alike * float((times / (times - waits)).max())
+    step[f.STEP_STRAGGLERS] = step[f.STEP_TIME] - alike
     return step

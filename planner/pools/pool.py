@@ -18,6 +18,8 @@ class Pool:
     """Clusters of one GPU type each, joined by the slower one's network."""
 
     parts: tuple[Cluster, ...]
+    # What the user wrote for each part.
+    texts: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
@@ -76,4 +78,4 @@ def parse_pool(text: str) -> Pool:
             )
     if len(parts) > MOST_TYPES:
         raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} types of GPUs, {len(parts)} given")
-    return Pool(parts)
+    return Pool(parts, tuple(pieces))

@@ -298,13 +298,13 @@ class _Objective:
         """Seconds of a stage in some columns: layers and what is pinned there."""
         terms = self.terms
         constant = float(terms.stage[stage, list(columns)].sum())
-        per_layer = terms.layer[:, list(columns)].sum(axis=1)
+        per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
         return self._units(constant, rounding) + self._weighted(
             self.layers[stage], per_layer, rounding
         )
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
-        column = self.terms.layer[:, linear.TERM_RECOMPUTE]
+        column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
         total = self._weighted(self.again[stage], column, rounding)
         for counts, mode in zip(self.others, self.terms.others, strict=True):
             total = total + self._weighted(counts[stage], mode.seconds, rounding)
@@ -348,7 +348,7 @@ class _Objective:
         """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
         terms = self.terms
         constant = float(terms.scalars[base] + terms.stage[stage, column])
-        per_layer = terms.layer[:, column]
+        per_layer = terms.layer_of(stage)[:, column]
         if constant == 0.0 and not per_layer.any():
             return 0
         exposed = self._variable()

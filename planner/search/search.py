@@ -14,6 +14,7 @@ from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
 from planner.plan import Plan
+from planner.pools.pool import is_pool
 from planner.request import Request
 from planner.result import Counts, JobSummary, SearchResult
 from planner.search.costed import (
@@ -63,9 +64,13 @@ def search(
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
     if time_limit_s is not None and not time_limit_s > 0.0:
         raise UsageError(f"a time limit of {time_limit_s:g} s: give more than 0 seconds, or none")
+    effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
+    if is_pool(request.gpus):
+        from planner.pools.search import search_pool
+
+        return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     costed_job = cost_job(request.resolve())
-    effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
     explorer, rungs = _explore(costed_job, effort, progress)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
@@ -74,7 +79,7 @@ def search(
         raise nothing_fits(request, costed_job, explorer)
     shown = _short_front(points)
     plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
-    plans.sort(key=lambda plan: _sort_value(plan, sort))
+    plans.sort(key=lambda plan: sort_value(plan, sort))
     thinned = explorer.exact_front_size(explorer.limit_bytes) - len(plans)
     return SearchResult(
         planner_version=__version__,
@@ -104,7 +109,8 @@ def _explore(
     return explorer, rungs
 
 
-def _sort_value(plan: Plan, sort: str) -> float:
+def sort_value(plan: Plan, sort: str) -> float:
+    """A plan's place in an order by one of SORT_KEYS: smaller comes first."""
     value = float(getattr(plan, sort))
     return -value if SORT_KEYS[sort] else value
 

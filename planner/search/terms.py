@@ -52,6 +52,12 @@ class ShapeTerms:
     bubble_share: float
     placement: Placement = "straight"
     others: tuple[OtherMode, ...] = ()
+    # [stage, kind, TERM_*] where stages live on GPUs of different types.
+    layer_by_stage: Array | None = None
+
+    def layer_of(self, stage: int) -> Array:
+        """[kind, TERM_*] of a layer on one stage."""
+        return self.layer if self.layer_by_stage is None else self.layer_by_stage[stage]
 
 
 _CODES: dict[Recomputation, int] = {

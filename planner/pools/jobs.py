@@ -1,0 +1,40 @@
+"""A request for GPUs of several types, as one job for each type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.errors import UsageError
+from planner.job import Job
+from planner.pools.pool import Pool, is_pool, parse_pool
+from planner.request import Request
+
+_SCHEDULES = (None, "1f1b", "interleaved")
+
+
+def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
+    """(pool, the job on each part as if all GPUs were of its type). UsageError.
+
+    Everything but the cluster is alike, so all parts must offer the precision that was asked for.
+    """
+    pool = parse_pool(request.gpus or "")
+    jobs = tuple(
+        replace(request.model_copy(update={"gpus": text}).resolve(), cluster=world)
+        for text, world in zip(pool.texts, pool.worlds(), strict=True)
+    )
+    first = jobs[0]
+    if first.schedule not in _SCHEDULES:
+        raise UsageError(
+            f"--schedule {first.schedule}: GPUs of several types run 1f1b or interleaved"
+        )
+    if not first.framework.parallelism.pipeline:
+        raise UsageError(
+            f"--gpus {request.gpus}: GPUs of several types share a job as pipeline stages, and "
+            f"{first.framework.name} has no pipeline; give one type"
+        )
+    return pool, jobs
+
+
+def first_job(request: Request) -> Job:
+    """The job, of a pool the one on its first part. UsageError."""
+    return pool_jobs(request)[1][0] if is_pool(request.gpus) else request.resolve()

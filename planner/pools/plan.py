@@ -1,0 +1,171 @@
+"""Plans for GPUs of several types: the same document, with the GPU of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, hypot, log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from constraints.layout import shared_count
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.device import half_precision
+from planner.evaluate import (
+    TIME_TERMS,
+    plan_assumptions,
+    recomputed_share,
+    stage_memories,
+)
+from planner.job import Job
+from planner.ops import flop_per_token, parameter_count
+from planner.optimizer_rules import optimizer_flags
+from planner.plan import Degrees, Interval, LayerLayout, Plan, TimeTerms
+from planner.pools.cost import CostedPool, PoolModel
+from planner.pools.pool import Pool
+from planner.recompute import layout_flags
+from planner.request import Request
+from planner.result import JobSummary
+from planner.schedules import plan_schedule
+from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+
+if TYPE_CHECKING:
+    from constraints.context import IntArray
+    from planner.cost_model import Layout as KernelLayout
+    from planner.pools.search import PoolPoint
+
+# Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.
+POOL_SPREAD = 0.10
+_NOT_MEASURED = (
+    "no run on GPUs of several types was measured: the interval is the widest of any of its "
+    "GPUs', and wider"
+)
+
+
+def pool_plan(
+    model: PoolModel,
+    costed: CostedPool,
+    columns: Mapping[str, IntArray],
+    point: PoolPoint,
+    counts: KernelLayout,
+    gap: float,
+    tie: float,
+) -> Plan:
+    """The plan of one layout, costed by the kernel. MFU is against all GPUs' peaks together."""
+    row, job = point.row, model.jobs[0]
+    jobs = [model.jobs[part] for part in point.parts]
+    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+    mode = job.recompute[int(columns["recompute"][row])]
+    step, stages = model.cost_layout(costed, row, counts, point.parts)
+    heaviest = int(step[f.STEP_PEAK_STAGE])
+    own, peak = jobs[heaviest], float(step[f.STEP_PEAK_BYTES])
+    step_time_s = float(step[f.STEP_TIME])
+    tokens_per_s = degrees.gbs * job.seq / step_time_s
+    per_gpu = tokens_per_s / degrees.gpus
+    full_square = per_gpu * flop_per_token(job.model, job.seq)
+    peak16 = float(np.mean([one.cluster.gpu.peak(half_precision(one.cluster.gpu)) for one in jobs]))
+    again = recomputed_share(costed.parts[0].piece_costs(row), counts)
+    probability = _all_fit(jobs, stages)
+    return Plan(
+        degrees=degrees,
+        layout=LayerLayout(
+            block_layers=point.layout.block_layers,
+            recomputed=point.layout.recomputed,
+            placement=point.layout.placement,
+        ),
+        recompute=mode.name,
+        recompute_flags=layout_flags(
+            mode,
+            job.framework.recomputing,
+            point.layout.recomputed,
+            point.layout.stage_layers,
+            shared_count(point.layout),
+        ),
+        schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
+        gbs=degrees.gbs,
+        gbs_tokens=degrees.gbs * job.seq,
+        seq=job.seq,
+        step_time_s=step_time_s,
+        step_time=pool_interval(jobs, step_time_s),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=per_gpu,
+        mfu=full_square / peak16,
+        mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
+        mfu_precision=full_square
+        / float(np.mean([one.cluster.gpu.peak(job.precision) for one in jobs])),
+        hfu=full_square * (1.0 + again / 3.0) / peak16,
+        peak_bytes=peak,
+        peak_interval=peak_interval(own, peak),
+        allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
+        usable_bytes=own.cluster.gpu.hbm_usable_bytes,
+        limit_bytes=own.hbm_limit_bytes,
+        heaviest_stage=heaviest,
+        fits=all(
+            rows[f.STAGE_PEAK] <= one.hbm_limit_bytes
+            for rows, one in zip(stages, jobs, strict=True)
+        ),
+        fit_probability=probability,
+        time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
+        stages=stage_memories(stages, point.layout),
+        status="optimal" if gap <= tie else "feasible",
+        gap=gap,
+        assumptions=(*plan_assumptions(job, probability), _NOT_MEASURED),
+        stage_gpus=tuple(one.cluster.gpu.name for one in jobs),
+        optimizer=job.optimizer.name,
+        optimizer_kernel=job.optimizer_setting.kernel,
+        optimizer_offload=job.optimizer_offload,
+        optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
+    )
+
+
+def _all_fit(jobs: Sequence[Job], stages: Array) -> float:
+    """Probability that the stage with the least room fits."""
+    return min(
+        fit_probability(job, float(rows[f.STAGE_PEAK]), job.hbm_limit_bytes)
+        for job, rows in zip(jobs, stages, strict=True)
+    )
+
+
+def pool_interval(jobs: Sequence[Job], step_time_s: float) -> Interval:
+    """The widest interval of any stage's GPU, widened by `POOL_SPREAD`."""
+    each = [step_time_interval(job, step_time_s) for job in jobs]
+    widest = max(each, key=lambda own: own.high / own.low)
+    below = hypot(log(step_time_s / min(own.low for own in each)), POOL_SPREAD)
+    above = hypot(log(max(own.high for own in each) / step_time_s), POOL_SPREAD)
+    return Interval(
+        low=step_time_s * exp(-below),
+        high=step_time_s * exp(above),
+        family=f"{widest.family}, widened: no mixed pool was measured",
+    )
+
+
+def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummary:
+    """The resolved job in words and totals; peaks are means over the GPUs."""
+    job, count = jobs[0], parameter_count(jobs[0].model)
+    shares = [part.num_gpus / pool.num_gpus for part in pool.parts]
+    gpus = [part.gpu for part in pool.parts]
+    return JobSummary(
+        model=job.model.name,
+        model_alias=job.model_alias,
+        parameters=count.total,
+        active_parameters=count.active,
+        cluster=pool.describe(),
+        gpu=" + ".join(gpu.name for gpu in gpus),
+        num_gpus=pool.num_gpus,
+        used_gpus=pool.num_gpus,
+        usable_bytes=min(gpu.hbm_usable_bytes for gpu in gpus),
+        limit_bytes=min(own.hbm_limit_bytes for own in jobs),
+        peak_flop_per_s=sum(
+            share * gpu.peak(half_precision(gpu)) for share, gpu in zip(shares, gpus, strict=True)
+        ),
+        precision_peak_flop_per_s=sum(
+            share * gpu.peak(request.precision) for share, gpu in zip(shares, gpus, strict=True)
+        ),
+        framework=job.framework.name,
+        framework_version=job.framework.version,
+        precision=job.precision,
+        optimizer=job.optimizer.name,
+        seq=job.seq,
+        batch_target_sequences=job.batch.sequences,
+    )
