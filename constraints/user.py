@@ -1,4 +1,7 @@
-"""What the user allows: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; one rule a degree."""
+"""What the user allows of one degree: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; a rule for each.
+
+Conditions over several of them are in `constraints.condition`.
+"""
 
 from __future__ import annotations
 

@@ -98,6 +98,19 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> Deg
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+def _condition(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Callback: conditions that can be read, as they were written."""
+    from constraints import user_condition
+
+    verb: Any = param.name
+    try:
+        return tuple(user_condition(verb, text).text for text in value)
+    except ConstraintError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
 def _apply(function: Command, decorators: list[Callable[[Command], Command]]) -> Command:
     """The function under all decorators; the first is listed first in --help."""
     for decorator in reversed(decorators):
@@ -294,6 +307,39 @@ def limit_options(function: Command) -> Command:
     )
 
 
+def condition_options(function: Command) -> Command:
+    """Conditions on a configuration, in the user's own words; each may be given several times."""
+    return _apply(
+        function,
+        [
+            click.option(
+                "--require",
+                metavar="CONDITION",
+                multiple=True,
+                callback=_condition,
+                help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
+                "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
+                "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
+                "kv_heads, experts.",
+            ),
+            click.option(
+                "--forbid",
+                metavar="CONDITION",
+                multiple=True,
+                callback=_condition,
+                help='What no plan may do, as "zero == 3".',
+            ),
+            click.option(
+                "--fix",
+                metavar="NAME=NUMBER",
+                multiple=True,
+                callback=_condition,
+                help="One value alone: mbs=1.",
+            ),
+        ],
+    )
+
+
 def output_options(function: Command) -> Command:
     """Where results go, and in which form."""
     return _apply(
@@ -339,6 +385,9 @@ _REQUEST_OPTIONS = (
     "dropout",
     "expert_imbalance",
     "hbm_reserve",
+    "require",
+    "forbid",
+    "fix",
 )
 
 

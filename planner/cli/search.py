@@ -9,6 +9,7 @@ import click
 from planner.cli.limits import limit_values
 from planner.cli.options import (
     build_request,
+    condition_options,
     job_options,
     limit_options,
     output_format,
@@ -39,6 +40,7 @@ SORTS = {
     "none,layernorm+moe_act,full. [default: those of the framework]",
 )
 @limit_options
+@condition_options
 @click.option(
     "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
 )
