@@ -30,6 +30,19 @@ Arithmetic = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 Comparisons = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 _EXAMPLE = 'write for example "pp <= 4" or "tp*cp in (4, 8)"'
+# What people write -> what it is called here.
+_SLIPS = {
+    "&&": "and",
+    "||": "or",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "=>": ">=",
+    "=<": "<=",
+    "<>": "!=",
+    "·": "*",
+    "×": "*",
+}
 # What is refused: kind of node or operator -> what to write instead.
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Call: "functions are not known here; use + - * // %, comparisons, and, or, not",
@@ -129,23 +142,21 @@ def _tree(text: str) -> ast.expr:
             return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         column = min(max(0, (error.offset or 1) - 1), len(text))
-        raise ExpressionError(_syntax_message(text, column, error), text, column) from None
+        raise ExpressionError(*_syntax_message(text, column, error)) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise ConstraintError(f"the condition cannot be read ({error}); {_EXAMPLE}") from None
 
 
-def _syntax_message(text: str, column: int, error: SyntaxError) -> str:
-    """What to write instead of a common slip."""
-    slips = {"&&": "and", "||": "or", "≤": "<=", "≥": ">=", "≠": "!=", "=>": ">=", "=<": "<="}
-    slips |= {"<>": "!=", "·": "*", "×": "*"}
-    for slip, right in slips.items():
+def _syntax_message(text: str, column: int, error: SyntaxError) -> tuple[str, str, int]:
+    """(what to write instead of a common slip, the text, the column to point at)."""
+    for slip, right in _SLIPS.items():
         if slip in text:
-            return f"{slip!r} is not known; write {right!r}"
-    if re.search(r"(?<![=<>!])=(?!=)", text):
-        return "a single = compares nothing; write =="
-    if column >= len(text):
-        return f"something is missing at the end; {_EXAMPLE}"
-    return f"cannot read this ({error.msg.removesuffix('.')}); {_EXAMPLE}"
+            return f"{slip!r} is not known; write {right!r}", text, text.index(slip)
+    if single := re.search(r"(?<![=<>!])=(?!=)", text):
+        return "a single = compares nothing; write ==", text, single.start()
+    if re.search(r"(\b(and|or|not|in)|[-+*/%<>=(,])$", text):
+        return f"something is missing at the end; {_EXAMPLE}", text, len(text)
+    return f"cannot read this ({error.msg.removesuffix('.')}); {_EXAMPLE}", text, column
 
 
 def _column(text: str, node: ast.expr) -> int:
@@ -178,28 +189,23 @@ class _Checker:
         match node:
             case ast.Constant():
                 self._constant(node)
-                return "number"
             case ast.Name():
                 self._name(node)
-                return "number"
             case ast.UnaryOp(op=ast.Not()):
                 self.demand(node.operand, "condition", depth)
-                return "condition"
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
                 self.demand(node.operand, "number", depth)
-                return "number"
             case ast.BinOp():
                 self._arithmetic(node, depth)
-                return "number"
             case ast.BoolOp():
                 for value in node.values:
                     self.demand(value, "condition", depth)
-                return "condition"
             case ast.Compare():
                 self._comparison(node, depth)
-                return "condition"
-        operator = node.op if isinstance(node, ast.UnaryOp) else node
-        self.refuse(node, _REFUSED.get(type(operator), f"this has no meaning here; {_EXAMPLE}"))
+            case _:
+                own = node.op if isinstance(node, ast.UnaryOp) else node
+                self.refuse(node, _REFUSED.get(type(own), f"this has no meaning here; {_EXAMPLE}"))
+        return "condition" if _is_condition(node) else "number"
 
     def _constant(self, node: ast.Constant) -> None:
         value = node.value
@@ -253,6 +259,11 @@ class _Checker:
             self.refuse(side, "nothing can be compared with a list; join with and")
         for element in side.elts:
             self.demand(element, "number", depth)
+
+
+def _is_condition(node: ast.expr) -> bool:
+    negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return negated or isinstance(node, ast.BoolOp | ast.Compare)
 
 
 def power_value(node: ast.BinOp) -> int | None:

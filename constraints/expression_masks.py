@@ -99,8 +99,8 @@ class _Rows:
     def number(self, node: ast.expr, rows: IntArray) -> IntArray:
         """Value in each of the rows."""
         match node:
-            case ast.Constant(value=int(value)):
-                return np.full(len(rows), value, dtype=np.int64)
+            case ast.Constant(value=int(written)):
+                return np.full(len(rows), written, dtype=np.int64)
             case ast.Name():
                 return self.values[node.id][rows]
             case ast.UnaryOp():

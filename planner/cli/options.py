@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -96,6 +97,14 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> Deg
         return parse_degree_limit(value, param.name or "")
     except ConstraintError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def time_limit(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Callback: seconds that a search may take."""
+    if value is None or (value > 0 and math.isfinite(value)):
+        return value
+    hint = f"{value:g}: a search needs some time; give seconds, as 10, or leave the option out"
+    raise click.BadParameter(hint, ctx, param)
 
 
 def _condition(

@@ -65,7 +65,7 @@ def search(
     explorer, rungs = _explore(costed_job, effort, progress)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points:
-        raise nothing_fits(request, costed_job, explorer)
+        raise nothing_fits(request, costed_job, explorer, progress)
     shown = _short_front(points)
     plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: _sort_value(plan, sort))
