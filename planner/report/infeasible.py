@@ -67,7 +67,7 @@ def _row(own: Relaxation) -> tuple[str, ...]:
 
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:
-    notes = ["Of each kind of change the smallest that fits."]
+    notes = ["Of each kind of change the smallest that fits; more where that is not sure."]
     larger = [own.change for own in why.relaxations if not own.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."

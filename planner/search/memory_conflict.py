@@ -58,7 +58,7 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
     if explorer.limit_bytes < 0.999 * limit:
-        text += f", {explorer.limit_bytes / GIB:.1f} to fit with at least 50 %"
+        text += f" ({explorer.limit_bytes / GIB:.1f} for an even chance to fit)"
     return text
 
 
@@ -123,16 +123,17 @@ def _layout_sentence(name: str, sentence: str, ctx: LayoutContext) -> str:
 
 
 def _capacities(ctx: LayoutContext, stages: list[int]) -> str:
-    """How many layers each stage's memory holds: `stages 0-2 at most 17, stage 3 at most 19`."""
+    """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`."""
     most = [(stage, capacity(ctx, stage)) for stage in stages]
     parts = []
     for count, members in groupby(most, key=lambda own: own[1]):
         group = [stage for stage, _ in members]
         name = f"stage {group[0]}" if len(group) == 1 else f"stages {_ranges(group)}"
-        parts.append(f"{name} at most {count}" if count else f"{name} not even one")
+        verb = "holds" if len(group) == 1 else "each hold"
+        parts.append(f"{name} {verb} {f'at most {count}' if count else 'not even one'}")
     total = sum(count for _, count in most)
     together = f": together {total} of {ctx.layers}" if len(stages) == ctx.pp > 1 else ""
-    return f"the memory of {', '.join(parts)} layers{together}"
+    return f"of the layers, {', '.join(parts)}{together}"
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:

@@ -9,19 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from constraints import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
+from planner.cost_model import CostModel
 from planner.errors import UsageError
 from planner.frameworks import load_framework
 from planner.infeasibility import Relaxation, RelaxationKind
 from planner.job import Job, searched_modes
+from planner.ops import parameter_count
 from planner.optimizers import load_optimizer
+from planner.plan import Plan
 from planner.request import Request
-from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY
-from planner.search.explorer import Progress
-from planner.search.trial import Trial, try_job
+from planner.search.costed import (
+    LEAST_FIT_PROBABILITY,
+    RECOMMENDED_FIT_PROBABILITY,
+    cost_job,
+)
+from planner.search.explorer import Effort, Progress
+from planner.search.trial import search_costed
 
 # Node counts tried for "how many GPUs": each of them up to here, then powers of two.
 NODES_TRIED = 48
@@ -34,6 +40,8 @@ TOLERANCES = (0.1, 0.2)
 # Frameworks in use today that shard further than Megatron-LM does.
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
 
+# Work for one change: enough to find a plan, not to prove it the fastest.
+EFFORT = Effort(most_solves=6, most_effort_s=0.25)
 # Kinds whose changes do not build on each other.
 _INDEPENDENT = ("condition", "limit")
 
@@ -77,42 +85,69 @@ def find_relaxations(at: Situation, progress: Progress) -> list[Relaxation]:
 
 
 def _smallest(at: Situation, kind: RelaxationKind, changes: Changes) -> list[Relaxation]:
-    """The first change that fits; each that does where they do not build on each other.
+    """The first change that fits safely, and the first that at least probably fits, if smaller.
 
-    Safe plans first; where a kind has none, one that at least probably fits.
+    Of changes that do not build on each other, each that fits.
     """
-    tried = list(changes)
-    for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
-        fitting = _fitting(at, kind, tried, probability)
-        found = list(fitting if kind in _INDEPENDENT else islice(fitting, 1))
-        if found:
-            return found
-    return []
-
-
-def _fitting(
-    at: Situation, kind: RelaxationKind, changes: list[Change], probability: float
-) -> Iterator[Relaxation]:
+    found: list[Relaxation] = []
+    all_decided = True
     for change in changes:
-        trial = verify(at, change, probability, same_gpus=kind not in ("gpus", "gpu-type"))
-        plan = None if trial is None else trial.plan()
-        if plan is not None:
-            smallest = change.complete
-            yield Relaxation(kind=kind, change=change.text, smallest=smallest, plan=plan)
+        safe_only = bool(found) and kind not in _INDEPENDENT
+        outcome = verify(at, change, kind not in ("gpus", "gpu-type"), safe_only)
+        all_decided &= outcome.decided
+        if outcome.plan is None:
+            continue
+        smallest = change.complete and all_decided
+        found.append(
+            Relaxation(kind=kind, change=change.text, smallest=smallest, plan=outcome.plan)
+        )
+        if kind not in _INDEPENDENT and _is_safe(outcome.plan):
+            break
+    return found
+
+
+def _is_safe(plan: Plan) -> bool:
+    return plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search of a change found; `decided`: a plan, or proof that there is none."""
+
+    plan: Plan | None
+    decided: bool = True
 
 
 def verify(
-    at: Situation, change: Change, probability: float, same_gpus: bool = True
-) -> Trial | None:
-    """Search the changed job; None if nothing fits, or the change is not as promised."""
+    at: Situation, change: Change, same_gpus: bool = True, safe_only: bool = False
+) -> Outcome:
+    """The fastest plan that was found of the changed job, a safe one if there is any.
+
+    No plan if nothing fits, or the change is not as promised (fewer GPUs are used).
+    """
     try:
         job = change.make()
+        costed_job = None if _too_few(job) else cost_job(job)
     except (UsageError, HardwareError, ConstraintError):
-        return None
-    trial = try_job(job, probability)
-    if trial is None or trial.rung.point is None:
-        return None
-    return trial if trial.used_gpus == (at.gpus if same_gpus else job.cluster.num_gpus) else None
+        return Outcome(None)
+    wanted = at.gpus if same_gpus else job.cluster.num_gpus
+    if costed_job is None or costed_job.job.cluster.num_gpus != wanted:
+        return Outcome(None)
+    levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
+    for probability in levels[:1] if safe_only else levels:
+        trial = search_costed(costed_job, probability=probability, effort=EFFORT)
+        plan = trial.plan()
+        if plan is not None:
+            return Outcome(plan)
+    return Outcome(None, trial.proven)
+
+
+def _too_few(job: Job) -> bool:
+    """Whether all the GPUs together cannot hold weights and optimizer state even once."""
+    own = CostModel(job).framework_inputs
+    held = own.weight_bytes + own.master_bytes + own.optimizer_bytes
+    total = parameter_count(job.model).total * held
+    return total > job.hbm_limit_bytes * job.cluster.num_gpus
 
 
 # --- the user's own choices ---------------------------------------------------------------------
@@ -257,7 +292,7 @@ def _framework(at: Situation) -> Changes:
         stage = max(load_framework(name).parallelism.zero_stages)
         if stage > own:
             text = f"--framework {name} (ZeRO {stage})"
-            yield Change(text, at.asked(framework=name, dtype=None, recompute=None), False)
+            yield Change(text, at.asked(framework=name, dtype=None, recompute=None))
 
 
 # --- the machines -------------------------------------------------------------------------------

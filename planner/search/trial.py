@@ -19,8 +19,8 @@ from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, cost_j
 from planner.search.explorer import TIE, Effort, Explorer, Point, Rung
 from planner.search.shapes import legal_candidates
 
-# Layouts solved for one changed job, at most.
-TRIAL_SOLVES = 16
+# Work for one changed job.
+TRIAL_EFFORT = Effort(most_solves=16)
 
 AlterGpu = Callable[[GpuInputs], GpuInputs]
 AlterLinks = Callable[[LinkInputs], LinkInputs]
@@ -100,13 +100,13 @@ def search_costed(
     *,
     probability: float = RECOMMENDED_FIT_PROBABILITY,
     limit_bytes: float | None = None,
-    solves: int = TRIAL_SOLVES,
+    effort: Effort = TRIAL_EFFORT,
 ) -> Trial:
     """The fastest plan of a costed job that fits with at least `probability`.
 
     `limit_bytes`: a tighter limit on the predicted peak.
     """
-    explorer = costed_job.explorer(Effort(most_solves=solves), None, probability)
+    explorer = costed_job.explorer(effort, None, probability)
     if limit_bytes is not None and limit_bytes < explorer.limit_bytes:
         explorer.limit_bytes = limit_bytes
     return Trial(costed_job, explorer, explorer.climb(0))
