@@ -19,6 +19,7 @@ from planner.job import Job
 from planner.neighbours import Neighbour, neighbours
 from planner.plan import Degrees, Plan, StageMemory
 from planner.result import JobSummary, SearchResult
+from planner.what_if import WhatIf
 
 if TYPE_CHECKING:
     from constraints.rule import Layout
@@ -115,6 +116,7 @@ class Explanation(_Frozen):
     time: tuple[Term, ...]
     assumptions: tuple[Assumption, ...]
     neighbours: tuple[NeighbourReport, ...]
+    what_if: WhatIf | None = None
 
 
 def explain(

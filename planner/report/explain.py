@@ -25,6 +25,7 @@ from planner.report.units import (
     seconds,
     share,
 )
+from planner.report.what_if import what_if_blocks
 
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
@@ -45,6 +46,8 @@ def explanation_report(explanation: Explanation) -> Report:
         )
     if explanation.neighbours:
         blocks.append(neighbour_table(explanation.neighbours, plan))
+    if explanation.what_if is not None:
+        blocks += what_if_blocks(explanation.what_if, plan)
     return Report(tuple(blocks))
 
 

@@ -67,7 +67,10 @@ def _row(own: Relaxation) -> tuple[str, ...]:
 
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:
-    notes = ["Of each kind of change the smallest that fits; more where that is not sure."]
+    notes = [
+        "Of each kind of change the smallest that fits with at least 80 %, and a smaller one that "
+        "fits with at least 50 %."
+    ]
     larger = [own.change for own in why.relaxations if not own.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
