@@ -18,6 +18,8 @@ from constraints.context import (
 )
 from constraints.rule import ShapeRule
 
+# Products of larger degrees leave 64-bit integers.
+_LARGEST = 2**20
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d*)\s*\.\.\s*(\d*)")
 
@@ -48,6 +50,8 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
         )
     if min(numbers) < smallest:
         raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
+    if max(numbers) > _LARGEST:
+        raise ConstraintError(f"{degree}={text!r}: {degree} is at most {_LARGEST:,}")
     if ends is None:
         return numbers[0], numbers[0], numbers
     low = int(ends[1] or smallest)

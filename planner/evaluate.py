@@ -23,7 +23,7 @@ from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_pe
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
-from planner.request import Request
+from planner.request import MOST_SEQUENCES, Request
 from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, kernel_layout, plain_context
 from planner.search.shapes import broken_rules, given_columns
@@ -87,6 +87,7 @@ def evaluate(
     of each stage that recompute (default: all, unless the mode is `none`). The plan may not fit:
     read `fits`. UsageError names every rule that the configuration breaks.
     """
+    _demand_range(degrees)
     job = request.resolve()
     mode = job.framework.recompute_mode(recompute)
     demand_parts(mode, job.model)
@@ -96,6 +97,16 @@ def evaluate(
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+
+def _demand_range(degrees: Degrees) -> None:
+    """UsageError if a product of degrees would leave 64-bit integers."""
+    for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
+        if number > MOST_SEQUENCES:
+            raise UsageError(
+                f"these degrees make {number:,} {what}, beyond 64-bit integers once they are "
+                f"multiplied; give at most {MOST_SEQUENCES:,}"
+            )
 
 
 def given_layout(

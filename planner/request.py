@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
 LONGEST_SEQ = 2**27
+# Step times of larger batches leave the solver's 64-bit integers.
+MOST_SEQUENCES = 2**32
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
@@ -182,6 +184,12 @@ class Request(BaseModel):
         if (self.gbs_tokens is None) == (self.gbs is None):
             raise UsageError(
                 "give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)"
+            )
+        sequences = self.gbs or (self.gbs_tokens or 0) / seq
+        if sequences > MOST_SEQUENCES:
+            raise UsageError(
+                f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
+                f"integers; give at most {MOST_SEQUENCES:,}"
             )
         if self.gbs is not None:
             return BatchTarget(float(self.gbs), tolerance=0.0, exact=True)

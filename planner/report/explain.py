@@ -208,6 +208,11 @@ def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
 
 def neighbour_sentence(report: NeighbourReport) -> str:
     """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
+    against = f"; against your {report.text}" if report.text else ""
+    return f"{_comparison(report)}{against}"
+
+
+def _comparison(report: NeighbourReport) -> str:
     if report.outcome == "does-not-fit":
         but = " though" if (report.pace or 0.0) > 0 else ""
         return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"

@@ -29,8 +29,9 @@ from planner.search.costed import (
 from planner.search.explorer import Effort, Progress
 from planner.search.trial import search_costed
 
-# Node counts tried for "how many GPUs": each of them up to here, then powers of two.
-NODES_TRIED = 48
+# Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
+COUNTS_TRIED = 64
+NODES_BEYOND = 4
 MOST_DOUBLINGS = 10
 SHORTEST_SEQUENCE = 512
 # Optimizers with less state, the nearest to AdamW first.
@@ -299,18 +300,29 @@ def _framework(at: Situation) -> Changes:
 
 
 def _gpus(at: Situation) -> Changes:
-    """More GPUs, the smallest number first: GPUs of a node, then whole nodes."""
+    """More GPUs, the smallest number first: GPUs of a node, then whole nodes.
+
+    Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
+    """
     cluster = at.job.cluster
     node, own = cluster.node_gpus, cluster.num_gpus
-    within = range(own + 1, node + 1)
     first = max(2, own // node + 1)
-    counts = [*within, *(nodes * node for nodes in range(first, first + NODES_TRIED))]
-    for count in counts:
+    enough = _enough_doubled(at)
+    most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
+    counts = [*range(own + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
+    for count in counts[:COUNTS_TRIED]:
         yield Change(*_with_gpus(at, count))
+    if enough is not None and enough > counts[:COUNTS_TRIED][-1]:
+        yield Change(*_with_gpus(at, enough), complete=False)
+
+
+def _enough_doubled(at: Situation) -> int | None:
+    """The first doubling of the GPUs with which something fits."""
     for doubling in range(1, MOST_DOUBLINGS + 1):
-        count = own << doubling
-        if count > counts[-1]:
-            yield Change(*_with_gpus(at, count), complete=False)
+        count = at.job.cluster.num_gpus << doubling
+        if verify(at, Change(*_with_gpus(at, count)), same_gpus=False).plan is not None:
+            return count
+    return None
 
 
 def _with_gpus(at: Situation, count: int) -> tuple[str, Make]:
