@@ -40,10 +40,10 @@ def memory_rule(costed_job: CostedJob, explorer: Explorer) -> ConflictingRule:
     stages = _stages(costed_job, explorer, row)
     stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
     over = int((stages[:, f.STAGE_PEAK] > explorer.limit_bytes).sum())
-    others = f" ({over} of {len(stages)} stages are over)" if len(stages) > 1 and over > 1 else ""
+    others = f"; {over} of {len(stages)} stages are over" if len(stages) > 1 and over > 1 else ""
     text = (
         f"stage {stage} needs {explorer.peak[row] / GIB:.1f} GiB {_recompute(costed_job, row)}; "
-        f"{_available(costed_job, explorer)}{others}: that is the lightest of "
+        f"{_available(costed_job, explorer)}{others}. That is the lightest of "
         f"{len(explorer.peak):,} legal configurations, {_degrees(costed_job, row)}, in its even "
         f"layout, of which {_largest_parts(stages[stage])}"
     )

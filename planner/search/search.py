@@ -9,7 +9,7 @@ import numpy as np
 
 from planner._version import __version__
 from planner.device import half_precision
-from planner.errors import unknown_name
+from planner.errors import UsageError, unknown_name
 from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
@@ -59,6 +59,8 @@ def search(
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
+    if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
+        raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
     started = time.perf_counter()
     costed_job = cost_job(request.resolve())
     effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)

@@ -232,6 +232,12 @@ def test_reserve_beyond_the_memory() -> None:
         search(request)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_that_is_none(seconds: float) -> None:
+    with pytest.raises(UsageError, match="give seconds above 0"):
+        search(Request(model="8b", gpus="8xH100", gbs=64), time_limit_s=seconds)
+
+
 def test_a_batch_beyond_the_solvers_integers() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=2**32 + 1)
     with pytest.raises(UsageError, match="64-bit integers; give at most 4,294,967,296"):
