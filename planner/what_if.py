@@ -47,7 +47,7 @@ class WhatIfRow(_Frozen):
 
 
 class BindingConstraint(_Frozen):
-    """A constraint of the plan, and whether lifting it shortens the step.
+    """A constraint of the plan, and whether lifting it was shown to shorten the step.
 
     `row`: name of the change that lifts it, or loosens it (memory: 8 GiB more, of which `stage`
     holds `held_bytes` now).

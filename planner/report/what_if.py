@@ -26,7 +26,7 @@ def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
 def _constraint(own: BindingConstraint, found: WhatIf) -> str:
     """`binding: stage 1 holds 64.6 of 69.5 GiB; 8 GiB more: -1.43 s a step`."""
     row = next(row for row in found.rows if row.name == own.row)
-    verdict = "binding" if own.binding else "not binding"
+    verdict = "binding" if own.binding else "not shown to bind"
     if own.held_bytes is None:
         return f"{verdict}; without it: {_worth(row)}"
     free = found.limit_bytes - own.held_bytes
