@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from constraints.condition import UserCondition, user_condition
     from constraints.context import (
         BatchGoal,
         Capabilities,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
         RuleContext,
     )
     from constraints.explain import minimal_conflict
-    from constraints.registry import RULES
+    from constraints.registry import RULES, rules_of
     from constraints.rule import Layout, LayoutRule, ShapeRule
     from constraints.user import parse_degree_limit
 
@@ -39,8 +40,11 @@ __all__ = [
     "ModelNumbers",
     "RuleContext",
     "ShapeRule",
+    "UserCondition",
     "minimal_conflict",
     "parse_degree_limit",
+    "rules_of",
+    "user_condition",
 ]
 
 _HOMES = {
@@ -55,8 +59,11 @@ _HOMES = {
     "ModelNumbers": "context",
     "RuleContext": "context",
     "ShapeRule": "rule",
+    "UserCondition": "condition",
     "minimal_conflict": "explain",
     "parse_degree_limit": "user",
+    "rules_of": "registry",
+    "user_condition": "condition",
 }
 
 

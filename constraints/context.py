@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from constraints.condition import UserCondition
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -137,7 +140,7 @@ class RuleContext:
     `schedule` is the pipeline schedule that is wanted, None for the usual 1F1B, interleaved where
     vpp > 1. `precision` is the name of the training precision ("bf16", "fp8", "mxfp8", ...),
     `recompute_modes` the number of recompute modes tried, `limits` degree -> what the user
-    allows.
+    allows, `conditions` what the user requires, forbids and fixes.
     """
 
     model: ModelNumbers
@@ -151,3 +154,12 @@ class RuleContext:
     # Lowest ZeRO stage that the optimizer's types and offload work with.
     least_zero: int = 0
     schedule: str | None = None
+    conditions: tuple[UserCondition, ...] = ()
+
+    def named(self, degree: str) -> tuple[int, ...]:
+        """Numbers that the user's limit and conditions name: the search tries them."""
+        limit = self.limits.get(degree)
+        numbers = [*(limit.named if limit else ())]
+        for condition in self.conditions:
+            numbers += condition.named(degree)
+        return tuple(dict.fromkeys(numbers))

@@ -11,6 +11,7 @@ list it here. `tests/constraints` demands a smallest legal and a smallest illega
 from __future__ import annotations
 
 from constraints.batch import batch_size
+from constraints.context import RuleContext
 from constraints.divisibility import (
     expert_ffn_by_etp,
     experts_by_ep,
@@ -98,3 +99,8 @@ RULES: tuple[ShapeRule, ...] = (
     world_size,
     whole_nodes,
 )
+
+
+def rules_of(ctx: RuleContext) -> tuple[ShapeRule, ...]:
+    """Every rule of a search: the user's conditions first, then `RULES`."""
+    return (*(condition.rule for condition in ctx.conditions), *RULES)

@@ -1,4 +1,7 @@
-"""What the user allows: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; one rule a degree."""
+"""What the user allows of one degree: `--tp 1,2,4,8`, `--pp ..8`, `--cp 2..`; a rule for each.
+
+Conditions over several of them are in `constraints.condition`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from constraints.context import (
 )
 from constraints.rule import ShapeRule
 
+# Products of larger degrees leave 64-bit integers.
+_LARGEST = 2**20
 _NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(\d*)\s*\.\.\s*(\d*)")
 
@@ -45,6 +50,8 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
         )
     if min(numbers) < smallest:
         raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
+    if max(numbers) > _LARGEST:
+        raise ConstraintError(f"{degree}={text!r}: {degree} is at most {_LARGEST:,}")
     if ends is None:
         return numbers[0], numbers[0], numbers
     low = int(ends[1] or smallest)

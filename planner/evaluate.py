@@ -23,7 +23,7 @@ from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_pe
 from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
-from planner.request import Request
+from planner.request import MOST_SEQUENCES, Request
 from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
 from planner.search.mixture import cost_layout, other_modes
@@ -91,6 +91,7 @@ def evaluate(
     each further mode the layers of each stage that recompute in it. The plan may not fit: read
     `fits`. UsageError names every rule that the configuration breaks.
     """
+    _demand_range(degrees)
     job = request.resolve()
     modes = tuple(job.framework.recompute_mode(name) for name in (recompute, *(others or ())))
     for mode in modes:
@@ -101,6 +102,16 @@ def evaluate(
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+
+def _demand_range(degrees: Degrees) -> None:
+    """UsageError if a product of degrees would leave 64-bit integers."""
+    for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
+        if number > MOST_SEQUENCES:
+            raise UsageError(
+                f"these degrees make {number:,} {what}, beyond 64-bit integers once they are "
+                f"multiplied; give at most {MOST_SEQUENCES:,}"
+            )
 
 
 def given_layout(

@@ -19,6 +19,7 @@ from planner.job import Job
 from planner.neighbours import Neighbour, neighbours
 from planner.plan import Degrees, Plan, StageMemory
 from planner.result import JobSummary, SearchResult
+from planner.what_if import WhatIf
 
 if TYPE_CHECKING:
     from constraints.rule import Layout
@@ -82,7 +83,8 @@ class NeighbourReport(_Frozen):
     """What became of a neighbour. `pace`: tokens/s over the plan's, minus one.
 
     `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
-    and `reason_s` by how many seconds, at the plan's batch; `text` the rule that it breaks.
+    and `reason_s` by how many seconds, at the plan's batch; `text` the rule that it breaks, or
+    the user's conditions that it does not obey.
     """
 
     change: str
@@ -116,6 +118,7 @@ class Explanation(_Frozen):
     time: tuple[Term, ...]
     assumptions: tuple[Assumption, ...]
     neighbours: tuple[NeighbourReport, ...]
+    what_if: WhatIf | None = None
 
 
 def explain(
@@ -141,7 +144,7 @@ def explain(
 
 
 def job_evaluator(job: Job, plan: Plan) -> Evaluator:
-    """Costs configurations of a job, whatever limits it sets on the degrees.
+    """Costs configurations of a job, whatever limits and conditions it sets on the degrees.
 
     Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
     beside an evaluated one the plan's layout where it can have it, else the even one.
@@ -152,7 +155,7 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
         mode = job.framework.recompute_mode(recompute)
-        free = replace(job, limits={}, recompute=(mode,))
+        free = replace(job, limits={}, conditions=(), recompute=(mode,))
         broken = broken_rules(free, degrees)
         if broken:
             raise UsageError("; ".join(broken))
@@ -261,10 +264,10 @@ def _fact_text(fact: Fact) -> str:
 
 def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[NeighbourReport, ...]:
     """Every neighbour costed and compared with the plan."""
-    return tuple(_report(plan, near, evaluator) for near in neighbours(plan, job))
+    return tuple(_report(plan, near, evaluator, job) for near in neighbours(plan, job))
 
 
-def _report(plan: Plan, near: Neighbour, evaluator: Evaluator) -> NeighbourReport:
+def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> NeighbourReport:
     try:
         other = evaluator(near.degrees, near.recompute)
     except (UsageError, ConstraintError) as error:
@@ -281,7 +284,19 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator) -> NeighbourRepor
         pace=pace,
         reason=reason,
         reason_s=reason_s,
+        text=_disobeyed(job, near.degrees),
     )
+
+
+def _disobeyed(job: Job, degrees: Degrees) -> str:
+    """The user's conditions that a configuration does not obey."""
+    if not job.conditions:
+        return ""
+    from planner.search.shapes import given_columns, rule_context
+
+    ctx, columns = rule_context(job), given_columns(degrees)
+    broken = [own.option for own in job.conditions if not own.mask(columns, ctx)[0]]
+    return "; ".join(broken)
 
 
 def _outcome(other: Plan, pace: float) -> Outcome:

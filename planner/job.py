@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hardware import Cluster
 from planner.errors import UsageError
@@ -15,6 +15,9 @@ from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
 from planner.recompute import has_part
 from planner.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from constraints import UserCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Job:
 
     `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
     saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
-    that the search may use; `limits` maps a degree to the values it may take;
+    that the search may use; `limits` maps a degree to the values it may take, `conditions` are
+    what the user requires, forbids and fixes beside them;
     `schedule` names the pipeline schedule (`planner.schedules`), None for 1F1B, interleaved where
     vpp > 1.
     """
@@ -67,6 +71,7 @@ class Job:
     recompute: tuple[RecomputeMode, ...] = ()
     reserve: HbmReserve = field(default_factory=HbmReserve)
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    conditions: tuple[UserCondition, ...] = ()
     dropout: bool = False
     expert_imbalance: float = 1.0
     allow_tp_across_domains: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,8 +20,13 @@ from planner.recompute import demand_parts
 from planner.schedules import schedule_name
 from planner.specs import ModelSpec
 
+if TYPE_CHECKING:
+    from constraints import UserCondition
+
 # Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
 LONGEST_SEQ = 2**27
+# Step times of larger batches leave the solver's 64-bit integers.
+MOST_SEQUENCES = 2**32
 
 _QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
@@ -69,7 +74,8 @@ class Request(BaseModel):
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
     name of a pipeline schedule; None for the framework's usual. limits: degree name to allowed
-    values. Raises UsageError (ValueError) for what does not resolve.
+    values. `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as
+    "tp*cp <= 8", "zero == 3", "mbs=1". Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,6 +96,9 @@ class Request(BaseModel):
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    require: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
     allow_tp_across_domains: bool = False
     dropout: bool = False
     expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
@@ -123,6 +132,7 @@ class Request(BaseModel):
             recompute=self._recompute_modes(profile, searched_modes(model, profile), model),
             reserve=parse_reserve(self.hbm_reserve),
             limits={name: frozenset(values) for name, values in self.limits.items()},
+            conditions=self.conditions(),
             dropout=self.dropout,
             expert_imbalance=self.expert_imbalance,
             allow_tp_across_domains=self.allow_tp_across_domains,
@@ -131,6 +141,17 @@ class Request(BaseModel):
             optimizer_offload=self.optimizer_offload,
             schedule=self._schedule(profile),
         )
+
+    def conditions(self) -> tuple[UserCondition, ...]:
+        """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
+        from constraints import user_condition
+
+        given = (
+            *(user_condition("require", text) for text in self.require),
+            *(user_condition("forbid", text) for text in self.forbid),
+            *(user_condition("fix", text) for text in self.fix),
+        )
+        return tuple({own.option: own for own in given}.values())
 
     def _precision(self, dtype: DtypeModeName) -> str:
         """Precision of the products: fp32 where everything is."""
@@ -172,6 +193,12 @@ class Request(BaseModel):
         if (self.gbs_tokens is None) == (self.gbs is None):
             raise UsageError(
                 "give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)"
+            )
+        sequences = self.gbs or (self.gbs_tokens or 0) / seq
+        if sequences > MOST_SEQUENCES:
+            raise UsageError(
+                f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
+                f"integers; give at most {MOST_SEQUENCES:,}"
             )
         if self.gbs is not None:
             return BatchTarget(float(self.gbs), tolerance=0.0, exact=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from constraints import RULES
+from constraints import rules_of
+from constraints.condition import UserCondition
 from constraints.context import (
     SHAPE_COLUMNS,
     BatchGoal,
@@ -86,6 +87,7 @@ def build_context(
     allow_tp_across_nodes: bool = False,
     least_zero: int = 0,
     schedule: str | None = None,
+    conditions: tuple[UserCondition, ...] = (),
 ) -> RuleContext:
     """The plain numbers that rules read, from the planner's own types.
 
@@ -103,6 +105,7 @@ def build_context(
         allow_tp_across_nodes=allow_tp_across_nodes,
         least_zero=least_zero,
         schedule=schedule,
+        conditions=conditions,
     )
 
 
@@ -172,11 +175,11 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
 
 
 def legal_shapes(
-    ctx: RuleContext, shapes: Shapes, rules: Sequence[ShapeRule] = RULES
+    ctx: RuleContext, shapes: Shapes, rules: Sequence[ShapeRule] | None = None
 ) -> tuple[Shape, LegalityReport]:
-    """The shapes that obey every rule, and how many each rule removed."""
+    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed."""
     columns, removed = shapes.columns, {}
-    for rule in rules:
+    for rule in rules_of(ctx) if rules is None else rules:
         before = len(columns["tp"])
         mask = rule.mask(columns, ctx)
         if not mask.all():
@@ -272,7 +275,8 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
     """
     limit = ctx.limits.get("shard")
-    tried = {size for size in _named(ctx, "shard") if limit and limit.allows_value(size)}
+    named = _named(ctx, "shard")
+    tried = {size for size in named if limit is None or limit.allows_value(size)}
     shape = _cross(shape, "shard", {0, _WITHIN_DOMAIN, *tried})
     inside = np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
     ranks = shape["dp"] * shape["cp"]
@@ -282,7 +286,7 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     useful &= (least is not None) & (ranks % inside == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
     # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.
-    repeated = (shape["shard"] == ranks) & ((limit is None) | (0 in tried))
+    repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))
     return _keep(shape, (~is_inside | useful) & ~repeated)
 
 
@@ -332,9 +336,8 @@ def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
 
 
 def _named(ctx: RuleContext, degree: str) -> tuple[int, ...]:
-    """Numbers that the user's limit on a degree names."""
-    limit = ctx.limits.get(degree)
-    return limit.named if limit else ()
+    """Numbers of a degree that the user names."""
+    return ctx.named(degree)
 
 
 def _names_any(ctx: RuleContext, shape: Shape, degrees: Iterable[str]) -> Mask:

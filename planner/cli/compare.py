@@ -19,7 +19,7 @@ from planner.cli.comparing import (
     without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import job_options, limit_options, output_format
+from planner.cli.options import condition_options, job_options, limit_options, output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -62,6 +62,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
 @lambda function: without(job_options(function), "gpus", "cluster")
+@condition_options
 @money_options
 @limit_options
 @search_options

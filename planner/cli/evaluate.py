@@ -9,6 +9,7 @@ import click
 from planner.cli.errors import FAILURE
 from planner.cli.options import (
     build_request,
+    condition_options,
     configuration_options,
     job_options,
     output_format,
@@ -32,6 +33,7 @@ from planner.result import Counts, SearchResult
 )
 @job_options
 @configuration_options
+@condition_options
 @output_options
 def command(**options: Any) -> None:
     """Cost one given configuration, without searching.

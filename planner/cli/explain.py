@@ -7,12 +7,18 @@ from pathlib import Path
 
 import click
 
+from planner.cli.options import output_format
 from planner.cli.output import print_report
-from planner.cli.progress import notice_if_first_run
+from planner.cli.progress import notice_if_first_run, watched
+from planner.errors import UsageError
+from planner.job import Job
+from planner.plan import Plan
 from planner.plan_file import read_plan_file
+from planner.request import Request
+from planner.what_if import WhatIf
 
 
-@click.command("explain", epilog="Example: planner explain plans.json 1")
+@click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
 @click.argument("plan_file", metavar="PLANFILE")
 @click.argument("number", type=int, default=1)
 @click.option(
@@ -21,10 +27,28 @@ from planner.plan_file import read_plan_file
     show_default=True,
     help="Cost the configurations that differ by one degree.",
 )
+@click.option(
+    "--what-if",
+    "with_what_if",
+    is_flag=True,
+    help="Solve again with more memory, faster links, one more node, without your conditions.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the table of --what-if, SI units.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
-def command(plan_file: str, number: int, neighbours: bool, as_json: bool, quiet: bool) -> None:
+def command(
+    plan_file: str,
+    number: int,
+    neighbours: bool,
+    with_what_if: bool,
+    as_json: bool,
+    as_csv: bool,
+    quiet: bool,
+) -> None:
     """Show plan NUMBER of PLANFILE: memory, time, assumptions, and why not its neighbours."""
+    style = output_format(as_json, as_csv)
+    if style == "csv" and not with_what_if:
+        raise UsageError("--csv prints the table of --what-if: give both, or --json")
     result = read_plan_file(Path(plan_file))
 
     from planner.explain import explain, pick_plan
@@ -34,15 +58,38 @@ def command(plan_file: str, number: int, neighbours: bool, as_json: bool, quiet:
     if job.cluster.num_gpus != result.job.used_gpus:
         job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
     evaluator = None
-    if neighbours:
+    if neighbours and style != "csv":
         notice_if_first_run(quiet)
         from planner.explain import job_evaluator
 
         evaluator = job_evaluator(job, plan)
     explanation = explain(result, number, job, evaluator)
-    if as_json:
-        click.echo(explanation.model_dump_json(indent=1))
-        return
-    from planner.report.explain import explanation_report
+    if with_what_if:
+        found = solve_what_if(result.request, job, plan, quiet)
+        explanation = explanation.model_copy(update={"what_if": found})
+    match style:
+        case "json":
+            click.echo(explanation.model_dump_json(indent=1))
+        case "csv":
+            print_what_if_csv(explanation.what_if)
+        case "text":
+            from planner.report.explain import explanation_report
 
-    print_report(explanation_report(explanation))
+            print_report(explanation_report(explanation))
+
+
+def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:
+    """Solve the job again under each change, with progress on a terminal."""
+    notice_if_first_run(quiet)
+    from planner.search.what_if import what_if
+
+    with watched(quiet) as progress:
+        return what_if(request, job, plan, progress)
+
+
+def print_what_if_csv(found: WhatIf | None) -> None:
+    """One row a change on stdout."""
+    import pandas as pd
+
+    rows = found.table() if found else []
+    click.echo(pd.DataFrame(rows).to_csv(index=False), nl=False)

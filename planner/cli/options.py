@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -94,6 +95,27 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> Deg
         return None
     try:
         return parse_degree_limit(value, param.name or "")
+    except ConstraintError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def time_limit(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Callback: seconds that a search may take."""
+    if value is None or (value > 0 and math.isfinite(value)):
+        return value
+    hint = f"{value:g}: a search needs some time; give seconds, as 10, or leave the option out"
+    raise click.BadParameter(hint, ctx, param)
+
+
+def _condition(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Callback: conditions that can be read, as they were written."""
+    from constraints import user_condition
+
+    verb: Any = param.name
+    try:
+        return tuple(user_condition(verb, text).text for text in value)
     except ConstraintError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -299,6 +321,39 @@ def limit_options(function: Command) -> Command:
     )
 
 
+def condition_options(function: Command) -> Command:
+    """Conditions on a configuration, in the user's own words; each may be given several times."""
+    return _apply(
+        function,
+        [
+            click.option(
+                "--require",
+                metavar="CONDITION",
+                multiple=True,
+                callback=_condition,
+                help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
+                "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
+                "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
+                "kv_heads, experts.",
+            ),
+            click.option(
+                "--forbid",
+                metavar="CONDITION",
+                multiple=True,
+                callback=_condition,
+                help='What no plan may do, as "zero == 3".',
+            ),
+            click.option(
+                "--fix",
+                metavar="NAME=NUMBER",
+                multiple=True,
+                callback=_condition,
+                help="One value alone: mbs=1.",
+            ),
+        ],
+    )
+
+
 def output_options(function: Command) -> Command:
     """Where results go, and in which form."""
     return _apply(
@@ -345,6 +400,9 @@ _REQUEST_OPTIONS = (
     "cuda_graphs",
     "expert_imbalance",
     "hbm_reserve",
+    "require",
+    "forbid",
+    "fix",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -39,9 +40,9 @@ def print_csv(result: SearchResult) -> None:
     click.echo(frame.to_csv(index=False), nl=False)
 
 
-def print_report(report: Report) -> None:
-    """A report on stdout, in colour on a terminal."""
+def print_report(report: Report, stream: TextIO | None = None) -> None:
+    """A report on stdout (or `stream`), in colour on a terminal."""
     from planner.report.draw import console, draw
 
     options = click.get_current_context().obj or {}
-    draw(report, console(sys.stdout, no_color=options.get("no_color", False)))
+    draw(report, console(stream or sys.stdout, no_color=options.get("no_color", False)))

@@ -18,7 +18,7 @@ from planner.cli.comparing import (
     without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import job_options, limit_options, output_format
+from planner.cli.options import condition_options, job_options, limit_options, output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -54,6 +54,7 @@ _PLOTS = (".svg", ".html", ".png")
 )
 @click.option("--plot", metavar="FILE", help="Draw it: .svg, .html or .png.")
 @lambda function: without(job_options(function), "gpus", "cluster")
+@condition_options
 @money_options
 @limit_options
 @search_options

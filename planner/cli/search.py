@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.errors import INTERRUPTED
+from planner.cli.errors import FAILURE, INTERRUPTED
 from planner.cli.limits import limit_values
 from planner.cli.options import (
+    OutputFormat,
     build_request,
+    condition_options,
     job_options,
     limit_options,
     output_format,
     output_options,
+    time_limit,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run, watched
 from planner.pools.jobs import first_job
+
+if TYPE_CHECKING:
+    from planner.infeasibility import WhyNothingFits
 
 # What --sort takes -> the field of a plan.
 SORTS = {
@@ -41,6 +48,7 @@ SORTS = {
     "none,layernorm+moe_act,full. [default: those of the framework]",
 )
 @limit_options
+@condition_options
 @click.option(
     "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
 )
@@ -57,8 +65,10 @@ SORTS = {
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds for the layout search; what is not proven by then says so. Ctrl-C does the same.",
+    metavar="SECONDS",
+    type=float,
+    callback=time_limit,
+    help="For the layout search; what is not proven by then says so. Ctrl-C does the same.",
 )
 @output_options
 def command(**options: Any) -> None:
@@ -74,18 +84,23 @@ def command(**options: Any) -> None:
         request = request.model_copy(update={"limits": limits})
     notice_if_first_run(options["quiet"])
 
+    from planner.infeasibility import DoesNotFitError
     from planner.search.search import search
 
-    with watched(options["quiet"]) as progress:
-        result = search(
-            request,
-            top=options["top"],
-            sort=SORTS[options["sort"]],
-            seed=options["seed"],
-            workers=options["workers"],
-            time_limit_s=options["time_limit"],
-            progress=progress,
-        )
+    try:
+        with watched(options["quiet"]) as progress:
+            result = search(
+                request,
+                top=options["top"],
+                sort=SORTS[options["sort"]],
+                seed=options["seed"],
+                workers=options["workers"],
+                time_limit_s=options["time_limit"],
+                progress=progress,
+            )
+    except DoesNotFitError as error:
+        print_failure(error.why, style)
+        click.get_current_context().exit(FAILURE)
     write_result(result, output)
     match style:
         case "json":
@@ -98,6 +113,21 @@ def command(**options: Any) -> None:
             print_report(search_report(result, None if output is None else str(output)))
     if result.stopped == "interrupted":
         click.get_current_context().exit(INTERRUPTED)
+
+
+def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
+    """Why nothing fits: a report on stderr, or the data on stdout."""
+    match style:
+        case "json":
+            click.echo(why.model_dump_json(indent=1))
+        case "csv":
+            import pandas as pd
+
+            click.echo(pd.DataFrame(why.rows()).to_csv(index=False), nl=False)
+        case "text":
+            from planner.report.infeasible import nothing_fits_report
+
+            print_report(nothing_fits_report(why), sys.stderr)
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:

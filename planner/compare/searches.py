@@ -95,14 +95,14 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 def search_one(task: Task) -> Outcome:
     """The fastest plan of a request, or the reason why there is none."""
-    from planner.search.infeasible import DoesNotFitError
+    from planner.infeasibility import DoesNotFitError, relaxation_sentence
     from planner.search.search import search
 
     try:
         result = search(task.request, top=1, seed=task.seed, time_limit_s=task.time_limit_s)
     except DoesNotFitError as error:
-        needs = tuple(own.sentence() for own in error.relaxations)
-        return Outcome(reason=f"nothing fits: {error.conflict[0]}", needs=needs)
+        needs = tuple(relaxation_sentence(own) for own in error.why.relaxations)
+        return Outcome(reason=f"nothing fits: {error.why.conflict[0].text}", needs=needs)
     except (NothingFitsError, UsageError, HardwareError) as error:
         return Outcome(reason=str(error))
     return Outcome(result=result)

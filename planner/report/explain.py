@@ -25,6 +25,7 @@ from planner.report.units import (
     seconds,
     share,
 )
+from planner.report.what_if import what_if_blocks
 
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 
@@ -45,6 +46,8 @@ def explanation_report(explanation: Explanation) -> Report:
         )
     if explanation.neighbours:
         blocks.append(neighbour_table(explanation.neighbours, plan))
+    if explanation.what_if is not None:
+        blocks += what_if_blocks(explanation.what_if, plan)
     return Report(tuple(blocks))
 
 
@@ -205,6 +208,11 @@ def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
 
 def neighbour_sentence(report: NeighbourReport) -> str:
     """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
+    against = f"; against your {report.text}" if report.text else ""
+    return f"{_comparison(report)}{against}"
+
+
+def _comparison(report: NeighbourReport) -> str:
     if report.outcome == "does-not-fit":
         but = " though" if (report.pace or 0.0) > 0 else ""
         return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"

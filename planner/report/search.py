@@ -73,7 +73,10 @@ def _cluster_text(job: JobSummary) -> str:
 
 
 def _outcome_facts(result: SearchResult) -> tuple[tuple[str, str], ...]:
+    conditions = result.request.conditions()
+    asked = (("conditions", "; ".join(own.words for own in conditions)),) if conditions else ()
     return (
+        *asked,
         ("batch", _batch_text(result.plans, result.job)),
         ("searched", counts_text(result.counts)),
         ("front", _front_text(result)),

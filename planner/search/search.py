@@ -62,8 +62,8 @@ def search(
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
-    if time_limit_s is not None and not time_limit_s > 0.0:
-        raise UsageError(f"a time limit of {time_limit_s:g} s: give more than 0 seconds, or none")
+    if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
+        raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
     effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
     if is_pool(request.gpus):
         from planner.pools.search import search_pool
@@ -76,7 +76,7 @@ def search(
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
-        raise nothing_fits(request, costed_job, explorer)
+        raise nothing_fits(request, costed_job, explorer, progress)
     shown = _short_front(points)
     plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from constraints import RULES, BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict
+from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict, rules_of
 from constraints.context import IntArray, RuleContext
 from planner.errors import UsageError
 from planner.job import Job
 from planner.links import link_inputs
 from planner.plan import Degrees
+from planner.search.condition_hints import condition_hints
 from planner.space import (
     LegalityReport,
     Shapes,
@@ -52,6 +53,7 @@ def rule_context(job: Job) -> RuleContext:
         allow_tp_across_nodes=job.allow_tp_across_domains,
         least_zero=job.least_zero,
         schedule=job.schedule,
+        conditions=job.conditions,
     )
 
 
@@ -75,7 +77,8 @@ def legal_candidates(job: Job) -> Candidates:
     usable = largest_usable(ctx)
     if not 0 < usable < job.cluster.num_gpus:
         raise UsageError(_no_legal_shape(ctx, shapes))
-    reason = "; ".join(rule.explain(ctx) for rule in minimal_conflict(shapes.columns, ctx, RULES))
+    conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
+    reason = "; ".join(rule.explain(ctx) for rule in conflict)
     smaller = replace(job, cluster=job.cluster.with_gpus(usable))
     ctx = rule_context(smaller)
     columns, report = legal_shapes(ctx, enumerate_shapes(ctx))
@@ -88,7 +91,7 @@ def legal_candidates(job: Job) -> Candidates:
 
 def _no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes that would work."""
-    conflict = minimal_conflict(shapes.columns, ctx, RULES)
+    conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]
     lines += [f"  - {rule.explain(ctx)}  [{rule.name}]" for rule in conflict]
     if any(rule.name == "batch-size" for rule in conflict):
@@ -96,6 +99,7 @@ def _no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
         if batches:
             sizes = " or ".join(f"{size:,}" for size in batches)
             lines.append(f"nearest global batch that works: {sizes} sequences (--gbs)")
+    lines += condition_hints(ctx, shapes, conflict)
     return "\n".join(lines)
 
 
@@ -105,7 +109,7 @@ def nearest_batches(ctx: RuleContext) -> tuple[int, ...]:
     Candidates are multiples of the data-parallel degrees that the other rules leave; each is
     tried against all rules.
     """
-    others = tuple(rule for rule in RULES if rule.name != "batch-size")
+    others = tuple(rule for rule in rules_of(ctx) if rule.name != "batch-size")
     columns, report = legal_shapes(ctx, enumerate_shapes(ctx), others)
     if not report.legal:
         return ()
@@ -136,5 +140,7 @@ def broken_rules(job: Job, degrees: Degrees) -> list[str]:
     ctx = rule_context(job)
     columns = given_columns(degrees)
     return [
-        f"{rule.explain(ctx)}  [{rule.name}]" for rule in RULES if not rule.mask(columns, ctx)[0]
+        f"{rule.explain(ctx)}  [{rule.name}]"
+        for rule in rules_of(ctx)
+        if not rule.mask(columns, ctx)[0]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from constraints import (
     ModelNumbers,
     RuleContext,
     parse_degree_limit,
+    user_condition,
 )
+from constraints.condition import Verb
 from constraints.context import IntArray
 
 ANYTHING = Capabilities(
@@ -61,6 +64,7 @@ def context(
     allow_tp_across_nodes: bool = False,
     least_zero: int = 0,
     schedule: str | None = None,
+    conditions: Sequence[tuple[Verb, str]] = (),
     **capabilities: Any,
 ) -> RuleContext:
     """A context in which everything is allowed but what the arguments take away."""
@@ -74,6 +78,7 @@ def context(
         allow_tp_across_nodes=allow_tp_across_nodes,
         least_zero=least_zero,
         schedule=schedule,
+        conditions=tuple(user_condition(verb, text) for verb, text in conditions),
     )
 
 

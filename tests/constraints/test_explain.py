@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from constraints import RULES, BatchGoal, RuleContext, minimal_conflict
+from constraints import RULES, BatchGoal, RuleContext, minimal_conflict, rules_of
 from constraints.context import Columns
 from constraints.rule import ShapeRule
 from planner.space import enumerate_shapes
@@ -45,6 +45,33 @@ CONFLICTS = {
         context(gpus=8, batch=BatchGoal(8, exact=True), limits={"dp": "8", "mbs": "2"}),
         ("user-dp", "user-mbs", "batch-size"),
     ),
+    "conditions that contradict each other": (
+        context(
+            gpus=8,
+            conditions=[("require", "pp<=2"), ("require", "tp>=1"), ("require", "pp >= 8")],
+        ),
+        ('--require "pp<=2"', '--require "pp >= 8"'),
+    ),
+    "a condition against what is fixed and a limit": (
+        context(
+            gpus=8,
+            limits={"cp": "2"},
+            conditions=[("require", "tp*cp <= 4"), ("fix", "tp=4"), ("forbid", "zero == 3")],
+        ),
+        ('--require "tp*cp <= 4"', "--fix tp=4", "user-cp"),
+    ),
+    "a condition against the number of GPUs": (
+        context(
+            gpus=8,
+            batch=BatchGoal(16),
+            conditions=[("require", "gpus == 16"), ("require", "dp == 16")],
+        ),
+        ('--require "gpus == 16"', "world-size"),
+    ),
+    "a condition that contradicts itself": (
+        context(gpus=8, conditions=[("require", "pp<=2 and pp>=8"), ("forbid", "mbs == 32")]),
+        ('--require "pp<=2 and pp>=8"',),
+    ),
 }
 
 
@@ -56,7 +83,7 @@ def passes(rules: tuple[ShapeRule, ...], columns: Columns, ctx: RuleContext) -> 
 @pytest.mark.parametrize(("ctx", "names"), CONFLICTS.values(), ids=CONFLICTS.keys())
 def test_conflict_is_minimal(ctx: RuleContext, names: tuple[str, ...]) -> None:
     columns = enumerate_shapes(ctx).columns
-    conflict = minimal_conflict(columns, ctx, RULES)
+    conflict = minimal_conflict(columns, ctx, rules_of(ctx))
     assert tuple(rule.name for rule in conflict) == names
     assert passes(conflict, columns, ctx) == 0
     for left_out in conflict:

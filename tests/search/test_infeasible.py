@@ -2,37 +2,214 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
+from constraints.layout import LAYOUT_RULES
 from planner.errors import NothingFitsError, UsageError
+from planner.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.job import Job
+from planner.recomputation import recomputation
+from planner.report.infeasible import nothing_fits_report
+from planner.report.tables import Facts
 from planner.request import Request
-from planner.search.infeasible import DoesNotFitError
+from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY, cost_job
+from planner.search.infeasible import guilty_choices
+from planner.search.memory_conflict import capacity
+from planner.search.relaxations import dropped_choices
 from planner.search.search import search
+from planner.search.terms import layout_context, shape_terms
+from planner.search.trial import try_job
 
-TIGHT = Request(model="8b", gpus="2xH100", gbs=16, recompute=("none",))
+# 8 B parameters need more than two GPUs without recompute; zero and pp have no part in it.
+TIGHT = Request(
+    model="8b",
+    gpus="2xH100",
+    gbs=16,
+    recompute=("none",),
+    require=("pp<=4",),
+    limits={"zero": (0, 1)},
+)
+# On 16 GPUs 70 B parameters miss by a little: two stages hold 39 layers each.
+PACKED = Request(model="70b", gpus="16xH100", gbs=64, require=("tp == 8", "pp == 2"))
 
 
-def test_explains_and_offers_verified_changes() -> None:
+def explained(request: Request) -> WhyNothingFits:
     with pytest.raises(DoesNotFitError) as caught:
-        search(TIGHT)
-    error = caught.value
-    assert isinstance(error, NothingFitsError)
-    text = str(error)
-    assert "GiB may be used" in text
-    assert "the memory limit of stage" in text
-    assert error.relaxations
-    times = [own.step_time_s for own in error.relaxations]
+        search(request)
+    assert isinstance(caught.value, NothingFitsError)
+    return caught.value.why
+
+
+@pytest.fixture(scope="module")
+def tight() -> WhyNothingFits:
+    return explained(TIGHT)
+
+
+@pytest.fixture(scope="module")
+def packed() -> WhyNothingFits:
+    return explained(PACKED)
+
+
+def fits(request: Request) -> bool:
+    trial = try_job(request.resolve(), LEAST_FIT_PROBABILITY)
+    return trial is not None and trial.rung.point is not None
+
+
+def test_conflict_names_the_choice_and_the_memory(tight: WhyNothingFits) -> None:
+    assert [rule.name for rule in tight.conflict] == ["--recompute", "stage-memory"]
+    assert tight.proven
+    text = tight.conflict[1].text
+    assert "stage 0 needs 91." in text
+    assert "without recompute; 79.1 GiB are there" in text
+
+
+def test_no_choice_is_guilty_where_nothing_fits_without_any(packed: WhyNothingFits) -> None:
+    assert [rule.name for rule in packed.conflict] == ["stage-memory"]
+    free = PACKED.model_copy(update={"require": ()})
+    assert not fits(free)
+
+
+def test_removing_any_choice_of_a_conflict_makes_it_feasible() -> None:
+    """Against every subset of made-up choices: the filter's answer is minimal and sufficient."""
+    texts = ("pp<=8", "tp<=4", "mbs<=2")
+    request = Request(model="8b", gpus="8xH100", gbs=64, require=texts)
+    for guilty in (*combinations(texts, 1), *combinations(texts, 2), texts):
+
+        def fits_without(own: Request, guilty: tuple[str, ...] = guilty) -> bool:
+            return not set(guilty) <= set(own.require)
+
+        names, left = guilty_choices(request, fits_without)
+        assert left.require == guilty
+        assert len(names) == len(guilty)
+        for text in left.require:
+            others = tuple(other for other in left.require if other != text)
+            assert fits_without(left.model_copy(update={"require": others}))
+
+
+def test_every_choice_of_the_user_can_be_dropped() -> None:
+    request = TIGHT.model_copy(
+        update={"forbid": ("zero == 3",), "fix": ("mbs = 1",), "hbm_reserve": "5%"}
+    )
+    dropped = dropped_choices(request)
+    assert list(dropped) == [
+        '--require "pp<=4"',
+        '--forbid "zero == 3"',
+        "--fix mbs=1",
+        "--zero 0,1",
+        "--recompute none",
+        "--hbm-reserve 5%",
+    ]
+    plain = Request(model="8b", gpus="2xH100", gbs=16)
+    while dropped_choices(request):
+        request = next(iter(dropped_choices(request).values()))
+    assert request == plain
+
+
+def test_layouts_in_conflict_say_how_many_layers_fit(packed: WhyNothingFits) -> None:
+    assert [rule.name for rule in packed.layouts] == ["every-layer-once", "stage-memory"]
+    assert "80 layers" in packed.layouts[0].text
+    assert "stages 0-1 each hold at most" in packed.layouts[1].text
+    assert "of 80" in packed.layouts[1].text
+
+
+def test_capacity_is_the_most_layers_that_a_stage_alone_holds() -> None:
+    job = PACKED.resolve()
+    costed = cost_job(job)
+    row = 0
+    mode = job.recompute[int(costed.candidates.columns["recompute"][row])]
+    kind = recomputation(mode, job.framework)
+    terms = shape_terms(costed.cost_model, costed.costed, row, kind)
+    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, job.hbm_limit_bytes)
+    assert ctx.memory is not None
+    most = capacity(ctx, 0)
+    assert 0 < most < job.model.layers
+    within = [
+        count
+        for count in range(1, job.model.layers + 1)
+        for again in {0, count}
+        if ctx.memory.peak(0, [count], [again]) <= ctx.memory.limit
+        and (again == 0 or kind != "none")
+        and (again == count or kind != "all")
+    ]
+    assert most == max(within)
+    assert len(LAYOUT_RULES) > 1
+
+
+def test_relaxations_are_ordered_and_of_many_kinds(tight: WhyNothingFits) -> None:
+    times = [own.seconds_per_token for own in tight.relaxations]
     assert times == sorted(times)
-    assert any("GPUs" in own.change for own in error.relaxations)
+    kinds = {own.kind for own in tight.relaxations}
+    assert {"recompute", "gpus", "gpu-type", "optimizer", "offload", "sequence"} <= kinds
 
 
-def test_an_offered_change_does_fit() -> None:
-    with pytest.raises(DoesNotFitError) as caught:
-        search(TIGHT)
-    doubled = [own for own in caught.value.relaxations if own.change.endswith(" GPUs")]
-    count = doubled[0].change.split()[0]
-    result = search(TIGHT.model_copy(update={"gpus": f"{count}xH100"}), top=1)
-    assert result.plans[0].fits
+def changed(own: Request, change: str) -> Request:
+    """The request after a change that is printed as options."""
+    words = change.split()
+    update: dict[str, object] = {}
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        name = option.removeprefix("--").replace("-", "_")
+        typed: object = int(value) if value.isdigit() else value
+        update[name] = {"recompute": (value,), "optimizer_offload": float}.get(name, typed)
+        if name == "optimizer_offload":
+            update[name] = float(value)
+    return Request(**(own.model_dump() | update))
+
+
+def test_each_relaxation_gives_its_plan_when_typed(tight: WhyNothingFits) -> None:
+    typed = [own for own in tight.relaxations if "(" not in own.change]
+    assert len(typed) >= 5
+    for own in typed:
+        found = search(changed(TIGHT, own.change), top=1)
+        assert found.plans[0].fits
+        # The search proves its plan; the relaxation's may be a little slower, never faster.
+        assert found.plans[0].step_time_s <= own.plan.step_time_s * 1.0101
+        assert own.plan.fit_probability >= LEAST_FIT_PROBABILITY
+        assert own.plan.peak_bytes <= own.plan.limit_bytes
+
+
+def test_fewer_gpus_than_offered_do_not_fit(tight: WhyNothingFits) -> None:
+    offered = [own for own in tight.relaxations if own.kind == "gpus"]
+    assert all(own.smallest for own in offered)
+    counts = sorted(own.plan.degrees.gpus for own in offered)
+    assert counts[-1] <= 4
+    for own in offered:
+        assert own.change == f"--gpus {own.plan.degrees.gpus}xH100"
+    for count in range(3, counts[-1]):
+        level = LEAST_FIT_PROBABILITY if count < counts[0] else RECOMMENDED_FIT_PROBABILITY
+        trial = try_job(changed(TIGHT, f"--gpus {count}xH100").resolve(), level)
+        assert trial is None or trial.rung.point is None or trial.used_gpus < count
+
+
+def test_dropping_a_condition_is_offered_where_it_alone_is_guilty() -> None:
+    why = explained(Request(model="8b", gpus="8xH100", gbs=64, require=("tp*pp == 1", "zero == 0")))
+    assert [rule.text for rule in why.conflict[:-1]] == [
+        'you gave --require "tp*pp == 1"',
+        'you gave --require "zero == 0"',
+    ]
+    offered = {own.change for own in why.relaxations if own.kind == "condition"}
+    assert offered == {'without --require "tp*pp == 1"', 'without --require "zero == 0"'}
+
+
+def test_higher_zero_and_more_tp_where_they_were_limited() -> None:
+    request = Request(
+        model="8b", gpus="8xH100", gbs=64, limits={"zero": (0,), "tp": (1,), "pp": (1,)}
+    )
+    changes = {own.change for own in explained(request).relaxations}
+    assert "--zero 1" in changes
+    assert {"--tp 2", "--tp 4"} & changes
+    assert {"without --zero", "without --tp"} <= changes
+
+
+def test_report_reads_well(tight: WhyNothingFits) -> None:
+    blocks = nothing_fits_report(tight).blocks
+    assert isinstance(blocks[0], Facts)
+    assert blocks[0].title.startswith("No configuration fits. These exclude each other")
+    unproven = nothing_fits_report(tight.model_copy(update={"proven": False})).blocks[0]
+    assert isinstance(unproven, Facts)
+    assert "not all were decided" in unproven.title
+    assert "no configuration fits:" in tight.sentences()
 
 
 def test_batch_that_no_replica_count_divides() -> None:
@@ -53,3 +230,16 @@ def test_reserve_beyond_the_memory() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=64, hbm_reserve="90GiB")
     with pytest.raises(UsageError, match="reserve leaves no memory"):
         search(request)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_limit_that_is_none(seconds: float) -> None:
+    with pytest.raises(UsageError, match="give seconds above 0"):
+        search(Request(model="8b", gpus="8xH100", gbs=64), time_limit_s=seconds)
+
+
+def test_a_batch_beyond_the_solvers_integers() -> None:
+    request = Request(model="8b", gpus="8xH100", gbs=2**32 + 1)
+    with pytest.raises(UsageError, match="64-bit integers; give at most 4,294,967,296"):
+        request.resolve()
+    assert isinstance(Request(model="8b", gpus="8xH100", gbs=2**32).resolve(), Job)

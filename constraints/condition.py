@@ -1,0 +1,189 @@
+"""Conditions of the user: `--require "tp*cp <= 8"`, `--forbid "zero == 3"`, `--fix mbs=1`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from constraints.context import (
+    DEGREES,
+    FROM_ZERO,
+    Columns,
+    ConstraintError,
+    IntArray,
+    Mask,
+    RuleContext,
+)
+from constraints.expression import Condition, parse_condition
+from constraints.expression_masks import condition_mask, number_values
+from constraints.rule import ShapeRule
+
+Verb = Literal["require", "forbid", "fix"]
+
+# What a condition may be about, and what it means.
+NAMES: dict[str, str] = {
+    "tp": "tensor parallelism",
+    "pp": "pipeline stages",
+    "vpp": "virtual chunks of a stage",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "etp": "tensor parallelism inside experts",
+    "dp": "data parallelism",
+    "edp": "data parallelism of experts: dp·cp·tp / (ep·etp), rounded down",
+    "zero": "ZeRO stage, 0 to 3",
+    "shard": "ranks that share a parameter under ZeRO (HSDP); 0: all of dp·cp",
+    "mbs": "sequences of a micro-batch",
+    "grad_acc": "micro-batches a step of each pipeline",
+    "num_microbatches": "the same as grad_acc",
+    "gbs": "sequences of a step: mbs·grad_acc·dp",
+    "gbs_tokens": "tokens of a step: gbs·seq",
+    "gpus": "GPUs of the plan: dp·tp·pp·cp",
+    "world": "the same as gpus",
+    "nodes": "nodes of the plan, rounded up",
+    "gpus_per_node": "GPUs of a node",
+    "domain": "GPUs behind one scale-up switch (NVLink)",
+    "seq": "tokens of a sequence",
+    "layers": "layers of the model",
+    "heads": "attention heads of the model",
+    "kv_heads": "key/value heads of the model",
+    "experts": "routed experts of a layer; 0: none",
+}
+_ALIASES = {"num_microbatches": "grad_acc"}
+# Options that choose by name what no condition can.
+_OPTIONS = ("recompute", "framework", "precision", "dtype", "optimizer", "schedule", "attention")
+_FIX = re.compile(r"\s*(\w+)\s*={1,2}\s*(-?[\d_]+)\s*")
+# Larger degrees are slips of the pen, and are not tried.
+_LARGEST_NAMED = 2**20
+# Values of a comparison's side that are listed when no configuration obeys it.
+_MOST_VALUES = 16
+
+
+def shape_values(columns: Columns, ctx: RuleContext) -> dict[str, IntArray]:
+    """Every name of `NAMES` as a column, for shapes whose degrees are `columns`."""
+    values = {name: columns[name] for name in DEGREES}
+    dp, tp, cp = columns["dp"], columns["tp"], columns["cp"]
+    gpus = dp * tp * columns["pp"] * cp
+    per_node = ctx.cluster.gpus_per_node
+    values |= {
+        "num_microbatches": columns["grad_acc"],
+        "edp": dp * cp * tp // (columns["ep"] * columns["etp"]),
+        "gbs_tokens": columns["gbs"] * ctx.model.seq,
+        "gpus": gpus,
+        "world": gpus,
+        "nodes": -(-gpus // per_node),
+    }
+    fixed = {
+        "gpus_per_node": per_node,
+        "domain": ctx.cluster.scale_up_domain,
+        "seq": ctx.model.seq,
+        "layers": ctx.model.layers,
+        "heads": ctx.model.heads,
+        "kv_heads": ctx.model.kv_heads,
+        "experts": ctx.model.experts,
+    }
+    return values | {name: np.full_like(tp, value) for name, value in fixed.items()}
+
+
+@dataclass(frozen=True)
+class UserCondition:
+    """One condition: what is demanded of a shape (`verb`), in the user's own `text`."""
+
+    verb: Verb
+    text: str
+    condition: Condition
+
+    @property
+    def option(self) -> str:
+        """As on the command line: `--require "pp <= 4"`."""
+        plain = re.fullmatch(r"[\w=.,+-]+", self.text)
+        return f"--{self.verb} {self.text}" if plain else f'--{self.verb} "{self.text}"'
+
+    @property
+    def words(self) -> str:
+        """`require pp <= 4`."""
+        return f"{self.verb} {self.text}"
+
+    @cached_property
+    def rule(self) -> ShapeRule:
+        """The condition as a rule over shapes."""
+        return ShapeRule(
+            name=self.option,
+            sentence=f"what the user {self.verb}s: {self.text}",
+            source="command line or job file",
+            test=self.mask,
+            wording=lambda _ctx: f"you {self.words}",
+        )
+
+    def mask(self, columns: Columns, ctx: RuleContext) -> Mask:
+        """True where a shape does as the user wants."""
+        holds = condition_mask(self.condition, shape_values(columns, ctx))
+        return ~holds if self.verb == "forbid" else holds
+
+    def named(self, degree: str) -> tuple[int, ...]:
+        """Numbers of a degree that are wanted by name; none of what is forbidden."""
+        if self.verb == "forbid":
+            return ()
+        numbers = self.condition.named
+        wanted = [*numbers.get(degree, ())]
+        for alias, name in _ALIASES.items():
+            wanted += numbers.get(alias, ()) if name == degree else ()
+        least = 0 if degree in FROM_ZERO else 1
+        return tuple(number for number in wanted if least <= number <= _LARGEST_NAMED)
+
+    def values_tried(self, columns: Columns, ctx: RuleContext) -> str:
+        """`tp*cp is 1, 2, 4 or 8 in them`: of a single comparison; empty for anything else."""
+        tree = self.condition.tree
+        if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
+            return ""
+        numbers = number_values(self.condition, tree.left, shape_values(columns, ctx))
+        found = np.unique(numbers).tolist()
+        if not found or isinstance(tree.left, ast.Constant):
+            return ""
+        if len(found) > _MOST_VALUES:
+            listed = f"{found[0]:,} to {found[-1]:,}"
+        else:
+            head = ", ".join(f"{value:,}" for value in found[:-1])
+            listed = f"{head} or {found[-1]:,}" if head else f"{found[-1]:,}"
+        return f"{ast.unparse(tree.left)} is {listed} in them"
+
+
+def user_condition(verb: Verb, text: str) -> UserCondition:
+    """Read what was given to --require, --forbid or --fix. ConstraintError says what is wrong."""
+    shown = " ".join(text.split())
+    if verb != "fix":
+        return UserCondition(verb, shown, _parse(shown))
+    match = _FIX.fullmatch(shown)
+    if match is None:
+        raise ConstraintError(_fix_hint(shown))
+    name, number = match[1], match[2]
+    return UserCondition(verb, f"{name}={number}", _parse(f"{name} == {number}"))
+
+
+def _parse(text: str) -> Condition:
+    for option in _OPTIONS:
+        if re.search(rf"\b{option}\b", text):
+            raise ConstraintError(_option_hint(option))
+    return parse_condition(text, tuple(NAMES))
+
+
+def _option_hint(option: str) -> str:
+    return f"{option} is chosen by name: give --{option} instead"
+
+
+def _fix_hint(text: str) -> str:
+    """What is wrong with a --fix that is not NAME=NUMBER."""
+    name = re.match(r"\s*(\w*)", text)
+    given = name[1] if name else ""
+    if given in _OPTIONS:
+        return _option_hint(given)
+    close = difflib.get_close_matches(given, NAMES, n=1, cutoff=0.5) if given else []
+    example = f"{close[0]}=4" if close else "mbs=1"
+    if not text:
+        return f"nothing is given; write NAME=NUMBER, as {example}"
+    return f"{text!r}: write NAME=NUMBER, as {example}; other conditions go to --require"

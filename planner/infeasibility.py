@@ -1,0 +1,133 @@
+"""Why nothing fits, as typed data: the rules that exclude each other, and changes that were tried.
+
+`planner.search.infeasible` finds it out; `planner.report.infeasible` says how it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.errors import NothingFitsError
+from planner.plan import Plan
+from planner.request import Request
+
+GIB = 2.0**30
+
+RelaxationKind = Literal[
+    "condition",
+    "limit",
+    "recompute",
+    "reserve",
+    "zero",
+    "tp",
+    "batch",
+    "optimizer",
+    "offload",
+    "dtype",
+    "sequence",
+    "framework",
+    "gpus",
+    "gpu-type",
+    "everything",
+]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConflictingRule(_Frozen):
+    """One rule of a conflict, with its numbers. `name`: of the option or rule."""
+
+    name: str
+    text: str
+
+
+class Relaxation(_Frozen):
+    """The smallest change of one kind after which a plan was found, and the plan.
+
+    `change` is what to add to the command, or to leave out. `smallest`: nothing smaller of
+    the kind that was tried fits.
+    """
+
+    kind: RelaxationKind
+    change: str
+    smallest: bool
+    plan: Plan
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What relaxations are ordered by: their batches may differ a little."""
+        return self.plan.step_time_s / self.plan.gbs_tokens
+
+
+class WhyNothingFits(_Frozen):
+    """`conflict`: rules that together exclude every plan, none of which could be left out of it;
+    `layouts`: why other splits of the lightest configuration's layers do not help, if that was
+    established. `proven`: no plan exists within the cost model; otherwise none was found within
+    the effort.
+    """
+
+    outcome: Literal["nothing-fits"] = "nothing-fits"
+    planner_version: str
+    request: Request
+    legal: int
+    usable_bytes: float
+    limit_bytes: float
+    proven: bool
+    conflict: tuple[ConflictingRule, ...]
+    layouts: tuple[ConflictingRule, ...]
+    relaxations: tuple[Relaxation, ...]
+
+    def sentences(self) -> str:
+        """The whole in plain lines."""
+        first = "no configuration fits" if self.proven else "no configuration was found that fits"
+        lines = [f"{first}:", *(f"  - {rule.text}" for rule in (*self.conflict, *self.layouts))]
+        if self.relaxations:
+            lines.append("each of these fits (searched):")
+            lines += [f"  - {relaxation_sentence(own)}" for own in self.relaxations]
+        else:
+            lines.append("none of the changes that were tried makes it fit")
+        return "\n".join(lines)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a relaxation: SI units."""
+        return [
+            {
+                "kind": own.kind,
+                "change": own.change,
+                "smallest": own.smallest,
+                "step_time_s": own.plan.step_time_s,
+                "step_time_low_s": own.plan.step_time.low,
+                "step_time_high_s": own.plan.step_time.high,
+                "gbs_tokens": own.plan.gbs_tokens,
+                "peak_bytes": own.plan.peak_bytes,
+                "limit_bytes": own.plan.limit_bytes,
+                "fit_probability": own.plan.fit_probability,
+                "status": own.plan.status,
+                "gap": own.plan.gap,
+                **own.plan.degrees.model_dump(),
+                "recompute": own.plan.recompute,
+            }
+            for own in self.relaxations
+        ]
+
+
+def relaxation_sentence(own: Relaxation) -> str:
+    """The change and what it leads to."""
+    plan = own.plan
+    low, high = plan.step_time.low, plan.step_time.high
+    return (
+        f"{own.change}: {plan.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), "
+        f"{plan.peak_bytes / GIB:.1f} GiB"
+    )
+
+
+class DoesNotFitError(NothingFitsError):
+    """Every legal configuration exceeds the memory; `why` says which rules exclude it."""
+
+    def __init__(self, why: WhyNothingFits) -> None:
+        self.why = why
+        super().__init__(why.sentences())

@@ -1,0 +1,85 @@
+"""What `planner search` shows when nothing fits: the rules in conflict, and what would fit."""
+
+from __future__ import annotations
+
+from planner.infeasibility import Relaxation, WhyNothingFits
+from planner.report.plans import (
+    LIKELY_TO_FIT,
+    batch_text,
+    degrees_text,
+    recompute_text,
+    step_time_text,
+)
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import gib, percent_sure
+
+
+def nothing_fits_report(why: WhyNothingFits) -> Report:
+    """The whole report."""
+    none = "No configuration fits." if why.proven else _unproven()
+    rules = Facts(
+        tuple((rule.name, _sentence(rule.text)) for rule in why.conflict),
+        f"{none} These exclude each other" if len(why.conflict) > 1 else f"{none} Why",
+    )
+    blocks: list[Block] = [rules]
+    if why.layouts:
+        layouts = tuple((rule.name, _sentence(rule.text)) for rule in why.layouts)
+        blocks.append(Facts(layouts, "No other split of its layers fits either"))
+    if why.relaxations:
+        blocks += [relaxation_table(why.relaxations), Notes(_notes(why))]
+    else:
+        blocks.append(Notes(("None of the changes that were tried makes it fit.",)))
+    return Report(tuple(blocks))
+
+
+def _unproven() -> str:
+    return "No configuration was found that fits, but not all were decided."
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def relaxation_table(relaxations: tuple[Relaxation, ...]) -> TableData:
+    """One row a relaxation and the plan that was found with it."""
+    return TableData(
+        title="Each of these fits (searched), fastest first",
+        columns=(
+            Column("change", "left", wrap=True),
+            Column("step time"),
+            Column("peak\nGiB"),
+            Column("fits"),
+            Column("plan", "left", wrap=True),
+        ),
+        rows=tuple(_row(own) for own in relaxations),
+    )
+
+
+def _row(own: Relaxation) -> tuple[str, ...]:
+    plan = own.plan
+    return (
+        own.change,
+        step_time_text(plan),
+        gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
+        percent_sure(plan.fit_probability),
+        f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}",
+    )
+
+
+def _notes(why: WhyNothingFits) -> tuple[str, ...]:
+    notes = [
+        "Of each kind of change the smallest that fits with at least 80 %, and a smaller one that "
+        "fits with at least 50 %."
+    ]
+    larger = [own.change for own in why.relaxations if not own.smallest]
+    if larger:
+        notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
+    families = dict.fromkeys(own.plan.step_time.family for own in why.relaxations)
+    notes.append(f"±: 80 % interval (its larger side), from {'; '.join(families)}.")
+    if any(own.plan.fit_probability < LIKELY_TO_FIT for own in why.relaxations):
+        notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
+    open_plans = [own for own in why.relaxations if own.plan.status != "optimal"]
+    if open_plans:
+        changes = "; ".join(own.change for own in open_plans)
+        notes.append(f"A faster plan may exist with: {changes}.")
+    return tuple(notes)

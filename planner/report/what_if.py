@@ -1,0 +1,127 @@
+"""The tornado table of `planner explain --what-if`."""
+
+from __future__ import annotations
+
+from planner.plan import Plan
+from planner.report.plans import degrees_text, error_text
+from planner.report.tables import Block, Column, Facts, Notes, TableData
+from planner.report.units import gib, seconds, share, signed_share
+from planner.what_if import BindingConstraint, WhatIf, WhatIfRow
+
+_BAR_CELLS = 8
+
+
+def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
+    """Binding constraints, then the changes by effect."""
+    return (
+        Facts(
+            tuple((own.name, _constraint(own, found)) for own in found.constraints),
+            "Constraints (binding: the step shortens when it is lifted)",
+        ),
+        tornado_table(found, plan),
+        Notes(_notes(found)),
+    )
+
+
+def _constraint(own: BindingConstraint, found: WhatIf) -> str:
+    """`binding: stage 1 holds 64.6 of 69.5 GiB; 8 GiB more: -1.43 s a step`."""
+    row = next(row for row in found.rows if row.name == own.row)
+    verdict = "binding" if own.binding else "not shown to bind"
+    if own.held_bytes is None:
+        return f"{verdict}; without it: {_worth(row)}"
+    free = found.limit_bytes - own.held_bytes
+    left = f"{gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
+    held = f"stage {own.stage} holds {gib(own.held_bytes)} of {gib(found.limit_bytes)} GiB, {left}"
+    return f"{verdict}: {held}; 8 GiB more: {_worth(row)}"
+
+
+def _worth(row: WhatIfRow) -> str:
+    """`-1.20 s a step`, or that nothing can be told."""
+    if row.effect_s is None:
+        return row.note
+    if not row.resolved:
+        return f"less than the search resolves ({share(row.resolution, 0)})"
+    sign = "-" if row.effect_s < 0 else "+"
+    return f"{sign}{seconds(abs(row.effect_s))} a step"
+
+
+def tornado_table(found: WhatIf, plan: Plan) -> TableData:
+    """One row a change, the largest effect first."""
+    largest = max((abs(own.effect or 0.0) for own in found.rows if own.resolved), default=0.0)
+    return TableData(
+        title="What if: the best plan after one change, solved again",
+        columns=(
+            Column("change", "left", wrap=True),
+            Column("step time"),
+            Column("effect"),
+            Column("", "left"),
+            Column("this\nplan"),
+            Column("best plan then", "left", wrap=True),
+        ),
+        rows=(
+            ("now", _time(found.best_s, plan), "", "", "", _now(found)),
+            *(_row(own, largest) for own in found.rows),
+        ),
+    )
+
+
+def _time(step_time_s: float, plan: Plan) -> str:
+    scale = step_time_s / plan.step_time_s
+    ends = plan.step_time
+    scaled = ends.model_copy(update={"low": ends.low * scale, "high": ends.high * scale})
+    return f"{seconds(step_time_s)} {error_text(step_time_s, scaled)}"
+
+
+def _now(found: WhatIf) -> str:
+    return "this one" if found.best_is_this else degrees_text(found.best_degrees)
+
+
+def _row(own: WhatIfRow, largest: float) -> tuple[str, ...]:
+    kept = "" if own.kept_effect is None else signed_share(own.kept_effect)
+    if own.step_time_s is None or own.step_time is None or own.effect is None:
+        return (own.change, "", "", "", kept, own.note)
+    return (
+        own.change,
+        f"{seconds(own.step_time_s)} {error_text(own.step_time_s, own.step_time)}",
+        signed_share(own.effect) if own.resolved else f"<{share(own.resolution, 0)}",
+        _bar(own.effect, largest) if own.resolved else "",
+        kept,
+        _plan_text(own),
+    )
+
+
+def _plan_text(own: WhatIfRow) -> str:
+    if own.same_plan or own.degrees is None:
+        return "the same"
+    return f"{degrees_text(own.degrees)}, {own.recompute}"
+
+
+def _bar(effect: float, largest: float) -> str:
+    """Length by size of the effect; hollow where the step gets longer."""
+    cells = max(1, round(_BAR_CELLS * abs(effect) / largest))
+    return ("█" if effect < 0 else "░") * cells
+
+
+def _limit(found: WhatIf) -> str:
+    size = f"{gib(found.limit_bytes)} GiB"
+    if found.chosen_for_memory:
+        return f"{size}, as this one, which was chosen for its memory"
+    return f"{size}, which fits with {share(found.fit_probability, 0)} probability"
+
+
+def _notes(found: WhatIf) -> tuple[str, ...]:
+    notes = [
+        f"Plans of at most {_limit(found)}. Effects are against the best plan now; 'this "
+        "plan': its degrees and layers as they are, on the changed hardware.",
+        "<: smaller than the search resolves. ±: 80 % interval of the step time; how sure the "
+        "effects themselves are was not measured.",
+    ]
+    if not found.best_is_this:
+        notes.insert(
+            0,
+            f"The best plan now takes {seconds(found.best_s)}, this one "
+            f"{seconds(found.step_time_s)}.",
+        )
+    if any("░" in _bar(own.effect, 1.0) for own in found.rows if own.effect and own.resolved):
+        notes.append("░: slower: leave it out.")
+    return tuple(notes)

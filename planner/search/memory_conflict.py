@@ -1,0 +1,157 @@
+"""Sentences with numbers: what the lightest configuration needs, and why no split of it fits."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.memory import StageMemory
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.infeasibility import GIB, ConflictingRule
+from planner.recomputation import recomputation
+from planner.search.arrays import kernel_layout, plain_context
+from planner.search.conflict import layout_conflict
+from planner.search.costed import CostedJob
+from planner.search.explorer import Explorer
+from planner.search.terms import layout_context, shape_terms
+
+_MEMORY = StageMemory()
+_PARTS = {
+    "weights": f.STAGE_WEIGHTS,
+    "gradients": f.STAGE_GRADIENTS,
+    "optimizer state": f.STAGE_OPTIMIZER,
+    "activations": f.STAGE_ACTIVATIONS,
+    "working set": f.STAGE_WORKING,
+    "logits": f.STAGE_LOGITS,
+}
+
+
+def lightest_row(explorer: Explorer) -> int:
+    """The shape that needs least memory in its even layout."""
+    return int(np.argmin(explorer.peak))
+
+
+def memory_rule(costed_job: CostedJob, explorer: Explorer) -> ConflictingRule:
+    """What the heaviest stage of the lightest configuration needs, against what is there."""
+    row = lightest_row(explorer)
+    stages = _stages(costed_job, explorer, row)
+    stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
+    over = int((stages[:, f.STAGE_PEAK] > explorer.limit_bytes).sum())
+    others = f"; {over} of {len(stages)} stages are over" if len(stages) > 1 and over > 1 else ""
+    text = (
+        f"stage {stage} needs {explorer.peak[row] / GIB:.1f} GiB {_recompute(costed_job, row)}; "
+        f"{_available(costed_job, explorer)}{others}. That is the lightest of "
+        f"{len(explorer.peak):,} legal configurations, {_degrees(costed_job, row)}, in its even "
+        f"layout, of which {_largest_parts(stages[stage])}"
+    )
+    return ConflictingRule(name=_MEMORY.name, text=text)
+
+
+def _available(costed_job: CostedJob, explorer: Explorer) -> str:
+    """`79.1 GiB are there`, and how much of it a prediction may use."""
+    job = costed_job.job
+    limit, usable = job.hbm_limit_bytes, job.cluster.gpu.hbm_usable_bytes
+    text = f"{limit / GIB:.1f} GiB are there"
+    if limit < usable:
+        text += f" after the reserve ({usable / GIB:.1f} without)"
+    if explorer.limit_bytes < 0.999 * limit:
+        text += f" ({explorer.limit_bytes / GIB:.1f} for an even chance to fit)"
+    return text
+
+
+def _recompute(costed_job: CostedJob, row: int) -> str:
+    mode = costed_job.job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+    return "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
+
+
+def _degrees(costed_job: CostedJob, row: int) -> str:
+    columns = costed_job.candidates.columns
+    shown = " ".join(
+        f"{name}{int(columns[name][row])}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
+        if name in ("tp", "pp", "dp") or columns[name][row] > 1
+    )
+    return f"{shown} z{int(columns['zero'][row])} mbs{int(columns['mbs'][row])}"
+
+
+def _stages(costed_job: CostedJob, explorer: Explorer, row: int) -> Array:
+    """[stage, STAGE_*] of a shape in its even layout."""
+    layout = explorer.even_point(row).layout
+    job = costed_job.job
+    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+    ctx = plain_context(job, layout.pp, layout.vpp, recomputation(mode, job.framework))
+    counts = kernel_layout(costed_job.cost_model, layout, ctx)
+    return costed_job.cost_model.cost_layout(costed_job.costed, row, counts)[1]
+
+
+def _largest_parts(stage: Array) -> str:
+    """The three largest memory terms of a stage."""
+    sizes = {name: float(stage[column]) for name, column in _PARTS.items()}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    return ", ".join(f"{name} {sizes[name] / GIB:.1f}" for name in largest)
+
+
+def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[ConflictingRule, ...]:
+    """Rules that exclude every layout of the lightest shape, minimal; () if one is possible."""
+    row = lightest_row(explorer)
+    job = costed_job.job
+    mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
+    kind = recomputation(mode, job.framework)
+    terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
+    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, explorer.limit_bytes)
+    if ctx.blocks == 1:
+        return ()
+    core = layout_conflict(ctx)
+    stages = sorted(int(name.split("[")[1][:-1]) for name in core if "[" in name)
+    found = [
+        ConflictingRule(name=rule.name, text=_layout_sentence(rule.name, rule.sentence, ctx))
+        for rule in LAYOUT_RULES
+        if rule.name in core
+    ]
+    if stages:
+        found.append(ConflictingRule(name=_MEMORY.name, text=_capacities(ctx, stages)))
+    return tuple(found)
+
+
+def _layout_sentence(name: str, sentence: str, ctx: LayoutContext) -> str:
+    if name == "every-layer-once":
+        return f"each of the {ctx.layers} layers is placed on exactly one of {ctx.pp} stages"
+    return sentence
+
+
+def _capacities(ctx: LayoutContext, stages: list[int]) -> str:
+    """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`."""
+    most = [(stage, capacity(ctx, stage)) for stage in stages]
+    parts = []
+    for count, members in groupby(most, key=lambda own: own[1]):
+        group = [stage for stage, _ in members]
+        name = f"stage {group[0]}" if len(group) == 1 else f"stages {_ranges(group)}"
+        verb = "holds" if len(group) == 1 else "each hold"
+        parts.append(f"{name} {verb} {f'at most {count}' if count else 'not even one'}")
+    total = sum(count for _, count in most)
+    together = f": together {total} of {ctx.layers}" if len(stages) == ctx.pp > 1 else ""
+    return f"of the layers, {', '.join(parts)}{together}"
+
+
+def capacity(ctx: LayoutContext, stage: int) -> int:
+    """Most layers of the lightest kind that a stage's memory holds, recomputed where it helps."""
+    memory = ctx.memory
+    if memory is None:
+        return ctx.layers
+    for count in range(ctx.layers, 0, -1):
+        for kind in range(ctx.kind_count):
+            layers = [count if own == kind else 0 for own in range(ctx.kind_count)]
+            none = [0] * ctx.kind_count
+            choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
+            if any(memory.peak(stage, layers, again) <= memory.limit for again in choices):
+                return count
+    return 0
+
+
+def _ranges(stages: list[int]) -> str:
+    from planner.report.units import number_ranges
+
+    return number_ranges(stages)

@@ -1,0 +1,377 @@
+"""Changes that would make something fit: of each kind the smallest, found by searching.
+
+A change is kept only if the search of the changed job found a plan. Changes are made to the
+request, so what is printed can be typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from constraints import ConstraintError
+from hardware import HardwareError, gpu_names, load_gpu
+from planner.cost_model import CostModel
+from planner.errors import UsageError
+from planner.frameworks import load_framework
+from planner.infeasibility import Relaxation, RelaxationKind
+from planner.job import Job, searched_modes
+from planner.ops import parameter_count
+from planner.optimizers import load_optimizer
+from planner.plan import Plan
+from planner.request import Request
+from planner.search.costed import (
+    LEAST_FIT_PROBABILITY,
+    RECOMMENDED_FIT_PROBABILITY,
+    cost_job,
+)
+from planner.search.explorer import Effort, Progress
+from planner.search.trial import search_costed
+
+# Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
+COUNTS_TRIED = 64
+NODES_BEYOND = 4
+MOST_DOUBLINGS = 10
+SHORTEST_SEQUENCE = 512
+# Optimizers with less state, the nearest to AdamW first.
+SMALLER_OPTIMIZERS = ("adamw-bf16", "adamw-fp8", "adamw-8bit", "adamw-4bit")
+OFFLOADED_SHARES = (0.25, 0.5, 0.75, 1.0)
+TOLERANCES = (0.1, 0.2)
+# Frameworks in use today that shard further than Megatron-LM does.
+SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
+
+# Work for one change: enough to find a plan, not to prove it the fastest.
+EFFORT = Effort(most_solves=10, most_effort_s=0.5)
+# Kinds whose changes do not build on each other.
+_INDEPENDENT = ("condition", "limit")
+
+Make = Callable[[], Job]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the job. `complete`: every smaller change of its kind comes before it."""
+
+    text: str
+    make: Make
+    complete: bool = True
+
+
+Changes = Iterator[Change]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The job in which nothing fits. `gpus`: how many of the given ones it can use."""
+
+    request: Request
+    job: Job
+    gpus: int
+
+    def asked(self, **changes: object) -> Make:
+        """The job of a changed request."""
+        return lambda: Request(**(self.request.model_dump() | changes)).resolve()
+
+
+def find_relaxations(at: Situation, progress: Progress) -> list[Relaxation]:
+    """The smallest change of each kind that was verified to give a plan, fastest first."""
+    found = []
+    for index, (kind, changes) in enumerate(KINDS.items()):
+        progress(f"searching what would fit: {kind}", index, len(KINDS))
+        found += _smallest(at, kind, changes(at))
+    if not found:
+        found = _smallest(at, "everything", _everything(at))
+    return sorted(found, key=lambda own: own.seconds_per_token)
+
+
+def _smallest(at: Situation, kind: RelaxationKind, changes: Changes) -> list[Relaxation]:
+    """The first change that fits safely, and the first that at least probably fits, if smaller.
+
+    Of changes that do not build on each other, each that fits.
+    """
+    found: list[Relaxation] = []
+    all_decided = True
+    for change in changes:
+        safe_only = bool(found) and kind not in _INDEPENDENT
+        outcome = verify(at, change, kind not in ("gpus", "gpu-type"), safe_only)
+        all_decided &= outcome.decided
+        if outcome.plan is None:
+            continue
+        smallest = change.complete and all_decided
+        found.append(
+            Relaxation(kind=kind, change=change.text, smallest=smallest, plan=outcome.plan)
+        )
+        if kind not in _INDEPENDENT and _is_safe(outcome.plan):
+            break
+    return found
+
+
+def _is_safe(plan: Plan) -> bool:
+    return plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search of a change found; `decided`: a plan, or proof that there is none."""
+
+    plan: Plan | None
+    decided: bool = True
+
+
+def verify(
+    at: Situation, change: Change, same_gpus: bool = True, safe_only: bool = False
+) -> Outcome:
+    """The fastest plan that was found of the changed job, a safe one if there is any.
+
+    No plan if nothing fits, or the change is not as promised (fewer GPUs are used).
+    """
+    try:
+        job = change.make()
+        costed_job = None if _too_few(job) else cost_job(job)
+    except (UsageError, HardwareError, ConstraintError):
+        return Outcome(None)
+    wanted = at.gpus if same_gpus else job.cluster.num_gpus
+    if costed_job is None or costed_job.job.cluster.num_gpus != wanted:
+        return Outcome(None)
+    levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
+    for probability in levels[:1] if safe_only else levels:
+        trial = search_costed(costed_job, probability=probability, effort=EFFORT)
+        plan = trial.plan()
+        if plan is not None:
+            return Outcome(plan)
+    return Outcome(None, trial.proven)
+
+
+def _too_few(job: Job) -> bool:
+    """Whether all the GPUs together cannot hold weights and optimizer state even once."""
+    own = CostModel(job).framework_inputs
+    held = own.weight_bytes + own.master_bytes + own.optimizer_bytes
+    total = parameter_count(job.model).total * held
+    return total > job.hbm_limit_bytes * job.cluster.num_gpus
+
+
+# --- the user's own choices ---------------------------------------------------------------------
+
+
+def dropped_choices(request: Request) -> dict[str, Request]:
+    """For each choice of the user that narrows the search: the request without it."""
+    choices: dict[str, Request] = {}
+    for own in request.conditions():
+        given = getattr(request, own.verb)
+        left = tuple(text for text in given if " ".join(text.split()) != own.text)
+        if own.verb == "fix":
+            left = tuple(text for text in given if _fixed(text) != own.text)
+        choices[own.option] = request.model_copy(update={own.verb: left})
+    for name, values in request.limits.items():
+        limits = {other: kept for other, kept in request.limits.items() if other != name}
+        text = f"--{_option(name)} {','.join(str(value) for value in values)}"
+        choices[text] = request.model_copy(update={"limits": limits})
+    if request.recompute is not None:
+        text = f"--recompute {','.join(request.recompute)}"
+        choices[text] = request.model_copy(update={"recompute": None})
+    if request.hbm_reserve != "0":
+        text = f"--hbm-reserve {request.hbm_reserve}"
+        choices[text] = request.model_copy(update={"hbm_reserve": "0"})
+    return choices
+
+
+def _fixed(text: str) -> str:
+    from constraints import user_condition
+
+    return user_condition("fix", text).text
+
+
+def _option(degree: str) -> str:
+    return "shard-size" if degree == "shard" else degree.replace("_", "-")
+
+
+def _conditions(at: Situation) -> Changes:
+    own = {condition.option for condition in at.request.conditions()}
+    for text, request in dropped_choices(at.request).items():
+        if text in own:
+            yield Change(f"without {text}", request.resolve)
+
+
+def _limits(at: Situation) -> Changes:
+    for name in at.request.limits:
+        others = {other: kept for other, kept in at.request.limits.items() if other != name}
+        yield Change(f"without --{_option(name)}", at.asked(limits=others))
+
+
+def _larger(name: str) -> Callable[[Situation], Changes]:
+    """The next larger values of a degree that the user limited."""
+
+    def changes(at: Situation) -> Changes:
+        values = at.request.limits.get(name, ())
+        tried = range(4) if name == "zero" else [1 << power for power in range(10)]
+        for value in (own for own in tried if values and own > max(values)):
+            yield Change(f"--{name} {value}", at.asked(limits=at.request.limits | {name: (value,)}))
+
+    return changes
+
+
+def _tensor(at: Situation) -> Changes:
+    """More tp: the limit lifted step by step, then beyond the NVLink domain."""
+    yield from _larger("tp")(at)
+    if not at.request.allow_tp_across_domains:
+        yield Change("--allow-tp-across-nodes", at.asked(allow_tp_across_domains=True))
+
+
+def _recompute(at: Situation) -> Changes:
+    """Modes beside those that the user chose, those that free least first."""
+    if at.request.recompute is None:
+        return
+    names = {mode.name for mode in at.job.recompute}
+    for mode in searched_modes(at.job.model, at.job.framework):
+        if mode.name not in names:
+            yield Change(f"--recompute {mode.name}", at.asked(recompute=(mode.name,)))
+
+
+def _reserve(at: Situation) -> Changes:
+    if at.request.hbm_reserve != "0":
+        yield Change("without --hbm-reserve", at.asked(hbm_reserve="0"))
+
+
+def _everything(at: Situation) -> Changes:
+    """All of the user's choices dropped together."""
+    choices = dropped_choices(at.request)
+    if len(choices) > 1:
+        free = at.asked(require=(), forbid=(), fix=(), limits={}, recompute=None, hbm_reserve="0")
+        yield Change("without " + ", ".join(choices), free, complete=False)
+
+
+# --- the job ------------------------------------------------------------------------------------
+
+
+def _batch(at: Situation) -> Changes:
+    """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
+    if at.request.gbs_tokens is None:
+        return
+    for tolerance in TOLERANCES:
+        if tolerance > at.request.gbs_tolerance:
+            yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
+
+
+def _optimizer(at: Situation) -> Changes:
+    for name in SMALLER_OPTIMIZERS:
+        if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
+            yield Change(f"--optimizer {name}", at.asked(optimizer=name))
+
+
+def _offload(at: Situation) -> Changes:
+    for share in OFFLOADED_SHARES:
+        if share > at.request.optimizer_offload:
+            yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))
+
+
+def _dtype(at: Situation) -> Changes:
+    if at.job.dtype != "bf16":
+        precision = "bf16" if at.request.precision == "fp32" else at.request.precision
+        yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
+
+
+def _sequence(at: Situation) -> Changes:
+    """Halved sequences; the batch keeps its tokens."""
+    factor = 2
+    while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
+        seq = at.job.seq // factor
+        if at.request.gbs is None:
+            yield Change(f"--seq {seq}", at.asked(seq=seq))
+        else:
+            gbs = at.request.gbs * factor
+            yield Change(f"--seq {seq} --gbs {gbs}", at.asked(seq=seq, gbs=gbs))
+        factor *= 2
+
+
+def _framework(at: Situation) -> Changes:
+    """A framework with a higher ZeRO stage."""
+    own = max(at.job.framework.parallelism.zero_stages)
+    if max(at.request.limits.get("zero", (own,))) < own:
+        return
+    for name in SHARDING_FRAMEWORKS:
+        stage = max(load_framework(name).parallelism.zero_stages)
+        if stage > own:
+            text = f"--framework {name} (ZeRO {stage})"
+            yield Change(text, at.asked(framework=name, dtype=None, recompute=None))
+
+
+# --- the machines -------------------------------------------------------------------------------
+
+
+def _gpus(at: Situation) -> Changes:
+    """More GPUs, the smallest number first: GPUs of a node, then whole nodes.
+
+    Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
+    """
+    cluster = at.job.cluster
+    node, own = cluster.node_gpus, cluster.num_gpus
+    first = max(2, own // node + 1)
+    enough = _enough_doubled(at)
+    most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
+    counts = [*range(own + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
+    for count in counts[:COUNTS_TRIED]:
+        yield Change(*_with_gpus(at, count))
+    if enough is not None and enough > counts[:COUNTS_TRIED][-1]:
+        yield Change(*_with_gpus(at, enough), complete=False)
+
+
+def _enough_doubled(at: Situation) -> int | None:
+    """The first doubling of the GPUs with which something fits."""
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        count = at.job.cluster.num_gpus << doubling
+        if verify(at, Change(*_with_gpus(at, count)), same_gpus=False).plan is not None:
+            return count
+    return None
+
+
+def _with_gpus(at: Situation, count: int) -> tuple[str, Make]:
+    """What to type for another number of GPUs, and the job with it."""
+    match = re.fullmatch(r"(?P<count>[\d,_]+)x(?:\d+x)?(?P<name>.+)", at.request.gpus or "")
+    shaped = re.fullmatch(r"[\d,_]+x(?P<node>\d+)x.+", at.request.gpus or "")
+    if match is None:
+        cluster = at.job.cluster.with_gpus(count)
+        return f"num_gpus = {count} in the cluster file", lambda: replace(at.job, cluster=cluster)
+    node = at.job.cluster.node_gpus
+    if shaped and count % node == 0:
+        gpus = f"{count // node}x{node}x{match['name']}"
+    else:
+        gpus = f"{count}x{match['name']}"
+    return f"--gpus {gpus}", at.asked(gpus=gpus)
+
+
+def _gpu_type(at: Situation) -> Changes:
+    """GPUs with more memory that are no step back otherwise, the smallest first.
+
+    Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
+    """
+    own, precision = at.job.cluster, at.job.precision
+    known = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: gpu.hbm_usable_bytes)
+    for gpu in known:
+        better = (
+            gpu.vendor == own.gpu.vendor
+            and gpu.hbm_usable_bytes > own.gpu.hbm_usable_bytes
+            and gpu.peak_flop_per_s.get(precision, 0.0) >= own.gpu.peak(precision)
+            and gpu.scale_up_domain_gpus >= own.gpu.scale_up_domain_gpus
+        )
+        if better:
+            gpus = f"{own.num_gpus}x{gpu.name}"
+            yield Change(f"--gpus {gpus}", at.asked(gpus=gpus, cluster=None))
+
+
+KINDS: dict[RelaxationKind, Callable[[Situation], Changes]] = {
+    "condition": _conditions,
+    "limit": _limits,
+    "zero": _larger("zero"),
+    "tp": _tensor,
+    "recompute": _recompute,
+    "reserve": _reserve,
+    "batch": _batch,
+    "optimizer": _optimizer,
+    "offload": _offload,
+    "dtype": _dtype,
+    "sequence": _sequence,
+    "framework": _framework,
+    "gpus": _gpus,
+    "gpu-type": _gpu_type,
+}

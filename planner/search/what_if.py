@@ -1,0 +1,266 @@
+"""Solves a plan's job again under one change at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from constraints import ConstraintError
+from constraints.rule import Layout
+from hardware import HardwareError
+from planner.errors import UsageError
+from planner.evaluate import job_plan
+from planner.job import Job
+from planner.plan import Interval, Plan
+from planner.request import Request
+from planner.search.costed import (
+    LEAST_FIT_PROBABILITY,
+    RECOMMENDED_FIT_PROBABILITY,
+    likely_limit_bytes,
+)
+from planner.search.explorer import TIE, Effort, Progress
+from planner.search.hardware_changes import HardwareChange, hardware_changes
+from planner.search.relaxations import dropped_choices
+from planner.search.shapes import given_columns
+from planner.search.trial import (
+    AlteredCostModel,
+    AlterGpu,
+    AlterLinks,
+    Trial,
+    cost_altered,
+    search_costed,
+)
+from planner.what_if import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
+
+EFFORT = Effort(most_solves=16, most_effort_s=0.5)
+# A plan this much slower than the fastest was chosen for its memory.
+CHOSEN_FOR_MEMORY = 1.5 * TIE
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One change: the job after it, and the hardware where that differs in rates."""
+
+    kind: ChangeKind
+    name: str
+    text: str
+    job: Job
+    hardware: HardwareChange | None = None
+    keeps_plan: bool = True
+
+
+def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
+    """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
+
+    Every number comes from a search that repeats itself exactly. A plan that is slower than the
+    fastest was chosen for its memory: it is compared with plans no heavier than itself.
+    """
+    return _Solver(request, job, plan, progress or (lambda _what, _done, _total: None)).solve()
+
+
+class _Solver:
+    """The plan that is asked about, and the best plan as things are."""
+
+    def __init__(self, request: Request, job: Job, plan: Plan, progress: Progress) -> None:
+        self.request, self.job, self.plan, self.progress = request, job, plan, progress
+        safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+        self.probability = RECOMMENDED_FIT_PROBABILITY if safe else LEAST_FIT_PROBABILITY
+        self.limit_bytes: float | None = None
+        self.as_is = _Change("hardware", "now", "now", job)
+        best, gap = self.best_now()
+        chosen = plan.status != "evaluated"
+        if best and chosen and self.at_batch(best) < plan.step_time_s / (1 + CHOSEN_FOR_MEMORY):
+            self.limit_bytes = plan.peak_bytes
+            best, gap = self.best_now()
+        fits = plan.peak_bytes <= self.limit_of(self.as_is)
+        if best is None or (fits and plan.step_time_s <= self.at_batch(best)):
+            best = plan
+        self.now, self.now_gap = best, gap
+        self.base_s = self.at_batch(best)
+
+    def best_now(self) -> tuple[Plan | None, float]:
+        """The best plan as things are, and by how much a better one could be faster."""
+        trial = self.trial(self.as_is)
+        return (None, 0.0) if trial is None else (trial.plan(), trial.rung.gap)
+
+    def solve(self) -> WhatIf:
+        changes = list(self.changes())
+        rows = []
+        for index, change in enumerate(changes):
+            self.progress(f"what if: {change.text}", index, len(changes))
+            rows.append(self.row(change))
+        rows.sort(key=lambda own: (own.effect is None, -abs(own.effect or 0.0)))
+        return WhatIf(
+            step_time_s=self.plan.step_time_s,
+            best_s=self.base_s,
+            best_degrees=self.now.degrees,
+            best_is_this=_alike(self.now, self.plan),
+            limit_bytes=self.limit_of(self.as_is),
+            fit_probability=self.probability,
+            chosen_for_memory=self.limit_bytes is not None,
+            constraints=self.constraints(rows),
+            rows=tuple(rows),
+        )
+
+    # --- the changes --------------------------------------------------------------------------
+
+    def changes(self) -> Iterator[_Change]:
+        for own in hardware_changes(self.job):
+            yield _Change("hardware", own.name, own.text, own.job, own)
+        yield self.more_nodes()
+        for text, request in dropped_choices(self.request).items():
+            job = self.placed(request)
+            yield _Change("choice", text, f"without {text}", job)
+        cluster = self.job.cluster
+        crosses = cluster.num_gpus > cluster.scale_up_domain_gpus == self.plan.degrees.tp
+        if crosses and not self.job.allow_tp_across_domains:
+            free = replace(self.job, allow_tp_across_domains=True)
+            yield _Change("choice", "tp-in-domain", "tp beyond its NVLink domain", free)
+
+    def placed(self, request: Request) -> Job:
+        """The job of a request, on the GPUs that are used."""
+        job = request.resolve()
+        return replace(job, cluster=job.cluster.with_gpus(self.job.cluster.num_gpus))
+
+    def more_nodes(self) -> _Change:
+        """One more node; where no configuration uses all its GPUs, the fewest more that work."""
+        cluster = self.job.cluster
+        step = cluster.gpus_per_node
+        counts = range(cluster.num_gpus + step, 2 * cluster.num_gpus + 1, step)
+        for count in counts:
+            job = replace(self.job, cluster=cluster.with_gpus(count))
+            try:
+                if cost_altered(job).job.cluster.num_gpus == count:
+                    return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
+            except (UsageError, HardwareError):
+                continue
+        job = replace(self.job, cluster=cluster.with_gpus(cluster.num_gpus + step))
+        return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
+
+    # --- one change ---------------------------------------------------------------------------
+
+    def limit_of(self, change: _Change) -> float:
+        """Largest predicted peak that is allowed after a change, bytes."""
+        limit = likely_limit_bytes(change.job, self.probability)
+        if self.limit_bytes is None:
+            return limit
+        more = change.hardware.more_bytes if change.hardware else 0.0
+        return min(limit, self.limit_bytes + more)
+
+    def trial(self, change: _Change) -> Trial | None:
+        try:
+            costed = cost_altered(change.job, *_alterations(change))
+            if costed.job.cluster.num_gpus != change.job.cluster.num_gpus:
+                return None
+            return search_costed(
+                costed,
+                probability=self.probability,
+                limit_bytes=self.limit_of(change),
+                effort=EFFORT,
+            )
+        except (UsageError, HardwareError, ConstraintError):
+            return None
+
+    def again(self, plan: Plan, change: _Change) -> Plan:
+        """A plan with its degrees and layout as they are, costed after a change."""
+        mode = change.job.framework.recompute_mode(plan.recompute)
+        job = replace(change.job, recompute=(mode,))
+        model = AlteredCostModel(job, *_alterations(change))
+        columns = given_columns(plan.degrees)
+        layout = Layout(
+            plan.degrees.pp,
+            plan.degrees.vpp,
+            plan.layout.block_layers,
+            plan.layout.recomputed,
+            plan.layout.placement,
+        )
+        return job_plan(model, model.cost_shapes(columns), 0, layout, columns, "evaluated")
+
+    def at_batch(self, plan: Plan) -> float:
+        """Step time of a plan at the batch of the one that is asked about, s."""
+        return plan.step_time_s * self.plan.gbs_tokens / plan.gbs_tokens
+
+    def row(self, change: _Change) -> WhatIfRow:
+        trial = self.trial(change)
+        found = None if trial is None else trial.plan()
+        kept = self.again(self.plan, change) if change.keeps_plan else None
+        candidates = [own for own in (found,) if own is not None]
+        if change.keeps_plan:
+            stays = (kept, self.again(self.now, change))
+            limit = self.limit_of(change)
+            candidates += [own for own in stays if own and own.peak_bytes <= limit]
+        row = WhatIfRow(kind=change.kind, name=change.name, change=change.text)
+        if not candidates:
+            return row.model_copy(update={"note": self.no_plan(trial)})
+        best = min(candidates, key=lambda own: (self.at_batch(own), own.peak_bytes))
+        gap = 0.0 if trial is None or trial.rung.point is None else trial.rung.gap
+        effect_s = self.at_batch(best) - self.base_s
+        resolution = max(TIE, gap, self.now_gap)
+        return row.model_copy(
+            update={
+                "step_time_s": self.at_batch(best),
+                "step_time": _scaled(best.step_time, self.at_batch(best) / best.step_time_s),
+                "effect_s": effect_s,
+                "effect": effect_s / self.base_s,
+                "resolution": resolution,
+                "resolved": abs(effect_s) > resolution * self.base_s,
+                "kept_effect": kept and kept.step_time_s / self.plan.step_time_s - 1.0,
+                "gpus": best.degrees.gpus,
+                "degrees": best.degrees,
+                "recompute": best.recompute,
+                "peak_bytes": best.peak_bytes,
+                "same_plan": _alike(best, self.plan),
+            }
+        )
+
+    def no_plan(self, trial: Trial | None) -> str:
+        if trial is None:
+            return "no configuration uses all of the GPUs at this batch"
+        return "no plan fits" if trial.proven else "no plan was found"
+
+    # --- what binds ---------------------------------------------------------------------------
+
+    def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
+        """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
+        memory = next(own for own in rows if own.name == "hbm")
+        return (
+            BindingConstraint(
+                name="memory",
+                row=memory.name,
+                binding=_shortens(memory),
+                stage=self.plan.heaviest_stage,
+                held_bytes=self.plan.peak_bytes,
+            ),
+            *(
+                BindingConstraint(name=own.name, row=own.name, binding=_shortens(own))
+                for own in rows
+                if own.kind == "choice"
+            ),
+        )
+
+
+def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:
+    own = change.hardware
+    return (None, None) if own is None else (own.alter_gpu, own.alter_links)
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return interval.model_copy(
+        update={"low": interval.low * factor, "high": interval.high * factor}
+    )
+
+
+def _nodes_text(larger: Job, job: Job) -> str:
+    step = job.cluster.gpus_per_node
+    more = (larger.cluster.num_gpus - job.cluster.num_gpus) // step
+    noun = "one more node" if more == 1 else f"{more} more nodes"
+    return f"{noun} ({larger.cluster.num_gpus:,} GPUs)"
+
+
+def _shortens(row: WhatIfRow) -> bool:
+    return row.resolved and (row.effect_s or 0.0) < 0.0
+
+
+def _alike(one: Plan, other: Plan) -> bool:
+    same = one.degrees == other.degrees and one.recompute == other.recompute
+    return same and one.layout == other.layout
