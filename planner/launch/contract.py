@@ -47,12 +47,19 @@ class Command:
 
     `argv`: the program and its arguments after the process launcher, a line each in a script.
     `launcher`: `torchrun` (one call a node that starts a process a GPU), `accelerate` or
-    `deepspeed`. `environment`: variables with the reason for each.
+    `deepspeed`. `environment`: variables with the reason for each. `launcher_arguments`: options
+    of the process launcher itself, before the program (`--config_file accelerate.yaml`).
+    `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
+    a shell variable, as `${MEGATRON_LM}`; `demands` holds the variables that the user must set,
+    with what each is.
     """
 
     argv: tuple[str, ...]
     launcher: Literal["torchrun", "accelerate", "deepspeed"] = "torchrun"
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    launcher_arguments: tuple[str, ...] = ()
+    comments: Mapping[int, str] = field(default_factory=dict)
+    demands: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
