@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from planner.launch.contract import Choice
 
@@ -121,7 +122,7 @@ def python_value(value: Value) -> str:
     return repr(value)
 
 
-def _is_list(value: Value) -> bool:
+def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
