@@ -52,8 +52,6 @@ def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
             "zero_hpz_partition_size adds a second copy of the weights only)",
             "--shard-size 0",
         )
-    if own.tp > 1 and own.zero == 3:
-        yield Refusal("the Trainer runs DeepSpeed's tensor parallelism up to ZeRO-2", "zero 2")
 
 
 def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:

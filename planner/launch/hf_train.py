@@ -90,7 +90,7 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, init_empty_weights
 from accelerate.utils import GradientAccumulationPlugin, set_seed
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from transformers import AutoConfig, AutoModelForCausalLM
+{imports}from transformers import AutoConfig, AutoModelForCausalLM
 
 # The plan: global batch of {gbs} sequences = {mbs} x {acc} of accumulation x {dp} ranks.
 SEQUENCE, MICRO_BATCH, ACCUMULATION = {seq}, {mbs}, {acc}
@@ -135,7 +135,7 @@ def main():
     data = read_data(run.dataset, count, SEQUENCE, config.vocab_size)
     loader = torch.utils.data.DataLoader(data, batch_size=MICRO_BATCH, drop_last=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    train(accelerator, model, optimizer, loader)
+{kernel}    train(accelerator, model, optimizer, loader)
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_reserved() / 2**30
         accelerator.print(f"peak reserved memory of rank 0: {{peak:.2f}} GiB")
@@ -181,8 +181,16 @@ def trainer_script(launch: Launch, title: str) -> str:
     )
 
 
-def accelerate_script(launch: Launch, title: str, optimizer: str) -> str:
-    """train.py with a loop of its own; `optimizer`: the expression that makes it."""
+def accelerate_script(
+    launch: Launch, title: str, optimizer: str, kernel: str, imports: str
+) -> str:
+    """train.py with a loop of its own.
+
+    `optimizer`: the expression that makes it; `kernel`: torch's argument that picks its kernel,
+    set once the parameters are on their device ("" for the optimizer's own); `imports`: a line
+    that the optimizer needs, or "".
+    """
+    lines = f"    for group in optimizer.param_groups:\n        group.update({kernel})\n"
     own = launch.plan.degrees
     return _ACCELERATE.format(
         title=title,
@@ -196,4 +204,6 @@ def accelerate_script(launch: Launch, title: str, optimizer: str) -> str:
         steps=TRIAL_STEPS,
         attention=_attention(launch),
         optimizer=optimizer,
+        imports=imports,
+        kernel=lines if kernel else "",
     )

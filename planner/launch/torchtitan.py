@@ -125,7 +125,8 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the module is written for."""
-    needs = [f"torchtitan=={VERSION}", "torch>=2.13"]
+    # fully_shard reads spmd_types, torchtitan's default backend, from torch 2.14 on.
+    needs = [f"torchtitan=={VERSION}", "torch>=2.14"]
     return (*needs, "torchao>=0.14") if launch.job.precision in _LOW else tuple(needs)
 
 
