@@ -57,7 +57,8 @@ class RunArguments:
 
 def main():
     # TrainingArguments come first: with ZeRO-3 they make from_config build the model sharded.
-    run, training = HfArgumentParser((RunArguments, TrainingArguments)).parse_args_into_dataclasses()
+    parser = HfArgumentParser((RunArguments, TrainingArguments))
+    run, training = parser.parse_args_into_dataclasses()
     config = AutoConfig.from_pretrained(run.model_folder)
     config.use_cache = False
     model = AutoModelForCausalLM.from_config(

@@ -411,20 +411,19 @@ def _sorted(lines: list[str]) -> list[str]:
     return [line for statement in sorted(statements) for line in statement]
 
 
-def _quantisers(launch: Launch) -> list[tuple[str, str]]:
+def _quantisers(launch: Launch) -> list[tuple[str, tuple[Setting, ...]]]:
     """Converters of the precision with their arguments."""
     precision, moe = launch.job.precision, launch.job.model.moe is not None
-    skip = ", ".join(f'"{name}"' for name in HIGH_PRECISION)
-    keep = '"attention", "feed_forward", "shared_experts"'
-    compiled = "model_compile_enabled=True"
+    compiled = Setting("model_compile_enabled", True)
     if precision == "fp8":
-        own = [("Float8LinearConverter",
-                f'recipe_name="rowwise", filter_fqns=[{skip}], {compiled}')]  # fmt: skip
-        return [*own, ("Float8GroupedExpertsConverter", compiled)] if moe else own
+        recipe = Setting("recipe_name", "rowwise"), Setting("filter_fqns", HIGH_PRECISION)
+        found = [("Float8LinearConverter", (*recipe, compiled))]
+        return [*found, ("Float8GroupedExpertsConverter", (compiled,))] if moe else found
     if precision == "mxfp8":
-        own = [("MXFP8LinearConverter", f"fqns=[{keep}], {compiled}")]
-        experts = ("MXFP8GroupedExpertsConverter", f"{compiled}, pad_multiple=128")
-        return [*own, experts] if moe else own
+        which = Setting("fqns", ["attention", "feed_forward", "shared_experts"])
+        padding = Setting("pad_multiple", 128)
+        found = [("MXFP8LinearConverter", (which, compiled))]
+        return [*found, ("MXFP8GroupedExpertsConverter", (padding, compiled))] if moe else found
     return []
 
 
@@ -438,7 +437,8 @@ def _converters(launch: Launch) -> list[str]:
     if not own:
         return ["", "# Products in bf16.", "CONVERTERS = []"]
     lines = ["", *comment(_converter_reason(launch)), "CONVERTERS = ["]
-    lines += [f"    {name}.Config({arguments})," for name, arguments in own]
+    for name, arguments in own:
+        lines += [f"    {name}.Config(", *python_arguments(arguments, 8), "    ),"]
     return [*lines, "]"]
 
 

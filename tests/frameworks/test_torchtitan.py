@@ -205,7 +205,7 @@ def test_0_2_reads_every_plan(folder: Write) -> None:
     [
         ("tensor_parallel_degree = 1", "tensor_parallel_degree = 3", "Invalid parallel dims"),
         ("seq_len = 4096", "sequence = 4096", "Invalid field names"),
-        ('mode = "selective"', 'mode = "op"', "mode"),
+        ('flavor = "8B"', 'flavor = "9B"', "KeyError"),
     ],
 )
 def test_0_2_wrong_files_fail(given: str, wrong: str, says: str, folder: Write) -> None:
