@@ -208,9 +208,7 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
         argv=(SCRIPT,),
         launcher="accelerate",
         launcher_arguments=("--config_file", CONFIG),
-        environment={
-            "PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")
-        },
+        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
     )
 
 

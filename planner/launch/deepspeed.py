@@ -43,7 +43,9 @@ def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
             "pp 1",
         )
     if own.cp > 1:
-        yield Refusal("DeepSpeed's Ulysses splits heads, not the plan's context parallelism", "cp 1")
+        yield Refusal(
+            "DeepSpeed's Ulysses splits heads, not the plan's context parallelism", "cp 1"
+        )
     if own.ep > 1:
         yield Refusal("the Trainer does not hand DeepSpeed's experts over: no ep", "ep 1")
     if own.shard and own.zero:
@@ -182,9 +184,7 @@ def command(launch: Launch) -> Command:
     """train.py with the Trainer's arguments."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
-        environment={
-            "PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")
-        },
+        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
     )
 
 

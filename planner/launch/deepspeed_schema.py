@@ -19,7 +19,7 @@ TOP_LEVEL_KEYS = (
     "zero_force_ds_cpu_optimizer", "activation_checkpointing", "tensor_parallel",
     "expert_parallel", "sequence_parallel_size", "pipeline", "hybrid_engine", "compile",
     "checkpoint", "data_efficiency", "curriculum_learning", "weight_quantization", "aio",
-    "elasticity", "autotuning", "flops_profiler", "comms_logger", "timers", "datastates",
+    "elasticity", "autotuning", "flops_profiler", "comms_logger", "timers", "datastates_ckpt",
     "tensorboard", "wandb", "csv_monitor", "comet", "steps_per_print", "wall_clock_breakdown",
     "memory_breakdown", "dump_state", "disable_python_gc", "disable_allgather",
     "dataloader_drop_last", "log_level", "use_data_before_expert_parallelism", "vocabulary_size",
@@ -66,7 +66,7 @@ def _zero(config: Mapping[str, object]) -> Iterator[str]:
 
 def _is_on(value: object) -> bool:
     if isinstance(value, Mapping):
-        return value.get("device", "none") != "none"
+        return bool(value.get("device", "none") != "none")
     return value not in (None, False, 0, 1)
 
 

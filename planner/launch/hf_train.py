@@ -182,9 +182,7 @@ def trainer_script(launch: Launch, title: str) -> str:
     )
 
 
-def accelerate_script(
-    launch: Launch, title: str, optimizer: str, kernel: str, imports: str
-) -> str:
+def accelerate_script(launch: Launch, title: str, optimizer: str, kernel: str, imports: str) -> str:
     """train.py with a loop of its own.
 
     `optimizer`: the expression that makes it; `kernel`: torch's argument that picks its kernel,

@@ -93,8 +93,7 @@ def _registered(own: Flavor, model: ModelSpec) -> list[str]:
         "",
         "def model_spec():",
         f'    """{model.name}: size {own.name} of torchtitan\'s registry."""',
-        f'    return model_registry("{own.name}", attn_backend="flex", {mtp}'
-        "converters=CONVERTERS)",
+        f'    return model_registry("{own.name}", attn_backend="flex", {mtp}converters=CONVERTERS)',
     ]
 
 
@@ -321,7 +320,9 @@ def _spec_lines(model: ModelSpec) -> list[str]:
     name = "deepseek_v3" if latent else "qwen3"
     kind = "DeepSeekV3Model" if latent else "Qwen3Model"
     layers = "_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"
-    tied = [f"        enable_weight_tying={model.tied_embeddings},"] if model.tied_embeddings else []
+    tied = (
+        [f"        enable_weight_tying={model.tied_embeddings},"] if model.tied_embeddings else []
+    )
     mtp = [
         "        mtp_layers=_build_mtp_layers(",
         f"            layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}",

@@ -19,12 +19,11 @@ from planner.launch.titan_plan import (
     plan_refusals,
     recompute_kind,
 )
-from planner.launch.torchtitan import TRIAL_STEPS
+from planner.launch.titan_sections import KERNELS, TRIAL_STEPS
 from planner.specs import ModelSpec
 
 VERSION = "0.2.2"
 FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"
-_KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
 _GROUPED = {"qk-norm-head", "head-dim", "tied", "moe", "shared-experts", "score-bias"}
 _LATENT = {"mla", "moe", "mixed", "shared-experts", "score-bias"}
 
@@ -267,7 +266,7 @@ def _recompute(launch: Launch) -> Iterator[Setting]:
 
 
 def _optimizer(launch: Launch) -> Section:
-    kernel = _KERNELS[launch.job.optimizer_setting.kernel]
+    kernel = KERNELS[launch.job.optimizer_setting.kernel]
     return Section(
         "optimizer",
         (

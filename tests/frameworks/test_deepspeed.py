@@ -61,7 +61,7 @@ def test_trainer_reads_its_arguments(
     needs("deepspeed")
     launch = launch_of(own, "deepspeed", "deepspeed")
     monkeypatch.chdir(folder(deepspeed.files(launch)))
-    words = [word for word in deepspeed.command(launch).argv[1:]]
+    words = list(deepspeed.command(launch).argv[1:])
     words += ["--use_cpu", "true"]
     if launch.job.precision == "fp16":
         words[words.index("--fp16") + 1] = "false"  # not on a CPU
@@ -134,7 +134,9 @@ def test_keys_known_here_are_deepspeed_s(needs: Needs) -> None:
         for path in root.rglob("*.py")
         if path.name in ("config.py", "constants.py", "auto_ep_config.py")
     )
-    assert [key for key in TOP_LEVEL_KEYS if f'"{key}"' not in text and f"'{key}'" not in text] == []
+    assert [
+        key for key in TOP_LEVEL_KEYS if f'"{key}"' not in text and f"'{key}'" not in text
+    ] == []
 
 
 def test_optimizers_exist(needs: Needs) -> None:

@@ -83,7 +83,7 @@ def test_pipelines_are_placed_by_nanotron() -> None:
 
 
 def test_a_pipeline_that_nanotron_places_alike_is_written() -> None:
-    """A vocabulary so small that the head weighs nothing."""
+    """The same pipeline, its layers where nanotron will put them."""
     own = launch(case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4))
     split = stage_split(own.job.model, 2)
     layout = own.plan.layout.model_copy(update={"block_layers": split})

@@ -35,7 +35,7 @@ def case(
     **degrees: int,
 ) -> Case:
     """A case; dp is what the GPUs leave."""
-    count = int(gpus.split("x")[0])
+    count = int(gpus.partition("x")[0])
     own = {"tp": 1, "pp": 1, "cp": 1, "mbs": 1, "grad_acc": 2, **degrees}
     own.setdefault("dp", count // (own["tp"] * own["pp"] * own["cp"]))
     pairs = tuple(sorted((more or {}).items()))
