@@ -1,0 +1,241 @@
+"""Writer for accelerate 1.15 with FSDP2: accelerate.yaml and a training script on transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.launch.accelerate_schema import accelerate_problems
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
+from planner.launch.hf_rules import hf_refusals
+from planner.launch.hf_train import MODEL_FOLDER, accelerate_script
+from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
+from planner.modules import Module
+
+CONFIG, SCRIPT = "accelerate.yaml", "train.py"
+_KERNELS = {
+    "fused": "fused=True, foreach=False",
+    "foreach": "fused=False, foreach=True",
+    "forloop": "fused=False, foreach=False",
+}
+_TORCHAO = {"adamw-8bit": "AdamW8bit", "adamw-4bit": "AdamW4bit"}
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What accelerate with FSDP2 cannot express of the plan."""
+    return (
+        *model_refusals(launch.job.model),
+        *_degree_refusals(launch),
+        *hf_refusals(launch, "accelerate"),
+        *_optimizer_refusals(launch),
+    )
+
+
+def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
+    own = launch.plan.degrees
+    for name, what in (("pp", "pipelines"), ("ep", "expert parallelism")):
+        if getattr(own, name) > 1:
+            yield Refusal(f"accelerate trains no {what}", f"{name} 1")
+    for name in ("tp", "cp"):
+        if getattr(own, name) > 1:
+            yield Refusal(
+                f"plans for transformers under FSDP2 are costed without {name}: accelerate's "
+                "own is not written",
+                f"{name} 1",
+            )
+    if own.zero == 0:
+        yield Refusal(
+            "FSDP2 shards; a plan with zero 0 holds everything on every rank, which accelerate "
+            "runs as DistributedDataParallel with another precision policy",
+            "zero 2 or 3" if own.dp > 1 else "more than one GPU",
+        )
+    elif own.zero == 1:
+        yield Refusal("FSDP2 has no ZeRO-1", "zero 2")
+
+
+def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
+    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+    plain = all(dtype in ("fp32", "none") for _, dtype in own.states)
+    if own.family not in ("adamw", "sgd", *_TORCHAO) or not (plain or own.family in _TORCHAO):
+        yield Refusal(
+            f"neither torch.optim nor torchao has {own.name} for FSDP2's sharded parameters",
+            "--optimizer adamw, adamw-8bit, adamw-4bit or sgd",
+        )
+    elif own.family in _TORCHAO and launch.job.optimizer_offload:
+        yield Refusal(
+            f"torchao's {own.name} has no CPU kernel for FSDP2's offload", "--optimizer adamw"
+        )
+    elif own.family in _TORCHAO and kernel != "fused":
+        yield Refusal(f"{own.name} has one kernel", "--optimizer-kernel fused")
+
+
+def files(launch: Launch) -> Files:
+    """accelerate.yaml, train.py and the model's config.json."""
+    config = as_document(launch)
+    problems = accelerate_problems(config)
+    if problems:
+        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
+    model = launch.job.model
+    head = f"# accelerate 1.15, FSDP2: {model.name} on {launch.plan.degrees.gpus} GPUs\n"
+    title = f"{model.name} with accelerate and FSDP2."
+    return {
+        CONFIG: head + yaml_text(sections(launch)),
+        SCRIPT: accelerate_script(
+            launch, title, _optimizer(launch), _kernel(launch), _imports(launch)
+        ),
+        f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
+    }
+
+
+def as_document(launch: Launch) -> dict[str, object]:
+    """What a YAML parser reads in the file."""
+    document: dict[str, object] = {}
+    for section in sections(launch):
+        document |= {section.title: section.values} if section.title else section.values
+    return document
+
+
+def sections(launch: Launch) -> tuple[Section, ...]:
+    """The file's parts."""
+    return (
+        Section("", _machines(launch)),
+        Section("fsdp_config", tuple(_fsdp(launch))),
+        Section("parallelism_config", tuple(_mesh(launch))),
+    )
+
+
+def _machines(launch: Launch) -> tuple[Setting, ...]:
+    own = launch.plan.degrees
+    return (
+        Setting("compute_environment", "LOCAL_MACHINE"),
+        Setting("distributed_type", "FSDP"),
+        Setting(
+            "mixed_precision",
+            "bf16",
+            "fp32 shards and gradient reduction, bf16 compute: train.py sets the policy, since "
+            "accelerate's own would reduce gradients in bf16",
+        ),
+        Setting("num_machines", launch.nodes),
+        Setting("num_processes", own.gpus, f"dp {own.dp}"),
+        Setting("machine_rank", 0, "the launcher gives each node its own", told=False),
+        Setting("main_process_port", 29500),
+        Setting("rdzv_backend", "c10d" if launch.nodes > 1 else "static"),
+        Setting("same_network", True),
+        Setting("use_cpu", False),
+    )
+
+
+def _fsdp(launch: Launch) -> Iterator[Setting]:
+    own = launch.plan.degrees
+    yield Setting("fsdp_version", 2)
+    yield Setting(
+        "fsdp_reshard_after_forward",
+        own.zero == 3,
+        "parameters are freed after forward and gathered again for backward (ZeRO-3)"
+        if own.zero == 3
+        else "gathered parameters stay until backward (ZeRO-2)",
+    )
+    yield Setting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
+    yield Setting("fsdp_transformer_layer_cls_to_wrap", _layer(launch))
+    yield Setting("fsdp_state_dict_type", "SHARDED_STATE_DICT")
+    offload = launch.job.optimizer_offload > 0
+    yield Setting(
+        "fsdp_offload_params",
+        offload,
+        "parameters, gradients and optimizer state in host memory" if offload else "",
+    )
+    yield Setting(
+        "fsdp_cpu_ram_efficient_loading", True, "rank 0 makes the weights and hands out shards"
+    )
+    again = _recomputes(launch)
+    yield Setting(
+        "fsdp_activation_checkpointing",
+        again,
+        "each layer keeps its input and runs again" if again else "every activation is kept",
+    )
+
+
+def _layer(launch: Launch) -> str:
+    return layer_class(hf_config(launch.job.model) or {})
+
+
+def _mesh(launch: Launch) -> Iterator[Setting]:
+    own = launch.plan.degrees
+    shard = own.shard or own.dp
+    replicas = own.dp // shard
+    yield Setting(
+        "parallelism_config_dp_replicate_size",
+        replicas,
+        f"HSDP: {replicas} replicas of a group that shards" if replicas > 1 else "",
+    )
+    yield Setting("parallelism_config_dp_shard_size", shard, "ranks that share a parameter")
+    yield Setting("parallelism_config_tp_size", 1)
+    yield Setting("parallelism_config_cp_size", 1)
+
+
+def _recomputes(launch: Launch) -> bool:
+    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
+    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
+
+
+def _optimizer(launch: Launch) -> str:
+    """Expression of the optimizer in train.py."""
+    own = launch.job.optimizer
+    arguments = "lr=run.learning_rate, betas=(0.9, 0.95), weight_decay=0.1"
+    name = "torch.optim.AdamW"
+    if own.family in _TORCHAO:
+        name = _TORCHAO[own.family]
+    if own.family == "sgd":
+        momentum = 0.0 if dict(own.states).get("momentum") == "none" else 0.9
+        name, arguments = "torch.optim.SGD", f"lr=run.learning_rate, momentum={momentum}"
+    return f"{name}(\n        model.parameters(), {arguments}\n    )"
+
+
+def _imports(launch: Launch) -> str:
+    own = launch.job.optimizer.family
+    return f"from torchao.optim import {_TORCHAO[own]}\n" if own in _TORCHAO else ""
+
+
+def _kernel(launch: Launch) -> str:
+    """How torch updates the parameters; torchao's optimizers have one way."""
+    own = launch.job.optimizer
+    return "" if own.family in _TORCHAO else _KERNELS[launch.job.optimizer_setting.kernel]
+
+
+def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+    """train.py under accelerate launch."""
+    return Command(
+        argv=(SCRIPT,),
+        launcher="accelerate",
+        launcher_arguments=("--config_file", CONFIG),
+        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
+    )
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    own = launch.plan.degrees
+    return (
+        *section_choices([s for s in sections(launch) if s.title]),
+        Choice(
+            f"train.py: MICRO_BATCH, ACCUMULATION = {own.mbs}, {own.grad_acc}",
+            f"global batch {own.gbs} = {own.mbs} · {own.grad_acc} · dp {own.dp}; gradients are "
+            "reduced after every micro-batch, or FSDP2 would keep them whole",
+        ),
+        Choice(
+            "train.py: mixed_precision_policy",
+            "bf16 compute with fp32 gradient reduction, as the prediction counts",
+        ),
+        Choice(
+            f"{MODEL_FOLDER}/config.json",
+            "the shape only; rope_theta and the like take the class's defaults, which change "
+            "neither memory nor time: replace it by the model's own config.json",
+        ),
+        Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder"),
+    )
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the files are written for."""
+    needs = ["accelerate==1.15.0", "transformers==5.23.0", "torch>=2.10", "datasets, for --dataset"]
+    return (*needs, "torchao>=0.14") if launch.job.optimizer.family in _TORCHAO else tuple(needs)

@@ -1,0 +1,295 @@
+"""Writer for DeepSpeed 0.19 under the Trainer of transformers 5.23: ds_config.json and train.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from planner.frameworks import load_framework
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.deepspeed_schema import deepspeed_problems
+from planner.launch.hf_config import config_text, hf_config, model_refusals
+from planner.launch.hf_rules import hf_refusals
+from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, trainer_script
+from planner.modules import Module
+from planner.ops import pieces
+from planner.ops.context import OpContext
+from planner.plan import Plan
+
+CONFIG, SCRIPT = "ds_config.json", "train.py"
+# Elements in a bucket of gradients that are reduced together, DeepSpeed's default.
+BUCKET_ELEMENTS = 500_000_000
+# Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
+_OWN_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
+_LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
+_BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What DeepSpeed under the Trainer cannot express of the plan."""
+    return (
+        *model_refusals(launch.job.model),
+        *_degree_refusals(launch.plan),
+        *hf_refusals(launch, "DeepSpeed under the Trainer"),
+        *_optimizer_refusals(launch),
+    )
+
+
+def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
+    own = plan.degrees
+    if own.pp > 1:
+        yield Refusal(
+            "transformers models are no pipeline modules of DeepSpeed: the Trainer has no pp",
+            "pp 1",
+        )
+    if own.cp > 1:
+        yield Refusal(
+            "DeepSpeed's Ulysses splits heads, not the plan's context parallelism", "cp 1"
+        )
+    if own.ep > 1:
+        yield Refusal("the Trainer does not hand DeepSpeed's experts over: no ep", "ep 1")
+    if own.shard and own.zero:
+        yield Refusal(
+            "DeepSpeed 0.19 shards optimizer state over all data-parallel ranks (MiCS is gone; "
+            "zero_hpz_partition_size adds a second copy of the weights only)",
+            "--shard-size 0",
+        )
+
+
+def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
+    own, setting = launch.job.optimizer, launch.job.optimizer_setting
+    zero = launch.plan.degrees.zero
+    kind = _optimizer_kind(launch)
+    if kind is None:
+        yield Refusal(
+            f"DeepSpeed under the Trainer has no {own.name} with these states",
+            "--optimizer adamw, adamw-8bit, lion or sgd",
+        )
+    if kind == "trainer" and setting.kernel == "forloop":
+        yield Refusal("the Trainer has no for-loop AdamW", "--optimizer-kernel fused")
+    if setting.offload and own.family not in ("adamw", "lion"):
+        yield Refusal(f"DeepSpeed has no CPU kernel of {own.family}", "--optimizer adamw")
+    if 0.0 < setting.offload < 1.0 and zero < 3:
+        yield Refusal(
+            "DeepSpeed offloads a part of the optimizer (ratio) with ZeRO-3 only",
+            "--optimizer-offload 1, or zero 3",
+        )
+
+
+def _optimizer_kind(launch: Launch) -> str | None:
+    """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
+    own = launch.job.optimizer
+    plain = all(dtype == "fp32" for _, dtype in own.states)
+    if own.family == "adamw-8bit":
+        return "trainer"
+    if own.family == "adamw" and plain:
+        return "deepspeed" if launch.job.optimizer_offload else "trainer"
+    if own.family in ("lion", "sgd") and all(t in ("fp32", "none") for _, t in own.states):
+        return "deepspeed"
+    return None
+
+
+def files(launch: Launch) -> Files:
+    """ds_config.json, train.py and the model's config.json."""
+    config = ds_config(launch)
+    problems = deepspeed_problems(config)
+    if problems:
+        raise ValueError("ds_config.json: " + "; ".join(problems))
+    model = launch.job.model
+    title = f"{model.name} with DeepSpeed ZeRO-{launch.plan.degrees.zero} under the Trainer."
+    return {
+        CONFIG: json.dumps(config, indent=2) + "\n",
+        SCRIPT: trainer_script(launch, title),
+        f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
+    }
+
+
+def ds_config(launch: Launch) -> dict[str, object]:
+    """The configuration as an object."""
+    own, precision = launch.plan.degrees, launch.job.precision
+    batch: dict[str, object] = {
+        "train_micro_batch_size_per_gpu": own.mbs,
+        "gradient_accumulation_steps": own.grad_acc,
+    }
+    if own.tp == 1:
+        batch = {"train_batch_size": own.gbs} | batch
+    config: dict[str, object] = batch | {
+        "gradient_clipping": 1.0,
+        precision: {"enabled": True},
+        "data_types": {"grad_accum_dtype": precision},
+        "communication_data_type": precision,
+        "zero_optimization": _zero(launch),
+        "steps_per_print": 1,
+    }
+    if own.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": own.tp}
+    if _optimizer_kind(launch) == "deepspeed":
+        config["optimizer"] = _own_optimizer(launch)
+    if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
+        config["zero_allow_untested_optimizer"] = True
+    return config
+
+
+def _zero(launch: Launch) -> dict[str, object]:
+    stage = launch.plan.degrees.zero
+    zero: dict[str, object] = {"stage": stage}
+    if stage == 0:
+        return zero
+    zero |= {
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": BUCKET_ELEMENTS,
+    }
+    if stage < 3:
+        zero["allgather_bucket_size"] = BUCKET_ELEMENTS
+    else:
+        layer = largest_layer(launch)
+        zero |= {
+            "stage3_prefetch_bucket_size": layer,
+            "stage3_max_live_parameters": 2 * layer,
+            "stage3_max_reuse_distance": 2 * layer,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    return zero | _offload(launch)
+
+
+def largest_layer(launch: Launch) -> int:
+    """Parameters of the model's largest layer."""
+    model = launch.job.model
+    context = OpContext(model, load_framework("megatron-core"), launch.plan.seq)
+    return max(round(piece.parameters) for piece in pieces(context)[: len(model.kinds)])
+
+
+def _offload(launch: Launch) -> dict[str, object]:
+    share = launch.job.optimizer_offload
+    if not share:
+        return {}
+    offload: dict[str, object] = {"device": "cpu", "pin_memory": True}
+    return {"offload_optimizer": offload | ({"ratio": share} if share < 1.0 else {})}
+
+
+def _own_optimizer(launch: Launch) -> dict[str, object]:
+    """An optimizer that DeepSpeed makes; learning rate and decay are placeholders."""
+    own = launch.job.optimizer
+    values: dict[str, object] = {"lr": _LEARNING_RATE, "weight_decay": _WEIGHT_DECAY}
+    if own.family == "sgd":
+        values["momentum"] = 0.0 if dict(own.states).get("momentum") == "none" else 0.9
+    else:
+        values["betas"] = list(_BETAS[own.family])
+    return {"type": _OWN_OPTIMIZERS[own.family], "params": values}
+
+
+def command(launch: Launch) -> Command:
+    """train.py with the Trainer's arguments."""
+    return Command(
+        argv=(SCRIPT, *_arguments(launch)),
+        environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
+    )
+
+
+def _arguments(launch: Launch) -> tuple[str, ...]:
+    own = launch.plan.degrees
+    values = {
+        "deepspeed": CONFIG,
+        "output_dir": "outputs",
+        "per_device_train_batch_size": str(own.mbs),
+        "gradient_accumulation_steps": str(own.grad_acc),
+        "max_steps": str(TRIAL_STEPS),
+        "logging_steps": "1",
+        "save_strategy": "no",
+        "report_to": "none",
+        "max_grad_norm": "1.0",
+        launch.job.precision: "true",
+        "learning_rate": str(_LEARNING_RATE),
+        "weight_decay": str(_WEIGHT_DECAY),
+        **_optimizer_arguments(launch),
+    }
+    if _recomputes(launch):
+        values |= {
+            "activation_checkpointing": "true",
+            "activation_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
+        }
+    return tuple(word for key, value in values.items() for word in (f"--{key}", value))
+
+
+def _optimizer_arguments(launch: Launch) -> dict[str, str]:
+    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+    if own.family == "adamw-8bit":
+        return {"optim": "adamw_bnb_8bit", "adam_beta2": "0.95"}
+    betas = _BETAS.get(own.family, _BETAS["adamw"])
+    named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
+    if _optimizer_kind(launch) == "deepspeed":
+        return named
+    return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
+
+
+def _recomputes(launch: Launch) -> bool:
+    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
+    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence: JSON has no comments."""
+    return tuple(_choices(launch))
+
+
+def _choices(launch: Launch) -> Iterator[Choice]:
+    own, precision = launch.plan.degrees, launch.job.precision
+    yield Choice(f"zero_optimization.stage = {own.zero}", _STAGES[own.zero])
+    if own.tp == 1:
+        yield Choice(
+            f"train_batch_size = {own.gbs}",
+            f"{own.mbs} · {own.grad_acc} of accumulation · dp {own.dp}; "
+            f"{launch.plan.gbs_tokens:,} tokens",
+        )
+    else:
+        yield Choice(
+            f"tensor_parallel.autotp_size = {own.tp}",
+            "DeepSpeed splits the model's products itself; train_batch_size is left out, since "
+            "the Trainer would count every rank as data parallel",
+        )
+    yield Choice(
+        f"data_types.grad_accum_dtype = {precision}",
+        "gradients in the compute precision, as the prediction counts them; master weights and "
+        "optimizer state are fp32",
+    )
+    if own.zero:
+        yield Choice(
+            f"zero_optimization.reduce_bucket_size = {BUCKET_ELEMENTS}",
+            "elements that are reduced together while backward runs on",
+        )
+    if own.zero == 3:
+        yield Choice(
+            "zero_optimization.stage3_max_live_parameters",
+            "no more than the two layers that the prediction counts are gathered at once",
+        )
+    if launch.job.optimizer_offload:
+        yield Choice(
+            "zero_optimization.offload_optimizer",
+            f"{launch.job.optimizer_offload:.0%} of optimizer state and update on the CPU; "
+            "CPU-Adam is built at the first start and needs a compiler",
+        )
+    if _recomputes(launch):
+        yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
+    yield Choice(
+        f"{MODEL_FOLDER}/config.json",
+        "the shape only; rope_theta and the like take the class's defaults, which change neither "
+        "memory nor time: replace it by the model's own config.json",
+    )
+    yield Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder")
+
+
+_STAGES = {
+    0: "no sharding: every rank holds weights, gradients and optimizer state",
+    1: "optimizer state sharded over the data-parallel ranks",
+    2: "optimizer state and gradients sharded over the data-parallel ranks",
+    3: "optimizer state, gradients and weights sharded over the data-parallel ranks",
+}
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the files are written for."""
+    needs = ["deepspeed==0.19.8", "transformers==5.23.0", "accelerate>=1.15", "torch>=2.10"]
+    needs += ["datasets, for --dataset"]
+    return (*needs, "bitsandbytes") if "8bit" in launch.job.optimizer.family else tuple(needs)

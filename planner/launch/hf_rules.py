@@ -1,0 +1,30 @@
+"""What training scripts on transformers models cannot express, whoever shards them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.launch.contract import Launch, Refusal
+from planner.modules import Module
+
+
+def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
+    """Recomputation, dropout and length that `what` cannot express."""
+    job, plan = launch.job, launch.plan
+    mode = job.framework.recompute_mode(plan.recompute)
+    layers = plan.layout.stage_layers(plan.degrees.pp)
+    partial = tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers)
+    if partial or mode.every > 1 or mode.span > 1 or mode.mask & ~Module.FULL:
+        yield Refusal(
+            f"{what} checkpoints every layer or none, not {plan.recompute}"
+            + (" of some layers" if partial else ""),
+            "--recompute full or none",
+        )
+    if job.dropout:
+        yield Refusal("dropout has another key in every model's config.json", "no --dropout")
+    if plan.seq > job.model.max_positions:
+        yield Refusal(
+            f"a sequence of {plan.seq:,} is longer than the {job.model.max_positions:,} "
+            "positions of the model",
+            f"--seq {job.model.max_positions}",
+        )

@@ -1,0 +1,307 @@
+"""Writer for nanotron (repository of 2026-04): a YAML file for its run_train.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.model_traits import lacking
+from planner.launch.nanotron_schema import nanotron_problems
+from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
+from planner.modules import Module
+from planner.specs import ModelSpec
+
+CONFIG = "nanotron.yaml"
+# Steps of a first run: enough to see memory settle and the step time repeat.
+TRIAL_STEPS = 50
+# Values of LlamaConfig that no shape tells, written out as placeholders.
+_ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What nanotron cannot express of the plan."""
+    model = launch.job.model
+    return (
+        *lacking(model, {"qkv-bias", "tied"}, "nanotron"),
+        *_degree_refusals(launch),
+        *_split_refusals(launch),
+        *_other_refusals(launch),
+    )
+
+
+def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
+    own = launch.plan.degrees
+    if own.vpp > 1:
+        yield Refusal("nanotron has no interleaved schedule", "vpp 1")
+    if own.cp > 1:
+        yield Refusal(
+            "nanotron's context parallelism is ring attention in its Qwen2 models, whose data "
+            "loader and attention differ by version: it is not written",
+            "cp 1",
+        )
+    if own.zero > 1:
+        yield Refusal("nanotron has ZeRO 0 and 1", "zero 1")
+    if own.pp > 1 and launch.plan.schedule not in _ENGINES:
+        yield Refusal(f"nanotron has no schedule {launch.plan.schedule}", "--schedule 1f1b")
+
+
+def _split_refusals(launch: Launch) -> Iterator[Refusal]:
+    """nanotron places the layers itself: the plan's stages must be those."""
+    pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
+    if pp == 1 or launch.plan.degrees.vpp > 1:
+        return
+    own = stage_split(launch.job.model, pp)
+    if own == planned:
+        return
+    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
+    yield Refusal(
+        f"nanotron places the layers itself, by cost with the output projection counted: "
+        f"{_listed(own)} on {pp} stages, not the plan's {_listed(planned)}",
+        f"pp {same[0]}",
+    )
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    return "+".join(str(count) for count in counts)
+
+
+def _splits_evenly(model: ModelSpec, pp: int) -> bool:
+    return model.layers % pp == 0 and stage_split(model, pp) == (model.layers // pp,) * pp
+
+
+def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers of each stage as nanotron's `build_model` places them (models/base.py).
+
+    Blocks in order (embedding, layers, final norm, output projection, loss) go to a stage until
+    the summed cost exceeds its share of the total, rank·total/pp. Costs (`get_block_compute_costs`
+    of llama.py and qwen.py): a layer 4·h² + 3·f·h, the output projection V·h, others nothing.
+    """
+    layer = 4 * model.heads * (model.hidden // model.heads) * model.hidden
+    layer += 3 * model.ffn * model.hidden
+    costs = [0, *[layer] * model.layers, 0, model.vocab * model.hidden, 0]
+    total, summed, stage = sum(costs), 0, 0
+    first = [0]
+    for index, cost in enumerate(costs):
+        summed += cost
+        if summed > total * ((stage + 1) / pp) and stage + 1 < pp:
+            stage += 1
+            first.append(index + 1)
+    bounds = [min(max(index - 1, 0), model.layers) for index in first]
+    bounds += [model.layers] * (pp + 1 - len(bounds))
+    return tuple(after - before for before, after in pairwise(bounds))
+
+
+def _other_refusals(launch: Launch) -> Iterator[Refusal]:
+    job, plan = launch.job, launch.plan
+    own = job.optimizer
+    if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
+        yield Refusal(
+            f"nanotron trains with AdamW and fp32 moments, not with {own.name}", "--optimizer adamw"
+        )
+    if job.optimizer_setting.kernel == "foreach":
+        yield Refusal("nanotron has AdamW fused or one by one", "--optimizer-kernel fused")
+    if job.attention == "eager":
+        yield Refusal("nanotron runs flash attention", "--attention flash")
+    if job.dropout:
+        yield Refusal("nanotron's Llama has no dropout", "no --dropout")
+    layers = plan.layout.stage_layers(plan.degrees.pp)
+    if tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers):
+        yield Refusal("nanotron recomputes all layers or none", "--recompute full or none")
+
+
+def files(launch: Launch) -> Files:
+    """The YAML file."""
+    problems = nanotron_problems(as_document(launch))
+    if problems:
+        raise ValueError(f"{CONFIG}: " + "; ".join(problems))
+    head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
+    return {CONFIG: head + yaml_text(sections(launch))}
+
+
+def as_document(launch: Launch) -> dict[str, Value]:
+    """What a YAML parser reads in the file."""
+    document: dict[str, Value] = {}
+    for section in sections(launch):
+        document |= {section.title: section.values} if section.title else section.values
+    return document
+
+
+def sections(launch: Launch) -> tuple[Section, ...]:
+    """The sections of the file."""
+    return (
+        Section("general", (Setting("project", "planned"), Setting("seed", 42))),
+        Section("parallelism", tuple(_parallelism(launch))),
+        Section("model", tuple(_model(launch))),
+        Section("tokens", tuple(_tokens(launch))),
+        Section("optimizer", tuple(_optimizer(launch))),
+        Section(
+            "checkpoints",
+            (
+                Setting("checkpoints_path", "checkpoints", "PLACEHOLDER", told=False),
+                Setting("checkpoint_interval", 1000),
+            ),
+        ),
+        Section("logging", (Setting("log_level", "info"),
+                            Setting("iteration_step_info_interval", 1))),
+        _tokenizer(launch.job.model),
+        _data(),
+    )  # fmt: skip
+
+
+def _parallelism(launch: Launch) -> Iterator[Setting]:
+    own = launch.plan.degrees
+    yield Setting("dp", own.dp)
+    yield Setting("tp", own.tp)
+    split = _listed(launch.plan.layout.block_layers)
+    yield Setting("pp", own.pp, f"layers by stage: {split}" if own.pp > 1 else "")
+    yield Setting("pp_engine", _ENGINES[launch.plan.schedule])
+    yield Setting("tp_mode", "REDUCE_SCATTER", "with sequence parallelism" if own.tp > 1 else "")
+    yield Setting(
+        "tp_linear_async_communication",
+        False,
+        "exchanges are not hidden behind products, as the prediction counts" if own.tp > 1 else "",
+    )
+    keeps = launch.job.framework.saved.keeps_gathered_inputs
+    yield Setting(
+        "tp_recompute_allgather",
+        not keeps,
+        "" if own.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
+    )
+    again = _recomputes(launch)
+    why = "each layer keeps its input and runs again" if again else "every activation is kept"
+    yield Setting("recompute_layer", again, why)
+    yield Setting("expert_parallel_size", own.ep)
+    yield Setting("context_parallel_size", own.cp)
+
+
+def _recomputes(launch: Launch) -> bool:
+    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
+    return Module.FULL in mode.mask and any(launch.plan.layout.recomputed)
+
+
+def _model(launch: Launch) -> Iterator[Setting]:
+    yield Setting("dtype", "bfloat16")
+    yield Setting("init_method", {"std": 0.02})
+    yield Setting("make_vocab_size_divisible_by", 1)
+    yield Setting("ddp_bucket_cap_mb", 25)
+    yield Setting(
+        "model_config",
+        _model_config(launch.job.model),
+        "the shape; rope_theta, rms_norm_eps and token ids are PLACEHOLDERS that change neither "
+        "memory nor time",
+    )
+
+
+def _model_config(model: ModelSpec) -> dict[str, Value]:
+    """Llama, or Qwen2 where query, key and value have biases."""
+    kind: dict[str, Value] = {"is_llama_config": True}
+    if model.qkv_bias:
+        kind = {"is_qwen2_config": True, "attention_bias": True}
+    return kind | {
+        "hidden_size": model.hidden,
+        "intermediate_size": model.ffn,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "vocab_size": model.vocab,
+        "max_position_embeddings": model.max_positions,
+        "hidden_act": model.activation,
+        "tie_word_embeddings": model.tied_embeddings,
+        "rope_theta": 10000.0,
+        "rope_interleaved": False,
+        "rms_norm_eps": 1e-5,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "_attn_implementation": "flash_attention_2",
+    }
+
+
+def _tokens(launch: Launch) -> Iterator[Setting]:
+    own = launch.plan.degrees
+    yield Setting("sequence_length", launch.plan.seq)
+    yield Setting("micro_batch_size", own.mbs)
+    yield Setting(
+        "batch_accumulation_per_replica",
+        own.grad_acc,
+        f"global batch {own.gbs} = {own.mbs} · {own.grad_acc} · dp {own.dp}; "
+        f"{launch.plan.gbs_tokens:,} tokens",
+    )
+    yield Setting("train_steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
+
+
+def _optimizer(launch: Launch) -> Iterator[Setting]:
+    zero = launch.plan.degrees.zero
+    reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
+    yield Setting("zero_stage", zero, f"optimizer state: {reasons[zero]}")
+    yield Setting("accumulate_grad_in_fp32", True)
+    yield Setting("clip_grad", 1.0)
+    yield Setting("weight_decay", 0.1)
+    fused = launch.job.optimizer_setting.kernel == "fused"
+    yield Setting(
+        "optimizer_factory",
+        {
+            "name": "adamW",
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.95,
+            "adam_eps": 1e-8,
+            "torch_adam_is_fused": fused,
+        },
+    )
+    yield Setting(
+        "learning_rate_scheduler",
+        {
+            "learning_rate": 3e-4,
+            "lr_warmup_steps": 10,
+            "lr_warmup_style": "linear",
+            "lr_decay_style": "cosine",
+            "min_decay_lr": 3e-5,
+        },
+        "PLACEHOLDER",
+        told=False,
+    )
+
+
+def _tokenizer(model: ModelSpec) -> Section:
+    return Section(
+        "tokenizer",
+        (Setting("tokenizer_name_or_path", model.name, "PLACEHOLDER: your tokenizer", told=False),),
+    )
+
+
+def _data() -> Section:
+    stage: dict[str, Value] = {
+        "name": "first",
+        "start_training_step": 1,
+        "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
+    }
+    why = "PLACEHOLDER: without a dataset nanotron makes up tokens"
+    return Section("", (Setting("data_stages", [stage], why, told=False),))
+
+
+def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+    """nanotron's run_train.py with the file."""
+    return Command(
+        argv=("${NANOTRON}/run_train.py", "--config-file", CONFIG),
+        environment={
+            "CUDA_DEVICE_MAX_CONNECTIONS": (
+                "1",
+                "kernels start in the order of issue, on which nanotron's overlap relies",
+            )
+        },
+        demands={"NANOTRON": "folder of a nanotron checkout (2026-04)"},
+    )
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    return section_choices([section for section in sections(launch) if section.title])
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:  # noqa: ARG001 (the writers' contract)
+    """Packages that the file is written for."""
+    return (
+        "nanotron from its repository, 2026-04 (not the stale 0.4 of PyPI)",
+        "flash-attn>=2.5",
+        "torch>=2.5",
+    )

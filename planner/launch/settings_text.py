@@ -1,0 +1,218 @@
+"""Settings of a configuration with the reason for each, as Python, TOML or YAML text."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from planner.launch.contract import Choice
+
+LINE_WIDTH = 88
+_PLAIN_YAML = re.compile(r"[A-Za-z_][A-Za-z0-9_./%-]*")
+# Words that YAML 1.1 reads as something else than text.
+_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+
+
+class Code(str):
+    """A Python expression, written as it is."""
+
+    __slots__ = ()
+
+
+Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key with its value; `why`: the comment above it. `told`: also said in the README."""
+
+    key: str
+    value: Value
+    why: str = ""
+    told: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Settings that belong together: a table, or the arguments of a class."""
+
+    title: str
+    settings: tuple[Setting, ...]
+    why: str = ""
+
+    def value(self, key: str) -> Value:
+        """The value of a key. KeyError if there is none."""
+        return {own.key: own.value for own in self.settings}[key]
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """All keys with their values."""
+        return {own.key: own.value for own in self.settings}
+
+
+def section_choices(sections: Sequence[Section]) -> tuple[Choice, ...]:
+    """The settings that have a reason, as sentences for the README."""
+    return tuple(
+        Choice(f"{section.title}.{own.key} = {_shown(own.value)}", own.why)
+        for section in sections
+        for own in section.settings
+        if own.why and own.told
+    )
+
+
+def _shown(value: Value) -> str:
+    text = json.dumps(value) if not isinstance(value, Code) else str(value)
+    return text if len(text) < 60 else f"{text[:56]} ..."
+
+
+def comment(text: str, indent: int = 0) -> list[str]:
+    """Comment lines no wider than `LINE_WIDTH`."""
+    pad = " " * indent + "# "
+    return textwrap.wrap(
+        text, LINE_WIDTH, initial_indent=pad, subsequent_indent=pad, break_on_hyphens=False
+    )
+
+
+# --- Python ---------------------------------------------------------------------------------
+
+
+def python_arguments(settings: Sequence[Setting], indent: int) -> list[str]:
+    """Keyword arguments of a call, one a line, each below its comment."""
+    lines: list[str] = []
+    for own in settings:
+        lines += comment(own.why, indent) if own.why else []
+        lines += _python_argument(own, indent)
+    return lines
+
+
+def _python_argument(own: Setting, indent: int) -> list[str]:
+    pad = " " * indent
+    line = f"{pad}{own.key}={python_value(own.value)},"
+    if len(line) <= LINE_WIDTH or not _is_list(own.value):
+        return [line]
+    inside = [f"{pad}    {python_value(item)}," for item in own.value]
+    wrapped = [part for item in inside for part in _wrap_list(item, indent + 4)]
+    return [f"{pad}{own.key}=[", *wrapped, f"{pad}],"]
+
+
+def _wrap_list(line: str, indent: int) -> list[str]:
+    """A list that is an item of a list, broken where it is too long."""
+    return textwrap.wrap(
+        line.strip(),
+        LINE_WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def python_value(value: Value) -> str:
+    """A Python literal; double quotes."""
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value)
+    if _is_list(value):
+        return "[" + ", ".join(python_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _is_list(value: Value) -> TypeGuard[Sequence[Value]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+# --- TOML -----------------------------------------------------------------------------------
+
+
+def toml_text(sections: Sequence[Section]) -> str:
+    """Tables in order; a setting of value None is left out (TOML has no null)."""
+    lines: list[str] = []
+    for section in sections:
+        lines += comment(section.why) if section.why else []
+        lines.append(f"[{section.title}]")
+        for own in section.settings:
+            if own.value is None:
+                continue
+            lines += comment(own.why) if own.why else []
+            lines.append(f"{own.key} = {toml_value(own.value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def toml_value(value: Value) -> str:
+    """A TOML value: text, number, boolean, or a list of them, broken over lines where long."""
+    if _is_list(value):
+        items = [toml_value(item) for item in value]
+        short = "[" + ", ".join(items) + "]"
+        if len(short) <= LINE_WIDTH:
+            return short
+        return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+    return json.dumps(value)
+
+
+# --- YAML -----------------------------------------------------------------------------------
+
+
+def yaml_text(sections: Sequence[Section]) -> str:
+    """Sections in order; a section without title has its keys at the top."""
+    return "\n".join(line for section in sections for line in _yaml_section(section)) + "\n"
+
+
+def _yaml_section(section: Section) -> Iterator[str]:
+    yield from comment(section.why) if section.why else []
+    indent = 0
+    if section.title:
+        yield f"{section.title}:"
+        indent = 2
+    for own in section.settings:
+        yield from comment(own.why, indent) if own.why else []
+        yield from _yaml_entry(own.key, own.value, indent)
+
+
+def _yaml_entry(key: str, value: Value, indent: int) -> Iterator[str]:
+    pad = " " * indent
+    if isinstance(value, Mapping):
+        yield f"{pad}{key}:"
+        for inner, own in value.items():
+            yield from _yaml_entry(inner, own, indent + 2)
+        return
+    if _is_list(value) and any(isinstance(item, Mapping) for item in value):
+        yield f"{pad}{key}:"
+        for item in value:
+            yield from _yaml_item(item, indent)
+        return
+    yield f"{pad}{key}: {yaml_value(value)}"
+
+
+def _yaml_item(item: Value, indent: int) -> Iterator[str]:
+    """One element of a list of mappings."""
+    if not isinstance(item, Mapping):
+        yield " " * indent + f"- {yaml_value(item)}"
+        return
+    lines = [line for key, own in item.items() for line in _yaml_entry(key, own, indent + 2)]
+    yield " " * indent + "- " + lines[0].strip()
+    yield from lines[1:]
+
+
+def yaml_value(value: Value) -> str:
+    """A YAML scalar, or a flow list of them."""
+    if isinstance(value, str):
+        plain = _PLAIN_YAML.fullmatch(value) and value.lower() not in _YAML_WORDS
+        return value if plain else json.dumps(value)
+    if isinstance(value, float) and not isinstance(value, bool):
+        return _yaml_float(value)
+    if _is_list(value):
+        return "[" + ", ".join(yaml_value(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def _yaml_float(value: float) -> str:
+    """YAML 1.1 reads `1e-08` as text: the mantissa needs a point."""
+    text = repr(value)
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}.0e{exponent}" if e and "." not in mantissa else text

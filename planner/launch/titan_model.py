@@ -1,0 +1,369 @@
+"""The model of a torchtitan 0.3 configuration: a size of the registry, or one written out.
+
+Llama-like models with grouped-query attention, dense or with experts, are built from torchtitan's
+Qwen3 block (query/key norm and experts are options of it), latent attention from its DeepSeek-V3
+block.
+"""
+
+from __future__ import annotations
+
+from planner.launch.contract import Launch, Refusal
+from planner.launch.model_traits import lacking, leading_dense, moe_indices
+from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
+from planner.specs import ModelSpec, MoeSpec
+
+_GROUPED = {
+    "qkv-bias", "qk-norm-head", "head-dim", "tied",
+    "moe", "mixed", "shared-experts", "router-bias", "score-bias",
+}  # fmt: skip
+_LATENT = {"mla", "tied", "moe", "mixed", "shared-experts", "score-bias", "mtp"}
+# Linear layers that stay in bf16: output projection and router.
+HIGH_PRECISION = ["lm_head", "router.gate"]
+
+
+def model_refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What of the model torchtitan 0.3 cannot build or run."""
+    model, degrees = launch.job.model, launch.plan.degrees
+    missing = lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.3")
+    if missing:
+        return missing
+    found = []
+    if model.mla and not _latent_experts(model):
+        found.append(
+            Refusal(
+                "torchtitan's DeepSeek-V3 has dense layers first, then layers with experts and "
+                f"whole shared experts; {model.name} has not",
+                "another framework (planner launch --framework megatron-core)",
+            )
+        )
+    if model.mtp_layers and degrees.pp * degrees.cp > 1:
+        found.append(
+            Refusal(
+                "torchtitan's multi-token prediction runs without pipeline and context parallelism",
+                "pp 1 and cp 1, or a model file with mtp_layers = 0",
+            )
+        )
+    if launch.plan.seq > model.max_positions:
+        found.append(
+            Refusal(
+                f"a sequence of {launch.plan.seq:,} is longer than the {model.max_positions:,} "
+                "positions of the model",
+                f"--seq {model.max_positions}",
+            )
+        )
+    return tuple(found)
+
+
+def _latent_experts(model: ModelSpec) -> bool:
+    moe = model.moe
+    if moe is None or leading_dense(model) is None:
+        return False
+    return moe.shared_ffn > 0 and moe.shared_ffn % moe.ffn == 0
+
+
+def registry_size(launch: Launch) -> Flavor | None:
+    """The registry's size that the plan's model is, if its rotary cache is long enough."""
+    own = flavor_of(launch.job.model, FLAVORS)
+    return own if own and launch.plan.seq <= own.longest else None
+
+
+def model_imports(launch: Launch) -> list[str]:
+    """Import lines of the model section."""
+    own = registry_size(launch)
+    if own:
+        return [f"from torchtitan.models.{own.module} import model_registry"]
+    if launch.job.model.mla:
+        return _LATENT_IMPORTS
+    return _GROUPED_IMPORTS
+
+
+def model_lines(launch: Launch) -> list[str]:
+    """Definition of `model_spec()`, and of the layers where the size is no registered one."""
+    own = registry_size(launch)
+    if own:
+        return _registered(own, launch.job.model)
+    builder = _latent(launch) if launch.job.model.mla else _grouped(launch)
+    return [*_own_values(launch.job.model), *builder, *_spec_lines(launch.job.model)]
+
+
+def _registered(own: Flavor, model: ModelSpec) -> list[str]:
+    mtp = f"num_mtp_layers={model.mtp_layers}, " if model.mtp_layers else ""
+    return [
+        "",
+        "",
+        "def model_spec():",
+        f'    """{model.name}: size {own.name} of torchtitan\'s registry."""',
+        f'    return model_registry("{own.name}", attn_backend="flex", {mtp}converters=CONVERTERS)',
+    ]
+
+
+def _own_values(model: ModelSpec) -> list[str]:
+    """What a shape does not tell: nothing of it changes memory or time."""
+    lines = [
+        "",
+        "# PLACEHOLDERS, not part of the plan: memory and time do not depend on them.",
+        "ROPE_THETA = 10000.0  # rope_theta of the model's config.json",
+        "NORM_EPS = 1e-5",
+    ]
+    if model.moe:
+        lines += [
+            'ROUTER_SCORE = "softmax"  # or "sigmoid" (DeepSeek-V3)',
+            "ROUTER_NORMALISES = True  # top-k scores sum to one",
+        ]
+    return lines
+
+
+_GROUPED_IMPORTS = [
+    "from torchtitan.components.optimizer import register_moe_load_balancing_hook",
+    "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
+    "from torchtitan.models.common import CosSinRoPE, Embedding, Linear, RMSNorm",
+    "from torchtitan.models.common.config_utils import (",
+    "    get_attention_config,",
+    "    make_ffn_config,",
+    "    make_gqa_config,",
+    "    make_moe_config,",
+    "    make_routed_experts_config,",
+    "    make_router_config,",
+    ")",
+    "from torchtitan.models.qwen3.model import Qwen3Model, Qwen3TransformerBlock",
+    "from torchtitan.models.qwen3.parallelize import parallelize_qwen3",
+    "from torchtitan.protocols.model_spec import ModelSpec",
+]
+_LATENT_IMPORTS = [
+    "from torchtitan.components.optimizer import register_moe_load_balancing_hook",
+    "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
+    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm",
+    "from torchtitan.models.deepseek_v3 import _build_dsv3_layers, _build_mtp_layers",
+    "from torchtitan.models.deepseek_v3.model import DeepSeekV3Model",
+    "from torchtitan.models.deepseek_v3.parallelize import parallelize_deepseekv3",
+    "from torchtitan.protocols.model_spec import ModelSpec",
+]
+_INITS = [
+    "",
+    "",
+    "def _normal(std=0.02):",
+    '    """Initial weights; biases start at zero."""',
+    "    weight = partial(nn.init.trunc_normal_, std=std)",
+    '    return {"weight": weight, "bias": nn.init.zeros_}',
+    "",
+    "",
+    "def _norm(width):",
+    '    ones = {"weight": nn.init.ones_}',
+    "    return RMSNorm.Config(normalized_shape=width, eps=NORM_EPS, param_init=ones)",
+]
+
+
+def _grouped(launch: Launch) -> list[str]:
+    """Layers with grouped-query attention."""
+    model = launch.job.model
+    norm = "_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"
+    bias = ["    attention.qkv_linear.wqkv.bias = True"] if model.qkv_bias else []
+    return [
+        f"LAYERS, DIM, VOCABULARY = {model.layers}, {model.hidden}, {model.vocab}",
+        f"HEADS, KV_HEADS, HEAD_DIM = {model.heads}, {model.kv_heads}, {model.head_dim}",
+        *([f"FFN = {model.ffn}"] if model.ffn else []),
+        *_expert_constants(model),
+        *_INITS,
+        "",
+        "",
+        "def _layer(index):",
+        '    """One transformer layer."""',
+        "    attention = make_gqa_config(",
+        "        dim=DIM,",
+        "        n_heads=HEADS,",
+        "        n_kv_heads=KV_HEADS,",
+        "        head_dim=HEAD_DIM,",
+        "        fuse_qkv=True,",
+        "        wqkv_param_init=_normal(),",
+        "        wo_param_init=_normal(),",
+        '        inner_attention=get_attention_config("flex"),',
+        f"        qk_norm={norm},",
+        "        rope=CosSinRoPE.Config(",
+        f"            dim=HEAD_DIM, max_seq_len={model.max_positions}, theta=ROPE_THETA",
+        "        ),",
+        "    )",
+        *bias,
+        *_feed_forward(model),
+        "    return Qwen3TransformerBlock.Config(",
+        "        attention_norm=_norm(DIM),",
+        "        ffn_norm=_norm(DIM),",
+        "        attention=attention,",
+        f"        {_ffn_argument(model)},",
+        "    )",
+        *(_experts(model.moe) if model.moe else []),
+    ]
+
+
+def _expert_constants(model: ModelSpec) -> list[str]:
+    if model.moe is None:
+        return []
+    moe, indices = model.moe, moe_indices(model)
+    first, step = indices[0], indices[1] - indices[0] if len(indices) > 1 else 1
+    regular = tuple(range(first, model.layers, step)) == indices
+    where = f"range({first}, LAYERS, {step})" if regular else repr(set(indices))
+    return [
+        f"EXPERTS, TOP_K, EXPERT_FFN = {moe.experts}, {moe.top_k}, {moe.ffn}",
+        f"EXPERT_LAYERS = {where}",
+    ]
+
+
+def _feed_forward(model: ModelSpec) -> list[str]:
+    if not any(kind.ffn == "dense" for kind in model.kinds):
+        return []
+    return [
+        "    feed_forward = make_ffn_config(",
+        "        dim=DIM, hidden_dim=FFN, w1_param_init=_normal(), w2w3_param_init=_normal()",
+        "    )",
+    ]
+
+
+def _ffn_argument(model: ModelSpec) -> str:
+    kinds = {kind.ffn for kind in model.kinds}
+    if kinds == {"dense"}:
+        return "feed_forward=feed_forward"
+    if kinds == {"moe"}:
+        return "moe=_experts()"
+    return (
+        "moe=_experts() if index in EXPERT_LAYERS else None,\n"
+        "        feed_forward=None if index in EXPERT_LAYERS else feed_forward"
+    )
+
+
+def _experts(moe: MoeSpec) -> list[str]:
+    shared = ["        shared_experts=None,"]
+    if moe.shared_ffn:
+        shared = [
+            "        shared_experts=make_ffn_config(",
+            "            dim=DIM,",
+            f"            hidden_dim={moe.shared_ffn},",
+            "            w1_param_init=_normal(),",
+            "            w2w3_param_init=_normal(),",
+            "        ),",
+        ]
+    return [
+        "",
+        "",
+        "def _experts():",
+        '    """Router and experts of one layer."""',
+        '    weights = dict.fromkeys(("w1_EFD", "w2_EDF", "w3_EFD"), _normal()["weight"])',
+        "    return make_moe_config(",
+        "        num_experts=EXPERTS,",
+        f"        load_balance_coeff={1e-3 if moe.score_correction_bias else None},",
+        "        router=make_router_config(",
+        "            dim=DIM,",
+        "            num_experts=EXPERTS,",
+        "            top_k=TOP_K,",
+        "            gate_param_init=_normal(),",
+        "            score_func=ROUTER_SCORE,",
+        "            route_norm=ROUTER_NORMALISES,",
+        f"            bias={moe.router_bias},",
+        "        ),",
+        "        routed_experts=make_routed_experts_config(",
+        "            dim=DIM,",
+        "            hidden_dim=EXPERT_FFN,",
+        "            num_experts=EXPERTS,",
+        "            top_k=TOP_K,",
+        "            param_init=weights,",
+        '            comm_backend="standard",  # all-to-all of torch.distributed',
+        "        ),",
+        *shared,
+        "    )",
+    ]
+
+
+def _latent(launch: Launch) -> list[str]:
+    """Layers with latent attention."""
+    model = launch.job.model
+    mla, moe = model.mla, model.moe
+    if mla is None or moe is None:
+        raise ValueError(f"{model.name} has no latent attention with experts")
+    return [
+        f"LAYERS, DIM, VOCABULARY = {model.layers}, {model.hidden}, {model.vocab}",
+        *_INITS,
+        "",
+        "",
+        "def _layers():",
+        '    """All transformer layers, dense ones first."""',
+        "    return _build_dsv3_layers(",
+        "        n_layers=LAYERS,",
+        f"        n_dense_layers={leading_dense(model)},",
+        "        dim=DIM,",
+        f"        n_heads={model.heads},",
+        f"        q_lora_rank={mla.q_lora_rank or 0},",
+        f"        kv_lora_rank={mla.kv_lora_rank},",
+        f"        qk_nope_head_dim={mla.qk_nope_head_dim},",
+        f"        qk_rope_head_dim={mla.qk_rope_head_dim},",
+        f"        v_head_dim={mla.v_head_dim},",
+        "        mscale=1.0,",
+        f"        dense_hidden_dim={model.ffn},",
+        f"        moe_hidden_dim={moe.ffn},",
+        f"        num_experts={moe.experts},",
+        f"        num_shared_experts={moe.shared_ffn // moe.ffn},",
+        f"        router_top_k={moe.top_k},",
+        "        router_score_func=ROUTER_SCORE,",
+        "        router_route_norm=ROUTER_NORMALISES,",
+        '        attn_backend="flex",',
+        '        moe_comm_backend="standard",  # all-to-all of torch.distributed',
+        "        non_blocking_capacity_factor=None,",
+        "        rope=ComplexRoPE.Config(",
+        f"            dim={mla.qk_rope_head_dim},",
+        f"            max_seq_len={model.max_positions},",
+        "            theta=ROPE_THETA,",
+        "        ),",
+        "    )",
+    ]
+
+
+def _spec_lines(model: ModelSpec) -> list[str]:
+    """`model_spec()` of a size that is written out."""
+    latent = model.mla is not None
+    name = "deepseek_v3" if latent else "qwen3"
+    kind = "DeepSeekV3Model" if latent else "Qwen3Model"
+    layers = "_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"
+    tied = (
+        [f"        enable_weight_tying={model.tied_embeddings},"] if model.tied_embeddings else []
+    )
+    mtp = [
+        "        mtp_layers=_build_mtp_layers(",
+        f"            layers[-1], dim=DIM, num_mtp_layers={model.mtp_layers}",
+        "        ),",
+    ]
+    hook = "register_moe_load_balancing_hook" if model.moe else "None"
+    return [
+        "",
+        "",
+        "def model_spec():",
+        f'    """{model.name}, {model.layers} layers, on torchtitan\'s {kind}."""',
+        f"    layers = {layers}",
+        f"    model = {kind}.Config(",
+        "        dim=DIM,",
+        "        vocab_size=VOCABULARY,",
+        *tied,
+        "        tok_embeddings=Embedding.Config(",
+        f"            num_embeddings=VOCABULARY, embedding_dim=DIM, {_embedding_init(model)}",
+        "        ),",
+        "        norm=_norm(DIM),",
+        "        lm_head=Linear.Config(",
+        "            in_features=DIM, out_features=VOCABULARY, param_init=_normal()",
+        "        ),",
+        "        layers=layers,",
+        *(mtp if model.mtp_layers else []),
+        "    )",
+        "    for converter in CONVERTERS:",
+        "        model = converter.build().convert(model)",
+        "    return ModelSpec(",
+        f'        name="{name}",',
+        f'        flavor="{model.name}",',
+        "        model=model,",
+        f"        parallelize_fn=parallelize_{name.replace('_', '')},",
+        "        pipelining_fn=pipeline_llm,",
+        f"        post_optimizer_build_fn={hook},",
+        "        state_dict_adapter=None,  # checkpoints in torchtitan's format only",
+        "    )",
+    ]
+
+
+def _embedding_init(model: ModelSpec) -> str:
+    """A tied embedding is initialised as the output projection."""
+    init = '{"weight": skip_param_init}' if model.tied_embeddings else "_normal()"
+    return f"param_init={init}"

@@ -1,0 +1,194 @@
+"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; what none of them can say.
+
+Read in torchtitan 0.3.0 and 0.2.2 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py,
+trainer.py) and torch 2.13 (distributed/pipelining/schedules.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.launch.contract import Launch, Refusal
+from planner.modules import Module
+from planner.plan import Degrees
+
+# planner.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
+SCHEDULE_NAMES = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "gpipe": "GPipe",
+}
+# What get_schedule_class knows (torch 2.13; upper and lower case are alike to it). torchtitan
+# looks the name up when it builds the schedule, after the model: a slip shows late.
+TORCH_SCHEDULES = (
+    *SCHEDULE_NAMES.values(),
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+    "PipelineScheduleSingle",
+    "PipelineScheduleMulti",
+)
+
+
+def schedule_problem(name: str) -> str | None:
+    """Why torch has no pipeline schedule of that name; None if it has."""
+    if name.lower() in (own.lower() for own in TORCH_SCHEDULES):
+        return None
+    return f"pipeline_parallel_schedule {name!r} is none of " + ", ".join(TORCH_SCHEDULES)
+
+
+@dataclass(frozen=True, slots=True)
+class TitanMesh:
+    """Data-parallel degrees: replicate · shard = dp; parameters are sharded over shard · cp."""
+
+    replicate: int
+    shard: int
+    # fsdp_reshard_after_forward
+    reshard: str
+
+
+def mesh_of(degrees: Degrees) -> TitanMesh:
+    """HSDP degrees and when parameters are sharded again.
+
+    ZeRO-0: all replicated; ZeRO-2: sharded once, gathered weights stay through backward;
+    ZeRO-3: gathered anew for backward. torchtitan's own default is ZeRO-3 without a pipeline and
+    ZeRO-2 with one.
+    """
+    if degrees.zero == 0:
+        return TitanMesh(degrees.dp, 1, "default")
+    own = degrees.shard or degrees.dp * degrees.cp
+    shard = max(1, own // degrees.cp)
+    if degrees.zero == 2:
+        return TitanMesh(degrees.dp // shard, shard, "never")
+    return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
+
+
+@dataclass(frozen=True, slots=True)
+class TitanBatch:
+    """A pipeline takes its micro-batches out of one local batch, anything else accumulates.
+
+    global = local · dp · accumulation.
+    """
+
+    local: int
+    micro: int
+    accumulation: int
+    total: int
+
+
+def batch_of(degrees: Degrees) -> TitanBatch:
+    """Local batch, pipeline micro-batch, steps of accumulation and global batch, in sequences."""
+    if degrees.pp > 1:
+        return TitanBatch(degrees.mbs * degrees.grad_acc, degrees.mbs, 1, degrees.gbs)
+    return TitanBatch(degrees.mbs, 1, degrees.grad_acc, degrees.gbs)
+
+
+def parts_of(launch: Launch, head: str) -> list[list[str]] | None:
+    """Module names of every model part in pipeline order; None without a pipeline.
+
+    `head`: name of the output projection (`lm_head` in 0.3, `output` in 0.2).
+    """
+    if launch.plan.degrees.pp == 1:
+        return None
+    parts, first = [], 0
+    for count in launch.plan.layout.block_layers:
+        parts.append([f"layers.{index}" for index in range(first, first + count)])
+        first += count
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", head]
+    return parts
+
+
+def plan_refusals(launch: Launch) -> Iterator[Refusal]:
+    """What neither version of torchtitan can express of a plan, its model apart."""
+    yield from _mesh_refusals(launch.plan.degrees)
+    yield from _pipeline_refusals(launch)
+    yield from _other_refusals(launch)
+
+
+def _mesh_refusals(degrees: Degrees) -> Iterator[Refusal]:
+    if degrees.zero == 0 and degrees.cp > 1:
+        yield Refusal(
+            "torchtitan always shards parameters over the context-parallel ranks; zero 0 keeps "
+            "them whole",
+            "zero 2",
+        )
+        return
+    if degrees.zero == 1:
+        yield Refusal("torchtitan's FSDP2 has no ZeRO-1", "zero 2")
+    if degrees.shard and degrees.shard % degrees.cp:
+        yield Refusal(
+            f"torchtitan shards over data_parallel_shard_degree·cp: a shard group of "
+            f"{degrees.shard} is no multiple of cp {degrees.cp}",
+            f"--shard-size {-(-degrees.shard // degrees.cp) * degrees.cp}",
+        )
+        return
+    sparse = mesh_of(degrees).shard * degrees.cp * degrees.tp
+    if sparse % degrees.ep:
+        yield Refusal(
+            f"torchtitan takes expert-parallel ranks out of dp_shard·cp·tp = {sparse}, which ep "
+            f"{degrees.ep} does not divide",
+            "a shard group that is a multiple of ep",
+        )
+
+
+def _pipeline_refusals(launch: Launch) -> Iterator[Refusal]:
+    degrees, schedule = launch.plan.degrees, launch.plan.schedule
+    if degrees.pp == 1:
+        return
+    if schedule not in SCHEDULE_NAMES:
+        yield Refusal(
+            f"schedule {schedule} splits the backward pass, which torch.distributed.pipelining "
+            "cannot do with the compiled blocks that this plan was costed with",
+            "--schedule interleaved",
+        )
+    rounds = max(1, degrees.grad_acc // degrees.pp)
+    if schedule == "interleaved" and degrees.grad_acc % rounds:
+        yield Refusal(
+            f"torch's Interleaved1F1B runs {degrees.grad_acc} micro-batches in {rounds} rounds "
+            "(micro-batches // pp), which must divide them",
+            f"grad_acc {degrees.grad_acc // degrees.pp * degrees.pp}",
+        )
+    if schedule == "1f1b" and degrees.grad_acc < degrees.pp:
+        yield Refusal(
+            f"torch's 1F1B needs at least pp micro-batches: {degrees.grad_acc} of {degrees.pp}",
+            f"grad_acc {degrees.pp}",
+        )
+    if launch.job.model.tied_embeddings:
+        yield Refusal(
+            "torchtitan has no pipeline with tied embeddings: first and last stage would each "
+            "hold the weight",
+            "pp 1",
+        )
+
+
+def _other_refusals(launch: Launch) -> Iterator[Refusal]:
+    job, plan = launch.job, launch.plan
+    if tuple(plan.layout.recomputed) not in (
+        (0,) * plan.degrees.pp,
+        plan.layout.stage_layers(plan.degrees.pp),
+    ):
+        yield Refusal(
+            "torchtitan checkpoints all layers or none, not "
+            + ", ".join(str(count) for count in plan.layout.recomputed)
+            + " layers by stage",
+            "recompute of all layers",
+        )
+    if job.attention == "eager":
+        yield Refusal("torchtitan has no eager attention", "--attention flash")
+    if job.dropout:
+        yield Refusal("torchtitan's models have no dropout", "a job without --dropout")
+
+
+def recompute_kind(launch: Launch) -> str:
+    """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
+    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
+    if mode.mask == Module.NOTHING or not any(launch.plan.layout.recomputed):
+        return "none"
+    if mode.budget is not None:
+        return "budget"
+    if mode.every > 1:
+        return "every"
+    return "selective" if Module.SELECTIVE_OP in mode.mask else "full"

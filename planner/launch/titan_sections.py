@@ -1,0 +1,158 @@
+"""Sections of a torchtitan 0.3 configuration: each setting with its reason."""
+
+from __future__ import annotations
+
+from planner.launch.contract import Launch
+from planner.launch.settings_text import Section, Setting
+from planner.launch.titan_plan import SCHEDULE_NAMES, batch_of, mesh_of, parts_of
+
+# Steps of a first run: enough to see memory settle and the step time repeat.
+TRIAL_STEPS = 50
+BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
+KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
+
+
+def sections(launch: Launch) -> tuple[Section, ...]:
+    """Arguments of the configuration's parts, in the order of the file."""
+    return (
+        parallelism(launch),
+        training(launch),
+        _optimizer(launch),
+        Section("compile", (Setting("enable", True, "the plan counts on compiled blocks"),
+                            Setting("components", ["model", "loss"]))),
+    )  # fmt: skip
+
+
+def parallelism(launch: Launch) -> Section:
+    """ParallelismConfig."""
+    own = launch.plan.degrees
+    mesh = mesh_of(own)
+    given = [
+        Setting("data_parallel_replicate_degree", mesh.replicate, _replicate_reason(launch)),
+        Setting(
+            "data_parallel_shard_degree",
+            mesh.shard,
+            "FSDP2 shards parameters, gradients and optimizer state over this times cp",
+        ),
+        Setting("fsdp_reshard_after_forward", mesh.reshard, _reshard_reason(launch)),
+        Setting(
+            "tensor_parallel_degree",
+            own.tp,
+            "with sequence parallelism" if own.tp > 1 else "",
+        ),
+        Setting("enable_sequence_parallel", True),
+        Setting("context_parallel_degree", own.cp),
+        *_context(launch),
+        Setting("expert_parallel_degree", own.ep, _expert_reason(launch)),
+        Setting("pipeline_parallel_degree", own.pp),
+        *_pipeline(launch),
+    ]
+    return Section("parallelism", tuple(given))
+
+
+def _replicate_reason(launch: Launch) -> str:
+    mesh = mesh_of(launch.plan.degrees)
+    if mesh.replicate == 1:
+        return ""
+    if launch.plan.degrees.zero == 0:
+        return "plain data parallelism: every rank holds all parameters of its stage"
+    return f"HSDP: {mesh.replicate} replicas of a group that shards"
+
+
+def _reshard_reason(launch: Launch) -> str:
+    return {
+        0: "nothing is sharded",
+        2: "gathered parameters stay until backward (ZeRO-2)",
+        3: "parameters are freed after forward and gathered again for backward (ZeRO-3)",
+    }[launch.plan.degrees.zero]
+
+
+def _context(launch: Launch) -> list[Setting]:
+    if launch.plan.degrees.cp == 1:
+        return []
+    why = "balances the causal mask over the ranks, for FlexAttention"
+    return [Setting("context_parallel_load_balancer", "ptrr", why)]
+
+
+def _expert_reason(launch: Launch) -> str:
+    own = launch.plan.degrees
+    if own.ep == 1:
+        return ""
+    rest = mesh_of(own).shard * own.cp * own.tp // own.ep
+    return f"experts over {own.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
+
+
+def _pipeline(launch: Launch) -> list[Setting]:
+    own = launch.plan.degrees
+    if own.pp == 1:
+        return []
+    parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
+    return [
+        Setting(
+            "pipeline_parallel_schedule",
+            SCHEDULE_NAMES[launch.plan.schedule],
+            f"{own.vpp} model parts a stage" if own.vpp > 1 else "",
+        ),
+        Setting(
+            "pipeline_parallel_microbatch_size",
+            own.mbs,
+            f"{own.grad_acc} micro-batches of this many sequences a step",
+        ),
+        Setting("module_fqns_per_model_part", parts_of(launch, "lm_head"), f"layers: {parts}"),
+    ]
+
+
+def training(launch: Launch) -> Section:
+    """TrainingConfig."""
+    own = batch_of(launch.plan.degrees)
+    offload = launch.job.optimizer_offload > 0
+    return Section(
+        "training",
+        (
+            Setting("seq_len", launch.plan.seq),
+            Setting("local_batch_size", own.local, _local_reason(launch)),
+            Setting(
+                "global_batch_size",
+                own.total,
+                f"{own.local} · dp {launch.plan.degrees.dp} · {own.accumulation} of accumulation; "
+                f"{launch.plan.gbs_tokens:,} tokens",
+            ),
+            Setting("dtype", "float32", "sharded parameters and optimizer state"),
+            Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
+            Setting("mixed_precision_reduce", "float32", "gradient reduction"),
+            Setting(
+                "enable_cpu_offload",
+                offload,
+                "parameters, gradients and optimizer state in host memory" if offload else "",
+            ),
+            Setting(
+                "disable_cuda_graphs",
+                True,
+                "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch "
+                "cannot be captured",
+            ),
+            Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
+        ),
+    )
+
+
+def _local_reason(launch: Launch) -> str:
+    own = launch.plan.degrees
+    if own.pp > 1:
+        return f"all {own.grad_acc} micro-batches of {own.mbs}: the pipeline takes them from here"
+    return "micro-batch of a rank"
+
+
+def _optimizer(launch: Launch) -> Section:
+    half = dict(launch.job.optimizer.states) == BF16_STATES
+    kernel = KERNELS[launch.job.optimizer_setting.kernel]
+    return Section(
+        "optimizer",
+        (
+            Setting(
+                "implementation",
+                "fused_opt_states_bf16" if half else kernel,
+                "AdamW with bf16 moments" if half else "AdamW, fp32 moments",
+            ),
+        ),
+    )

@@ -1,0 +1,289 @@
+"""Writer for torchtitan 0.3: a Python module with a function that returns the configuration.
+
+`python -m torchtitan.train --module planned_run --config planned` imports it from the folder that
+it is started in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.settings_text import (
+    Code,
+    Section,
+    Setting,
+    comment,
+    python_arguments,
+    section_choices,
+)
+from planner.launch.titan_model import (
+    HIGH_PRECISION,
+    model_imports,
+    model_lines,
+    model_refusals,
+    registry_size,
+)
+from planner.launch.titan_plan import plan_refusals, recompute_kind
+from planner.launch.titan_sections import BF16_STATES, sections
+
+VERSION = "0.3.0"
+MODULE, FUNCTION = "planned_run", "planned"
+_LOW = ("fp8", "mxfp8")
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What torchtitan 0.3 cannot express of the plan."""
+    return (
+        *model_refusals(launch),
+        *plan_refusals(launch),
+        *_recompute_refusals(launch),
+        *_optimizer_refusals(launch),
+        *_precision_refusals(launch),
+    )
+
+
+def _recompute_refusals(launch: Launch) -> Iterator[Refusal]:
+    if recompute_kind(launch) == "every":
+        yield Refusal(
+            f"torchtitan 0.3 no longer checkpoints every k-th layer ({launch.plan.recompute})",
+            "--recompute selective, or --framework torchtitan-0.2",
+        )
+
+
+def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
+    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+    half = dict(own.states) == BF16_STATES
+    plain = all(dtype == "fp32" for _, dtype in own.states)
+    if own.family != "adamw" or not (half or plain):
+        yield Refusal(
+            f"torchtitan 0.3 trains with AdamW, its moments fp32 or both bf16; not {own.name}",
+            "--optimizer adamw or adamw-bf16",
+        )
+    elif half and kernel != "fused":
+        yield Refusal(
+            f"torchtitan's bf16 moments need the fused kernel, not {kernel}",
+            "--optimizer-kernel fused",
+        )
+
+
+def _precision_refusals(launch: Launch) -> Iterator[Refusal]:
+    gpu = launch.job.cluster.gpu
+    if launch.job.precision == "mxfp8" and gpu.vendor != "nvidia":
+        yield Refusal(
+            f"torchtitan 0.3 runs mxfp8 on NVIDIA Blackwell only, not on {gpu.name}",
+            "--precision fp8",
+        )
+
+
+def files(launch: Launch) -> Files:
+    """The module with the configuration."""
+    return {f"{MODULE}.py": _module(launch)}
+
+
+def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+    """torchtitan's trainer with the module."""
+    return Command(
+        argv=("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+        environment={
+            "PYTORCH_CUDA_ALLOC_CONF": (
+                "expandable_segments:True",
+                "less fragmentation, as torchtitan's own run_train.sh sets it",
+            )
+        },
+        demands={"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"},
+    )
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    low = [Choice(f"converters = {launch.job.precision}", _converter_reason(launch))]
+    own = registry_size(launch)
+    model = Choice(
+        "model_spec()",
+        f"torchtitan's own {own.module} {own.name}"
+        if own
+        else "written out: the size is none of torchtitan's registry; set ROPE_THETA and the "
+        "router's constants as the model has them",
+    )
+    return (
+        model,
+        *(low if launch.job.precision in _LOW else []),
+        *section_choices(sections(launch)),
+    )
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the module is written for."""
+    # fully_shard reads spmd_types, torchtitan's default backend, from torch 2.14 on.
+    needs = [f"torchtitan=={VERSION}", "torch>=2.14"]
+    return (*needs, "torchao>=0.14") if launch.job.precision in _LOW else tuple(needs)
+
+
+def _recompute(launch: Launch) -> tuple[str, str]:
+    """Expression and reason of activation_checkpoint."""
+    kind = recompute_kind(launch)
+    budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
+    return {
+        "none": ("None", "every activation is kept"),
+        "selective": (
+            "SelectiveAC.Config()",
+            "keeps attention and every second product of a layer, recomputes the rest",
+        ),
+        "full": ("FullAC.Config()", "keeps each layer's input, recomputes the layer"),
+        "budget": (
+            f"MemoryBudgetAC.Config(memory_budget={budget})",
+            "the compiler picks what to keep",
+        ),
+    }[kind]
+
+
+# --- the file -------------------------------------------------------------------------------
+
+
+def _module(launch: Launch) -> str:
+    parts = {section.title: section for section in sections(launch)}
+    recompute, recompute_why = _recompute(launch)
+    lines = [
+        *_docstring(launch),
+        *_imports(launch),
+        *_converters(launch),
+        *model_lines(launch),
+        "",
+        "",
+        f"def {FUNCTION}() -> Trainer.Config:",
+        '    """The configuration of the plan."""',
+        "    spec = model_spec()",
+        f"    optimizer = default_adamw(lr={_LEARNING_RATE})  # PLACEHOLDER: your learning rate",
+        *python_assignments(parts["optimizer"]),
+        "    return Trainer.Config(",
+        "        model_spec=spec,",
+        '        hf_assets_path=os.environ.get("HF_ASSETS", "./assets"),',
+        '        dump_folder="./outputs",',
+        "        parallelism=ParallelismConfig(",
+        *python_arguments(parts["parallelism"].settings, 12),
+        "        ),",
+        "        training=TrainingConfig(",
+        *python_arguments(parts["training"].settings, 12),
+        "        ),",
+        *comment(recompute_why, 8),
+        f"        activation_checkpoint={recompute},",
+        "        compile=CompileConfig(",
+        *python_arguments(parts["compile"].settings, 12),
+        "        ),",
+        *comment(
+            "Logits of the whole micro-batch, as the prediction counts them; "
+            "ChunkedLossWrapper.Config(loss_fn=...) would need less memory.", 8),
+        f"        loss={_loss(launch)},",
+        "        optimizer=optimizer,",
+        "        # PLACEHOLDERS: your data and schedule.",
+        "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=10),",
+        '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
+        "        metrics=MetricsProcessor.Config(log_freq=1),",
+        "    )",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+_LEARNING_RATE = "3e-4"
+
+
+def python_assignments(section: Section) -> list[str]:
+    """Settings as attributes of an object that exists."""
+    lines: list[str] = []
+    for own in section.settings:
+        lines += comment(own.why, 4) if own.why else []
+        lines.append(f"    {section.title}.{own.key} = {_literal(own)}")
+    return lines
+
+
+def _literal(own: Setting) -> str:
+    return python_arguments((Setting("x", own.value),), 0)[0].removeprefix("x=").rstrip(",")
+
+
+def _docstring(launch: Launch) -> list[str]:
+    own, cluster = launch.plan.degrees, launch.job.cluster
+    return [
+        f'"""torchtitan {VERSION}: {launch.job.model.name} on {own.gpus} x {cluster.gpu.name}.',
+        "",
+        f"torchrun ... -m torchtitan.train --module {MODULE} --config {FUNCTION}",
+        "in the folder of this file.",
+        '"""',
+        "",
+    ]
+
+
+def _imports(launch: Launch) -> list[str]:
+    kind = recompute_kind(launch)
+    checkpoint = {"selective": "SelectiveAC", "full": "FullAC", "budget": "MemoryBudgetAC"}
+    custom = registry_size(launch) is None
+    loss = "torchtitan.models.deepseek_v3.mtp import MTPLoss"
+    plain = "torchtitan.components.loss import CrossEntropyLoss"
+    lines = [
+        "from torchtitan.components.metrics import MetricsProcessor",
+        "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
+        "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
+        "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
+        "from torchtitan.trainer import Trainer",
+        f"from {loss if launch.job.model.mtp_layers else plain}",
+        *model_imports(launch),
+    ]
+    if kind in checkpoint:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {checkpoint[kind]}")
+    if _quantisers(launch):
+        names = ", ".join(name for name, _ in _quantisers(launch))
+        lines += [f"from torchtitan.components.quantization import {names}"]
+    if custom and launch.job.model.tied_embeddings:
+        lines.append("from torchtitan.models.common.param_init import skip_param_init")
+    first = ["import os", *(["from functools import partial"] if custom else []), ""]
+    return [*first, *(["import torch.nn as nn"] if custom else []), *_sorted(lines)]
+
+
+def _sorted(lines: list[str]) -> list[str]:
+    """Import statements by module; those over several lines stay together."""
+    statements: list[list[str]] = []
+    for line in lines:
+        if line.startswith("from "):
+            statements.append([line])
+        else:
+            statements[-1].append(line)
+    return [line for statement in sorted(statements) for line in statement]
+
+
+def _quantisers(launch: Launch) -> list[tuple[str, tuple[Setting, ...]]]:
+    """Converters of the precision with their arguments, the one for experts last."""
+    compiled = Setting("model_compile_enabled", True)
+    names: list[tuple[str, tuple[Setting, ...]]] = []
+    if launch.job.precision == "fp8":
+        recipe = Setting("recipe_name", "rowwise"), Setting("filter_fqns", HIGH_PRECISION)
+        names = [
+            ("Float8LinearConverter", (*recipe, compiled)),
+            ("Float8GroupedExpertsConverter", (compiled,)),
+        ]
+    if launch.job.precision == "mxfp8":
+        which = Setting("fqns", ["attention", "feed_forward", "shared_experts"])
+        names = [
+            ("MXFP8LinearConverter", (which, compiled)),
+            ("MXFP8GroupedExpertsConverter", (Setting("pad_multiple", 128), compiled)),
+        ]
+    return names if launch.job.model.moe else names[:1]
+
+
+def _converter_reason(launch: Launch) -> str:
+    what = "products and those of the experts" if launch.job.model.moe else "products"
+    return f"{what} in {launch.job.precision}; output projection and router stay in bf16"
+
+
+def _converters(launch: Launch) -> list[str]:
+    own = _quantisers(launch)
+    if not own:
+        return ["", "# Products in bf16.", "CONVERTERS = []"]
+    lines = ["", *comment(_converter_reason(launch)), "CONVERTERS = ["]
+    for name, arguments in own:
+        lines += [f"    {name}.Config(", *python_arguments(arguments, 8), "    ),"]
+    return [*lines, "]"]
+
+
+def _loss(launch: Launch) -> Code:
+    kind = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
+    return Code(f"{kind}.Config(global_vocab_size={launch.job.model.vocab})")

@@ -1,0 +1,392 @@
+"""Writer for torchtitan 0.2.2: a TOML file, and a module with the model's size where needed.
+
+The last version that reads TOML, and the last with checkpointing of every k-th layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.model_traits import lacking, leading_dense
+from planner.launch.settings_text import Section, Setting, section_choices, toml_text
+from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
+from planner.launch.titan_plan import (
+    SCHEDULE_NAMES,
+    batch_of,
+    mesh_of,
+    parts_of,
+    plan_refusals,
+    recompute_kind,
+)
+from planner.launch.titan_sections import KERNELS, TRIAL_STEPS
+from planner.specs import ModelSpec
+
+VERSION = "0.2.2"
+FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"
+_GROUPED = {"qk-norm-head", "head-dim", "tied", "moe", "shared-experts", "score-bias"}
+_LATENT = {"mla", "moe", "mixed", "shared-experts", "score-bias"}
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What torchtitan 0.2.2 cannot express of the plan."""
+    model = launch.job.model
+    return (
+        *lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.2.2"),
+        *_shape_refusals(model),
+        *plan_refusals(launch),
+        *_mesh_refusals(launch),
+        *_other_refusals(launch),
+    )
+
+
+def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
+    moe = model.moe
+    if model.mla and (moe is None or leading_dense(model) is None):
+        yield Refusal(
+            "torchtitan 0.2.2's DeepSeek-V3 has dense layers first, then layers with experts",
+            "another framework (planner launch --framework megatron-core)",
+        )
+    if moe and moe.shared_ffn % moe.ffn:
+        yield Refusal(
+            f"torchtitan 0.2.2 counts shared experts in widths of a routed one ({moe.ffn}), not "
+            f"{moe.shared_ffn}",
+            "--framework torchtitan (0.3)",
+        )
+
+
+def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
+    own = launch.plan.degrees
+    if mesh_of(own).shard * own.cp == 1:
+        yield Refusal(
+            "torchtitan 0.2.2 keeps bf16 compute with fp32 parameters only where FSDP shards "
+            "(dp_shard·cp > 1); otherwise it trains under autocast, which this plan is not "
+            "costed for",
+            "zero 2 or 3 over more than one rank, or --framework torchtitan (0.3)",
+        )
+
+
+def _other_refusals(launch: Launch) -> Iterator[Refusal]:
+    own = launch.job.optimizer
+    if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
+        yield Refusal(
+            f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {own.name}",
+            "--optimizer adamw",
+        )
+    if launch.job.precision == "mxfp8" and launch.job.cluster.gpu.vendor != "nvidia":
+        yield Refusal("torchtitan runs mxfp8 on NVIDIA Blackwell only", "--precision fp8")
+
+
+def files(launch: Launch) -> Files:
+    """The TOML file, and the module that registers the size if torchtitan has none such."""
+    found = {FILE: _header(launch) + toml_text(sections(launch))}
+    if _flavor(launch) is None:
+        found[f"{SIZE_MODULE}.py"] = _size_module(launch.job.model)
+    return found
+
+
+def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+    """torchtitan's trainer with the file."""
+    return Command(
+        argv=("-m", "torchtitan.train", "--job.config_file", FILE,
+              "--model.hf_assets_path", "${HF_ASSETS}"),
+        environment={
+            "PYTORCH_CUDA_ALLOC_CONF": (
+                "expandable_segments:True",
+                "less fragmentation, as torchtitan's own run_train.sh sets it",
+            )
+        },
+        demands={"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"},
+    )  # fmt: skip
+
+
+def choices(launch: Launch) -> tuple[Choice, ...]:
+    """The settings worth a sentence."""
+    return section_choices(sections(launch))
+
+
+def requirements(launch: Launch) -> tuple[str, ...]:
+    """Packages that the file is written for."""
+    low = launch.job.precision in ("fp8", "mxfp8")
+    return (f"torchtitan=={VERSION}", "torch>=2.10", *(["torchao>=0.14"] if low else []))
+
+
+# --- the sections ---------------------------------------------------------------------------
+
+
+def sections(launch: Launch) -> tuple[Section, ...]:
+    """The tables of the file."""
+    custom = _flavor(launch) is None
+    own_size = Setting("custom_import", SIZE_MODULE, "registers the size below")
+    return (
+        Section("job", (Setting("dump_folder", "./outputs"),)),
+        *([Section("experimental", (own_size,))] if custom else []),
+        _model(launch),
+        _parallelism(launch),
+        _training(launch),
+        Section("activation_checkpoint", tuple(_recompute(launch))),
+        _optimizer(launch),
+        Section("lr_scheduler", (Setting("warmup_steps", 10, "PLACEHOLDER", told=False),)),
+        Section("compile", (Setting("enable", True, "the plan counts on compiled blocks"),
+                            Setting("components", ["model", "loss"]))),
+        *_quantize(launch),
+        Section("metrics", (Setting("log_freq", 1),)),
+    )  # fmt: skip
+
+
+def _flavor(launch: Launch) -> Flavor | None:
+    """The registered size; none with context parallelism in latent attention, whose registered
+    sizes use FlexAttention, which 0.2.2 does not split."""
+    if launch.job.model.mla and launch.plan.degrees.cp > 1:
+        return None
+    return flavor_of(launch.job.model, FLAVORS_0_2)
+
+
+def _model(launch: Launch) -> Section:
+    own = _flavor(launch)
+    kind = own.module if own else _module_name(launch.job.model)
+    return Section(
+        "model",
+        (
+            Setting("name", kind),
+            Setting("flavor", own.name if own else SIZE, "" if own else _shape(launch.job.model)),
+            *_converters(launch),
+        ),
+    )
+
+
+def _shape(model: ModelSpec) -> str:
+    return f"{model.name}: {model.layers} layers of {model.hidden}, from {SIZE_MODULE}.py"
+
+
+def _module_name(model: ModelSpec) -> str:
+    return "deepseek_v3" if model.mla else "qwen3"
+
+
+def _parallelism(launch: Launch) -> Section:
+    own = launch.plan.degrees
+    mesh = mesh_of(own)
+    return Section(
+        "parallelism",
+        (
+            Setting(
+                "data_parallel_replicate_degree",
+                mesh.replicate,
+                f"HSDP: {mesh.replicate} replicas of a group that shards"
+                if mesh.replicate > 1
+                else "",
+            ),
+            Setting("data_parallel_shard_degree", mesh.shard, "FSDP2 shards over this times cp"),
+            Setting(
+                "fsdp_reshard_after_forward",
+                mesh.reshard,
+                "ZeRO-3: gathered again for backward"
+                if own.zero == 3
+                else "ZeRO-2: gathered parameters stay until backward",
+            ),
+            Setting("tensor_parallel_degree", own.tp),
+            Setting("context_parallel_degree", own.cp),
+            Setting("expert_parallel_degree", own.ep),
+            Setting("expert_tensor_parallel_degree", 1 if own.ep > 1 else own.etp),
+            Setting("pipeline_parallel_degree", own.pp),
+            *_pipeline(launch),
+        ),
+    )
+
+
+def _pipeline(launch: Launch) -> list[Setting]:
+    own = launch.plan.degrees
+    if own.pp == 1:
+        return []
+    return [
+        Setting(
+            "pipeline_parallel_schedule",
+            SCHEDULE_NAMES[launch.plan.schedule],
+            f"{own.vpp} model parts a stage" if own.vpp > 1 else "",
+        ),
+        Setting("pipeline_parallel_microbatch_size", own.mbs),
+        Setting(
+            "module_fqns_per_model_part",
+            parts_of(launch, "output"),
+            "layers: " + ", ".join(str(count) for count in launch.plan.layout.block_layers),
+        ),
+    ]
+
+
+def _training(launch: Launch) -> Section:
+    own, degrees = batch_of(launch.plan.degrees), launch.plan.degrees
+    return Section(
+        "training",
+        (
+            Setting("seq_len", launch.plan.seq),
+            Setting(
+                "local_batch_size",
+                own.local,
+                f"all {degrees.grad_acc} micro-batches of {degrees.mbs}"
+                if degrees.pp > 1
+                else "micro-batch of a rank",
+            ),
+            Setting(
+                "global_batch_size",
+                own.total,
+                f"{own.local} · dp {degrees.dp} · {own.accumulation} of accumulation; "
+                f"{launch.plan.gbs_tokens:,} tokens",
+            ),
+            Setting("dtype", "float32", "sharded parameters and optimizer state"),
+            Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
+            Setting("mixed_precision_reduce", "float32", "gradient reduction"),
+            Setting(
+                "enable_cpu_offload",
+                launch.job.optimizer_offload > 0,
+                "parameters, gradients and optimizer state in host memory"
+                if launch.job.optimizer_offload
+                else "",
+            ),
+            Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
+            Setting("dataset", "c4", "PLACEHOLDER: your data", told=False),
+        ),
+    )
+
+
+def _recompute(launch: Launch) -> Iterator[Setting]:
+    kind = recompute_kind(launch)
+    mode = launch.job.framework.recompute_mode(launch.plan.recompute)
+    names = {"none": "none", "full": "full", "budget": "memory_budget"}
+    yield Setting("mode", names.get(kind, "selective"), f"recompute: {launch.plan.recompute}")
+    if kind == "selective":
+        why = "keeps attention and every second product of a layer"
+        yield Setting("selective_ac_option", "op", why)
+    if kind == "every":
+        yield Setting("selective_ac_option", str(mode.every), f"every {mode.every}. layer")
+    if kind == "budget":
+        yield Setting("memory_budget", mode.budget, "the compiler picks what to keep")
+    if kind in ("full", "every", "selective"):
+        why = "stops once the last tensor that backward needs is back, as the prediction counts"
+        yield Setting("early_stop", launch.job.framework.recomputing.stops_early, why)
+
+
+def _optimizer(launch: Launch) -> Section:
+    kernel = KERNELS[launch.job.optimizer_setting.kernel]
+    return Section(
+        "optimizer",
+        (
+            Setting("name", "AdamW"),
+            Setting("implementation", kernel),
+            Setting("lr", 3e-4, "PLACEHOLDER: your learning rate", told=False),
+        ),
+    )
+
+
+def _converters(launch: Launch) -> list[Setting]:
+    kinds = {"fp8": "float8", "mxfp8": "mx"}
+    own = kinds.get(launch.job.precision)
+    if own is None:
+        return []
+    names = [f"quantize.linear.{own}"]
+    names += [f"quantize.grouped_mm.{own}"] if launch.job.model.moe else []
+    return [Setting("converters", names, f"products in {launch.job.precision}")]
+
+
+def _quantize(launch: Launch) -> list[Section]:
+    """Recipes of the converters: output projection and router stay in bf16."""
+    precision, moe = launch.job.precision, launch.job.model.moe is not None
+    skip = Setting("filter_fqns", ["output", "router.gate"], "these stay in bf16")
+    experts = Setting("fqns", ["experts"])
+    if precision == "fp8":
+        linear = Section("quantize.linear.float8", (Setting("recipe_name", "rowwise"), skip))
+        return [linear, *([Section("quantize.grouped_mm.float8", (experts,))] if moe else [])]
+    if precision == "mxfp8":
+        linear = Section("quantize.linear.mx", (Setting("recipe_name", "mxfp8_cublas"), skip))
+        return [linear, *([Section("quantize.grouped_mm.mx", (experts,))] if moe else [])]
+    return []
+
+
+def _header(launch: Launch) -> str:
+    own, gpu = launch.plan.degrees, launch.job.cluster.gpu
+    return (
+        f"# torchtitan {VERSION}: {launch.job.model.name} on {own.gpus} x {gpu.name}\n"
+        f"# torchrun ... -m torchtitan.train --job.config_file {FILE}\n\n"
+    )
+
+
+# --- a size of one's own --------------------------------------------------------------------
+
+
+def _size_module(model: ModelSpec) -> str:
+    module = _module_name(model)
+    names = {"qwen3": ("Qwen3ModelArgs", "qwen3_args"),
+             "deepseek_v3": ("DeepSeekV3ModelArgs", "deepseekv3_args")}  # fmt: skip
+    kind, registry = names[module]
+    imports = [f"from torchtitan.models.{module} import {registry}, {kind}"]
+    imports += ["from torchtitan.models.moe import MoEArgs"] if model.moe else []
+    arguments = _latent(model) if model.mla else _grouped(model)
+    lines = [
+        f'"""Size of {model.name} for torchtitan {VERSION}, under the name "{SIZE}"."""',
+        "",
+        *imports,
+        "",
+        "# PLACEHOLDER, not part of the plan: rope_theta of the model's config.json.",
+        "ROPE_THETA = 10000.0",
+        "",
+        f'{registry}["{SIZE}"] = {kind}(',
+        *[f"    {name}={value}," for name, value in arguments.items()],
+        "    rope_theta=ROPE_THETA,",
+        ")",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _common(model: ModelSpec) -> dict[str, object]:
+    return {
+        "vocab_size": model.vocab,
+        "max_seq_len": model.max_positions,
+        "dim": model.hidden,
+        "n_layers": model.layers,
+        "n_heads": model.heads,
+    }
+
+
+def _grouped(model: ModelSpec) -> dict[str, object]:
+    own: dict[str, object] = _common(model) | {
+        "n_kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "hidden_dim": model.ffn or (model.moe.ffn if model.moe else 0),
+        "qk_norm": model.qk_norm == "head",
+        "enable_weight_tying": model.tied_embeddings,
+    }
+    if model.moe:
+        own |= {"moe_enabled": True, "moe_inter_dim": model.moe.ffn, "moe_args": _experts(model)}
+    return own
+
+
+def _latent(model: ModelSpec) -> dict[str, object]:
+    mla, moe = model.mla, model.moe
+    if mla is None or moe is None:
+        raise ValueError(f"{model.name} has no latent attention with experts")
+    return _common(model) | {
+        "inter_dim": model.ffn,
+        "moe_inter_dim": moe.ffn,
+        "n_dense_layers": leading_dense(model),
+        "q_lora_rank": mla.q_lora_rank or 0,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+        "moe_args": _experts(model),
+    }
+
+
+def _experts(model: ModelSpec) -> str:
+    """Arguments of the router: scoring is a placeholder, as the rotary base is."""
+    moe = model.moe
+    if moe is None:
+        return ""
+    shared = moe.shared_ffn // moe.ffn
+    coefficient = 1e-3 if moe.score_correction_bias else None
+    return (
+        f"MoEArgs(\n        num_experts={moe.experts},\n        num_shared_experts={shared},\n"
+        f"        top_k={moe.top_k},\n        load_balance_coeff={coefficient},\n"
+        '        # PLACEHOLDERS: "sigmoid" for DeepSeek-V3; top-k scores sum to one.\n'
+        '        score_func="softmax",\n        route_norm=True,\n'
+        "        score_before_experts=False,\n    )"
+    )

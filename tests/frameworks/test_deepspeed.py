@@ -1,0 +1,145 @@
+"""DeepSpeed and transformers read what the writer writes."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from planner.launch import deepspeed
+from planner.launch.hf_config import hf_config, layer_class
+from planner.models.catalog import load_model, model_names
+from planner.ops import parameter_count
+from tests.launch.deepspeed_cases import BASE, MATRIX
+from tests.launch.torch_plans import Case, launch_of
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
+
+Write = Callable[[Mapping[str, str]], Path]
+Needs = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def read(needs: Needs, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, int], Any]:
+    """DeepSpeed's own reading of a configuration on so many data-parallel ranks."""
+    needs("deepspeed")
+    module = needs("deepspeed.runtime.config")
+
+    def parse(config: Any, ranks: int) -> Any:
+        monkeypatch.setattr(module.dist, "get_rank", lambda *_, **__: 0)
+        monkeypatch.setattr(module.dist, "get_world_size", lambda *_, **__: ranks)
+        return module.DeepSpeedConfig(copy.deepcopy(config))
+
+    return parse
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_deepspeed_reads_it(own: Case, read: Callable[[Any, int], Any]) -> None:
+    launch = launch_of(own, "deepspeed", "deepspeed")
+    degrees = launch.plan.degrees
+    parsed = read(deepspeed.ds_config(launch), degrees.dp)
+    assert parsed.train_batch_size == degrees.gbs
+    assert parsed.train_micro_batch_size_per_gpu == degrees.mbs
+    assert parsed.gradient_accumulation_steps == degrees.grad_acc
+    assert parsed.zero_config.stage == degrees.zero
+    assert (parsed.tensor_parallel_config.autotp_size or 1) == degrees.tp
+    offload = parsed.zero_config.offload_optimizer
+    assert (offload.ratio if offload else 0.0) == launch.job.optimizer_offload
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_trainer_reads_its_arguments(
+    own: Case, needs: Needs, folder: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = needs("transformers")
+    needs("deepspeed")
+    launch = launch_of(own, "deepspeed", "deepspeed")
+    monkeypatch.chdir(folder(deepspeed.files(launch)))
+    words = list(deepspeed.command(launch).argv[1:])
+    words += ["--use_cpu", "true"]
+    if launch.job.precision == "fp16":
+        words[words.index("--fp16") + 1] = "false"  # not on a CPU
+    if launch.plan.degrees.gpus > 1:
+        _without_world(Path("ds_config.json"), launch.plan.degrees.gpus)
+    parser = transformers.HfArgumentParser((transformers.TrainingArguments,))
+    (parsed,) = parser.parse_args_into_dataclasses(words)
+    assert parsed.per_device_train_batch_size == launch.plan.degrees.mbs
+    assert parsed.gradient_accumulation_steps == launch.plan.degrees.grad_acc
+    assert bool(parsed.activation_checkpointing) == (launch.plan.recompute == "full")
+
+
+def _without_world(path: Path, gpus: int) -> None:
+    """The Trainer compares the batch with the one process that reads here."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if "train_batch_size" in config:
+        config["train_batch_size"] //= gpus
+    if "fp16" in config:
+        config["fp16"]["enabled"] = False
+    path.write_text(json.dumps(config), encoding="utf-8")
+
+
+CATALOGUE = [name for name in model_names() if hf_config(load_model(name).spec)]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_config_json_is_the_model(name: str, needs: Needs) -> None:
+    """transformers builds from it the parameters that the shape has, of the class to be wrapped."""
+    transformers, torch = needs("transformers"), needs("torch")
+    own = load_model(name)
+    model = own.spec
+    config = hf_config(model) or {}
+    kind = str(config["model_type"])
+    parsed = transformers.CONFIG_MAPPING[kind](
+        **{key: value for key, value in config.items() if key != "model_type"}
+    )
+    with torch.device("meta"):
+        built = transformers.AutoModelForCausalLM.from_config(parsed)
+    layers = {type(module).__name__ for module in built.modules()}
+    assert layer_class(config) in layers
+    counted = sum(own.numel() for own in built.parameters())
+    assert counted == parameter_count(model).total
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"train_batch_size": 1000}, AssertionError),
+        ({"zero_optimization": {"stage": 4}}, ValueError),
+        ({"zero_optimization": {"stage": 2, "offload_optimzer": {"device": "cpu"}}}, ValueError),
+        ({"fp16": {"enabled": True}}, AssertionError),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, Exception),
+    ],
+)
+def test_wrong_files_fail(
+    change: dict[str, Any], error: type[Exception], read: Callable[[Any, int], Any]
+) -> None:
+    launch = launch_of(BASE, "deepspeed", "deepspeed")
+    with pytest.raises(error):
+        read(deepspeed.ds_config(launch) | change, launch.plan.degrees.dp)
+
+
+def test_keys_known_here_are_deepspeed_s(needs: Needs) -> None:
+    """Every top-level key of the check stands in DeepSpeed's sources."""
+    from planner.launch.deepspeed_schema import TOP_LEVEL_KEYS
+
+    root = Path(str(needs("deepspeed").__file__)).parent
+    text = "\n".join(
+        path.read_text(encoding="utf-8", errors="ignore")
+        for path in root.rglob("*.py")
+        if path.name in ("config.py", "constants.py", "auto_ep_config.py")
+    )
+    assert [
+        key for key in TOP_LEVEL_KEYS if f'"{key}"' not in text and f"'{key}'" not in text
+    ] == []
+
+
+def test_optimizers_exist(needs: Needs) -> None:
+    names = {own.value for own in needs("transformers.training_args").OptimizerNames}
+    assert {"adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"} <= names
+    assert importlib.import_module("deepspeed.runtime.config").LION_OPTIMIZER == "lion"

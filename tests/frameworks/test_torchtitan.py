@@ -1,0 +1,222 @@
+"""torchtitan 0.3.0 and 0.2.2 read, check and shard what their writers write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from planner.launch import torchtitan, torchtitan_toml
+from planner.launch.titan_flavors import FLAVORS
+from planner.launch.titan_plan import TORCH_SCHEDULES
+from planner.models.catalog import load_model
+from planner.ops import parameter_count
+from planner.specs import ModelSpec
+from tests.frameworks import titan_probe as probe
+from tests.frameworks.conftest import INSTALL
+from tests.launch.titan_cases import DENSE, EVERY_SECOND, MATRIX
+from tests.launch.torch_plans import Case, launch_of
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
+
+Write = Callable[[Mapping[str, str]], Path]
+Needs = Callable[[str], ModuleType]
+# Sharding under the default backend needs torch 2.14; the one before shards alike.
+BACKEND = ("--parallelism.spmd_backend", "partial_dtensor")
+SHARDED = ("fsdp", "hsdp-cp", "tp", "pp-uneven", "interleaved", "gpipe", "four-dimensions",
+           "replicated", "unregistered", "qkv-bias")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def installed(needs: Needs) -> None:
+    needs("torchtitan")
+
+
+def config_of(own: Case, folder: Write, *arguments: str) -> Any:
+    launch = launch_of(own, "torchtitan", "torchtitan")
+    assert torchtitan.refusals(launch) == ()
+    return probe.load_config(folder(torchtitan.files(launch)), *arguments)
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_reads_degrees_batch_and_model(own: Case, folder: Write) -> None:
+    config = config_of(own, folder)
+    degrees = launch_of(own, "torchtitan", "torchtitan").plan.degrees
+    dims = probe.parallel_dims(config, degrees.gpus)
+    assert (dims.tp, dims.pp, dims.cp, dims.ep) == (
+        degrees.tp, degrees.pp, degrees.cp, degrees.ep)  # fmt: skip
+    assert dims.dp_replicate * dims.dp_shard == degrees.dp
+    batch = config.training.local_batch_size * degrees.dp
+    assert config.training.global_batch_size == degrees.gbs
+    assert degrees.gbs % batch == 0
+    spec = launch_of(own, "torchtitan", "torchtitan").job.model
+    counted = parameter_count(spec)
+    assert probe.parameters(probe.full_model(config)) == counted.total
+
+
+@pytest.mark.parametrize("own", [c for c in DENSE if c.name in SHARDED], ids=lambda own: own.name)
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_a_rank_holds_its_share(own: Case, last: bool, folder: Write) -> None:
+    """The real pipeline split, tensor split and FSDP of one rank hold what the plan counts."""
+    launch = launch_of(own, "torchtitan", "torchtitan")
+    degrees = launch.plan.degrees
+    config = config_of(own, folder, *BACKEND)
+    rank = degrees.gpus - 1 if last else 0
+    with probe.fake_world(degrees.gpus, rank):
+        schedule, parts = probe.rank_parts(config, degrees.gpus)
+        held = probe.local_parameters(parts)
+    if degrees.pp > 1:
+        assert type(schedule).__name__ == "Schedule" + config.parallelism.pipeline_parallel_schedule
+        assert schedule._n_microbatches == degrees.grad_acc
+    assert held == pytest.approx(_expected(launch, degrees.pp - 1 if last else 0), rel=2e-3)
+
+
+def _expected(launch: Any, stage: int) -> float:
+    """Parameters of a stage over tp and the ranks that shard them."""
+    degrees, model = launch.plan.degrees, launch.job.model
+    counted = parameter_count(model)
+    layer = (counted.total - counted.embedding - counted.head) / model.layers
+    own = layer * launch.plan.layout.stage_layers(degrees.pp)[stage]
+    own += counted.embedding if stage == 0 else 0
+    own += counted.head if stage == degrees.pp - 1 else 0
+    shards = degrees.shard or degrees.dp * degrees.cp
+    return float(own / degrees.tp / (shards if degrees.zero else 1))
+
+
+@pytest.mark.parametrize("name", sorted(FLAVORS))
+def test_registered_sizes_are_the_catalogue_s(name: str) -> None:
+    import importlib
+
+    import torch
+
+    own = FLAVORS[name]
+    module = importlib.import_module(f"torchtitan.models.{own.module}")
+    model = module.model_registry(own.name).model
+    assert model.max_seq_len == own.longest
+    spec = load_model(name).spec
+    model.layers = model.layers[:4]
+    with torch.device("meta"):
+        built = probe.parameters(model.build())
+    few = ModelSpec.model_validate(
+        spec.model_dump() | {"layers": 4, "layer_kinds": spec.kind_sequence[:4]}
+    )
+    assert built == parameter_count(few).total
+
+
+def test_schedule_names_are_torch_s() -> None:
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    for name in TORCH_SCHEDULES:
+        assert get_schedule_class(name)
+    with pytest.raises(ValueError, match="Unknown schedule name"):
+        get_schedule_class("1F1B-interleaved")
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "says"),
+    [
+        ("tensor_parallel_degree=1", "tensor_parallel_degree=3", "Invalid parallel dims"),
+        ("data_parallel_shard_degree=8", "data_parallel_shard_degree=4", "Invalid parallel dims"),
+        ("seq_len=4096", "sequence_length=4096", "unexpected keyword"),
+        ("disable_cuda_graphs=True", "disable_cuda_graphs=False", ""),
+    ],
+)
+def test_wrong_files_fail(given: str, wrong: str, says: str, folder: Write) -> None:
+    launch = launch_of(DENSE[0] if says else MATRIX[6], "torchtitan", "torchtitan")
+    files = dict(torchtitan.files(launch))
+    text = files["planned_run.py"]
+    assert given in text
+    files["planned_run.py"] = text.replace(given, wrong)
+    expected = (AssertionError, TypeError, ValueError)
+    with pytest.raises(expected, match=says or "CUDA graphs do not support pipeline"):
+        probe.parallel_dims(probe.load_config(folder(files)), launch.plan.degrees.gpus)
+
+
+# --- 0.2.2, in a process of its own ---------------------------------------------------------
+
+_OLD = Path(os.environ.get("TORCHTITAN_0_2", ".frameworks/torchtitan-0.2")).resolve()
+_OLD_PROBE = """
+import dataclasses, json, sys
+from torchtitan.config import ConfigManager
+from torchtitan.distributed import ParallelDims
+c = ConfigManager().parse_args(["--job.config_file", "torchtitan.toml"])
+if c.experimental.custom_import:
+    import importlib
+    importlib.import_module(c.experimental.custom_import)
+p = c.parallelism
+dims = ParallelDims(
+    dp_replicate=p.data_parallel_replicate_degree, dp_shard=p.data_parallel_shard_degree,
+    cp=p.context_parallel_degree, tp=p.tensor_parallel_degree, pp=p.pipeline_parallel_degree,
+    ep=p.expert_parallel_degree, etp=p.expert_tensor_parallel_degree, world_size=int(sys.argv[1]))
+import torchtitan.protocols.train_spec as t
+spec = t.get_train_spec(c.model.name)
+import torch
+args = spec.model_args[c.model.flavor]
+args.update_from_config(c)
+with torch.device("meta"):
+    model = spec.model_cls(args)
+print(json.dumps({"parameters": sum(q.numel() for q in dict.fromkeys(model.parameters())),
+                  "local": c.training.local_batch_size, "gbs": c.training.global_batch_size,
+                  "dp": dims.dp_replicate * dims.dp_shard}))
+"""
+
+
+def _old(folder: Path, world: int) -> subprocess.CompletedProcess[str]:
+    if not (_OLD / "torchtitan").is_dir():
+        pytest.fail(f"torchtitan 0.2.2 is not in {_OLD}; install the frameworks with: {INSTALL}")
+    return subprocess.run(
+        [sys.executable, "-c", _OLD_PROBE, str(world)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": f"{_OLD}:{folder}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _old_cases() -> list[Case]:
+    cases = (*MATRIX, EVERY_SECOND)
+    fine = [c for c in cases if not torchtitan_toml.refusals(_old_launch(c))]
+    assert len(fine) > 20
+    return fine
+
+
+def _old_launch(own: Case) -> Any:
+    return launch_of(own, "torchtitan", "torchtitan-0.2")
+
+
+def test_0_2_reads_every_plan(folder: Write) -> None:
+    for own in _old_cases():
+        launch = _old_launch(own)
+        done = _old(folder(torchtitan_toml.files(launch)), launch.plan.degrees.gpus)
+        assert done.returncode == 0, f"{own.name}: {done.stderr[-2000:]}"
+        read = json.loads(done.stdout.splitlines()[-1])
+        assert read["parameters"] == parameter_count(launch.job.model).total, own.name
+        assert read["gbs"] == launch.plan.gbs
+        assert read["dp"] == launch.plan.degrees.dp
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "says"),
+    [
+        ("tensor_parallel_degree = 1", "tensor_parallel_degree = 3", "Invalid parallel dims"),
+        ("seq_len = 4096", "sequence = 4096", "Invalid field names"),
+        ('flavor = "8B"', 'flavor = "9B"', "KeyError"),
+    ],
+)
+def test_0_2_wrong_files_fail(given: str, wrong: str, says: str, folder: Write) -> None:
+    launch = _old_launch(DENSE[0])
+    files = dict(torchtitan_toml.files(launch))
+    text = files["torchtitan.toml"]
+    assert given in text
+    files["torchtitan.toml"] = text.replace(given, wrong)
+    done = _old(folder(files), launch.plan.degrees.gpus)
+    assert done.returncode != 0
+    assert says in done.stderr + done.stdout

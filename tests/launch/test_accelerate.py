@@ -1,0 +1,123 @@
+"""accelerate's writer and the check of what its parser lets through."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from planner.launch import accelerate
+from planner.launch.accelerate_schema import accelerate_problems
+from planner.launch.contract import Launch
+from planner.launch.settings_text import yaml_value
+from tests.launch.accelerate_cases import BASE, MATRIX
+from tests.launch.golden_files import check_golden
+from tests.launch.torch_contract import assert_complete, reasons
+from tests.launch.torch_plans import Case, case, launch_of
+
+LLAMA = "llama-3.1-8b"
+
+
+def launch(own: Case) -> Launch:
+    return launch_of(own, "hf-fsdp2", "accelerate")
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_says_what_the_plan_says(own: Case) -> None:
+    assert_complete(accelerate, launch(own))
+    read: dict[str, Any] = accelerate.as_document(launch(own))
+    degrees, mesh = launch(own).plan.degrees, read["parallelism_config"]
+    replicate = mesh["parallelism_config_dp_replicate_size"]
+    shard = mesh["parallelism_config_dp_shard_size"]
+    assert replicate * shard == degrees.dp == read["num_processes"]
+    assert shard == (degrees.shard or degrees.dp)
+    assert read["num_machines"] == launch(own).nodes
+    assert read["fsdp_config"]["fsdp_reshard_after_forward"] == (degrees.zero == 3)
+    again = read["fsdp_config"]["fsdp_activation_checkpointing"]
+    assert again == (launch(own).plan.recompute == "full")
+    assert accelerate_problems(read) == ()
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_script_has_the_batch(own: Case) -> None:
+    text = accelerate.files(launch(own))["train.py"]
+    names: dict[str, int] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            keys = [ast.unparse(own) for own in node.targets[0].elts]
+            names = dict(zip(keys, ast.literal_eval(node.value), strict=True))
+    degrees = launch(own).plan.degrees
+    assert names["MICRO_BATCH"] * names["ACCUMULATION"] * degrees.dp == degrees.gbs
+    assert names["SEQUENCE"] == launch(own).plan.seq
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_yaml_has_every_value(own: Case) -> None:
+    """Each key of the document stands in the file with its value, once."""
+    lines = accelerate.files(launch(own))["accelerate.yaml"].splitlines()
+    for key, value in accelerate.as_document(launch(own)).items():
+        pairs = value.items() if isinstance(value, dict) else [(key, value)]
+        for name, entry in pairs:
+            line = f"{name}: {yaml_value(entry)}"
+            assert sum(own.strip() == line for own in lines) == 1
+
+
+@pytest.mark.parametrize("name", ["zero3", "hsdp", "8bit"])
+def test_golden(name: str) -> None:
+    own = next(own for own in MATRIX if own.name == name)
+    check_golden(f"accelerate/{name}", accelerate.files(launch(own)))
+
+
+def test_launched_with_its_file() -> None:
+    command = accelerate.command(launch(BASE))
+    assert command.launcher == "accelerate"
+    assert command.launcher_arguments == ("--config_file", "accelerate.yaml")
+    assert command.argv[0] in accelerate.files(launch(BASE))
+
+
+REFUSED = (
+    (case("ddp", "llama-3.2-1b", "8xH100", zero=0), "FSDP2 shards"),
+    (case("lion", LLAMA, "8xH100", zero=3, more={"optimizer": "lion"}), "lion"),
+    (case("half", LLAMA, "8xH100", zero=3, more={"optimizer": "adamw-bf16"}), "adamw-bf16"),
+    (case("8bit-offload", LLAMA, "8xH100", zero=3,
+          more={"optimizer": "adamw-8bit", "optimizer_offload": 1.0}), "no CPU kernel"),
+    (case("8bit-foreach", LLAMA, "8xH100", zero=3,
+          more={"optimizer": "adamw-8bit", "optimizer_kernel": "foreach"}), "one kernel"),
+    (case("mpt", "mpt-7b", "8xH100", zero=3, more={"seq": 2048}), "no model type"),
+    (case("dropout", LLAMA, "8xH100", zero=3, more={"dropout": True}), "dropout"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
+def test_refused(own: Case, reason: str) -> None:
+    assert reason in reasons(accelerate, launch(own))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "reason"),
+    [({"ep": 2}, "no expert"), ({"tp": 2}, "without tp"), ({"cp": 2}, "without cp"),
+     ({"zero": 1}, "no ZeRO-1")],
+)  # fmt: skip
+def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> None:
+    own = launch(BASE)
+    plan = own.plan.model_copy(update={"degrees": own.plan.degrees.model_copy(update=degrees)})
+    assert reason in reasons(accelerate, Launch(plan, own.request, own.job, "accelerate"))
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_foward": True}}, "did you mean"),
+    ({"fsdp_config": {"fsdp_version": 2, "fsdp_sharding_strategy": "FULL_SHARD"}}, "of FSDP1"),
+    ({"fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": "FULL_SHARD"}},
+     "true or false"),
+    ({"distributed_type": "MULTI_GPU"}, "not used"),
+    ({"parallelism_config": {"parallelism_config_dp_shard_size": 4}}, "multiply to 4"),
+    ({"parallelism_config": {"parallelism_config_dp_shard": 8}}, "unknown key"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG)
+def test_problems_that_accelerate_lets_through(change: dict[str, Any], says: str) -> None:
+    own = accelerate.as_document(launch(BASE)) | change
+    assert any(says in problem for problem in accelerate_problems(own))

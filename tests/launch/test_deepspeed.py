@@ -1,0 +1,149 @@
+"""DeepSpeed's writer and the check of what its parser lets through."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from planner.launch import deepspeed
+from planner.launch.contract import Launch
+from planner.launch.deepspeed_schema import deepspeed_problems
+from planner.models.hf_config import model_from_hf_config
+from tests.launch.deepspeed_cases import BASE, MATRIX
+from tests.launch.golden_files import check_golden
+from tests.launch.torch_contract import assert_complete, reasons
+from tests.launch.torch_plans import Case, case, changed, launch_of
+
+LLAMA = "llama-3.1-8b"
+
+
+def launch(own: Case) -> Launch:
+    return launch_of(own, "deepspeed", "deepspeed")
+
+
+def config(own: Case) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(deepspeed.files(launch(own))["ds_config.json"])
+    return read
+
+
+def arguments(own: Case) -> dict[str, str]:
+    words = deepspeed.command(launch(own)).argv
+    return dict(zip(words[1::2], words[2::2], strict=True))
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_says_what_the_plan_says(own: Case) -> None:
+    assert_complete(deepspeed, launch(own))
+    read, given, degrees = config(own), arguments(own), launch(own).plan.degrees
+    mbs, acc = read["train_micro_batch_size_per_gpu"], read["gradient_accumulation_steps"]
+    assert (mbs, acc) == (degrees.mbs, degrees.grad_acc)
+    assert mbs * acc * degrees.gpus // degrees.tp == degrees.gbs
+    assert read.get("train_batch_size", degrees.gbs) == degrees.gbs
+    assert ("train_batch_size" in read) == (degrees.tp == 1)
+    assert read.get("tensor_parallel", {}).get("autotp_size", 1) == degrees.tp
+    assert read["zero_optimization"]["stage"] == degrees.zero
+    assert given["--per_device_train_batch_size"] == str(mbs)
+    assert given["--gradient_accumulation_steps"] == str(acc)
+    assert given["--deepspeed"] == "ds_config.json"
+    assert deepspeed_problems(read) == ()
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_model_is_the_plan_s(own: Case) -> None:
+    text = deepspeed.files(launch(own))["model/config.json"]
+    model = launch(own).job.model
+    read = model_from_hf_config(json.loads(text), "config.json")
+    same = {"name", "family", "source", "pretraining_seq"}
+    assert read.model_dump(exclude=same) == model.model_dump(exclude=same)
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_script_is_python(own: Case) -> None:
+    text = deepspeed.files(launch(own))["train.py"]
+    ast.parse(text)
+    assert f"SEQUENCE = {launch(own).plan.seq}" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("name", ["zero3", "zero2-tp", "offload-part", "lion"])
+def test_golden(name: str) -> None:
+    own = next(own for own in MATRIX if own.name == name)
+    words = "\n".join(deepspeed.command(launch(own)).argv) + "\n"
+    check_golden(f"deepspeed/{name}", dict(deepspeed.files(launch(own))) | {"arguments": words})
+
+
+def test_recompute_is_an_argument() -> None:
+    again = arguments(case("again", LLAMA, "8xH100", zero=3, recompute="full"))
+    assert again["--activation_checkpointing"] == "true"
+    assert json.loads(again["--activation_checkpointing_kwargs"]) == {"use_reentrant": False}
+    assert "--activation_checkpointing" not in arguments(BASE)
+
+
+def test_no_more_than_two_layers_are_gathered() -> None:
+    zero = config(BASE)["zero_optimization"]
+    layer = zero["stage3_prefetch_bucket_size"]
+    # Llama 3.1 8B: 4096·(4096 + 2·1024 + 4096) + 3·4096·14336 + 2·4096.
+    assert layer == 218_112_000
+    assert zero["stage3_max_live_parameters"] == 2 * layer
+
+
+REFUSED = (
+    (case("shard", LLAMA, "16xH100", zero=3, shard=8), "MiCS is gone"),
+    (case("part", LLAMA, "8xH100", zero=2, more={"optimizer_offload": 0.5}), "with ZeRO-3 only"),
+    (case("muon", LLAMA, "8xH100", zero=1, more={"optimizer": "muon"}), "no muon"),
+    (case("half", LLAMA, "8xH100", zero=1, more={"optimizer": "adamw-bf16"}), "no adamw-bf16"),
+    (case("loop", LLAMA, "8xH100", zero=1, more={"optimizer_kernel": "forloop"}), "for-loop"),
+    (case("dropout", LLAMA, "8xH100", zero=1, more={"dropout": True}), "dropout"),
+    (case("mpt", "mpt-7b", "8xH100", zero=1, more={"seq": 2048}), "no model type"),
+    (case("long", "llama-2-7b", "8xH100", zero=3, more={"seq": 8192}), "longer than"),
+    (case("8bit-offload", LLAMA, "8xH100", zero=3,
+          more={"optimizer": "adamw-8bit", "optimizer_offload": 1.0}), "no CPU kernel"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
+def test_refused(own: Case, reason: str) -> None:
+    assert reason in reasons(deepspeed, launch(own))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "reason"),
+    [({"pp": 2}, "no pp"), ({"cp": 2}, "Ulysses"), ({"ep": 2}, "no ep")],
+)
+def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> None:
+    """The profile has none of them; a plan of another one must not slip through."""
+    own = launch(BASE)
+    plan = own.plan.model_copy(update={"degrees": own.plan.degrees.model_copy(update=degrees)})
+    if degrees.get("pp"):
+        layout = plan.layout.model_copy(update={"block_layers": (16, 16), "recomputed": (0, 0)})
+        plan = plan.model_copy(update={"layout": layout})
+    other = Launch(plan, own.request, own.job, "deepspeed")
+    assert reason in reasons(deepspeed, other)
+
+
+def test_kernel_of_the_trainer() -> None:
+    assert arguments(BASE)["--optim"] == "adamw_torch_fused"
+    setting = changed(launch(BASE), optimizer_kernel="foreach")
+    assert "adamw_torch" in deepspeed.command(setting).argv
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"gradient_acumulation_steps": 2}, "did you mean 'gradient_accumulation_steps'"),
+    ({"bogus": 1}, "unknown key 'bogus'"),
+    ({"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, "offload_param"),
+    ({"zero_optimization": {"stage": 2, "stage3_max_live_parameters": 1}}, "stage3_max_live"),
+    ({"zero_optimization": {"stage": 2, "zero_hpz_partition_size": 8}}, "zero_hpz"),
+    ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "needs stage 1"),
+    ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"},
+      "zero_optimization": {"stage": 0}}, "refuses the mix"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "says"), WRONG)
+def test_problems_that_deepspeed_lets_through(change: dict[str, Any], says: str) -> None:
+    own = copy.deepcopy(config(BASE)) | change
+    assert any(says in problem for problem in deepspeed_problems(own))

@@ -1,0 +1,141 @@
+"""nanotron's writer and the schema check that stands for its parser."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from planner.launch import nanotron
+from planner.launch.contract import Launch
+from planner.launch.nanotron import stage_split
+from planner.launch.nanotron_schema import nanotron_problems
+from planner.models.catalog import load_model
+from tests.launch.golden_files import check_golden
+from tests.launch.torch_contract import assert_complete, reasons
+from tests.launch.torch_plans import Case, case, changed, launch_of
+
+LLAMA = "llama-3.1-8b"
+BASE = case("base", LLAMA, "16xH100", zero=1, tp=4, grad_acc=4)
+MATRIX = (
+    BASE,
+    case("dp", "llama-3.2-1b", "8xH100", zero=1, mbs=2),
+    case("replicated", "llama-3.2-1b", "8xH100", zero=0),
+    case("recompute", LLAMA, "16xH100", zero=1, tp=2, recompute="full"),
+    case("biases", "qwen2.5-7b", "8xH100", zero=1, tp=4),
+    case("one-by-one", "llama-3.2-1b", "8xH100", zero=1, more={"optimizer_kernel": "forloop"}),
+)
+
+
+def launch(own: Case) -> Launch:
+    return launch_of(own, "nanotron", "nanotron")
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_says_what_the_plan_says(own: Case) -> None:
+    assert_complete(nanotron, launch(own))
+    read: Any = nanotron.as_document(launch(own))
+    degrees, given, tokens = launch(own).plan.degrees, read["parallelism"], read["tokens"]
+    ranks = given["dp"] * given["tp"] * given["pp"] * given["context_parallel_size"]
+    assert ranks == degrees.gpus
+    batch = tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * given["dp"]
+    assert batch == degrees.gbs
+    assert tokens["sequence_length"] == launch(own).plan.seq
+    assert read["optimizer"]["zero_stage"] == degrees.zero
+    assert given["recompute_layer"] == (launch(own).plan.recompute == "full")
+    assert nanotron_problems(read) == ()
+    model = read["model"]["model_config"]
+    spec = launch(own).job.model
+    assert model["num_hidden_layers"] == spec.layers
+    assert model["vocab_size"] == spec.vocab
+    assert model.get("attention_bias", False) == spec.qkv_bias
+
+
+@pytest.mark.parametrize("name", ["base", "biases"])
+def test_golden(name: str) -> None:
+    own = next(own for own in MATRIX if own.name == name)
+    check_golden(f"nanotron/{name}", nanotron.files(launch(own)))
+
+
+def test_stages_by_hand() -> None:
+    """Llama 3.1 8B on two stages: a layer 4·4096² + 3·14336·4096 = 243.3 M, the head 525.3 M.
+
+    Half of 32·243.3 + 525.3 = 8,310 M is exceeded by the 18th layer (4,379 M), which still goes
+    to the first stage.
+    """
+    assert stage_split(load_model(LLAMA).spec, 2) == (18, 14)
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "llama-2-7b", "llama-3.1-70b", "gpt3-1.3b"])
+def test_stages_hold_every_layer(name: str, pp: int) -> None:
+    model = load_model(name).spec
+    split = stage_split(model, pp)
+    assert len(split) == pp
+    assert sum(split) == model.layers
+    assert min(split) >= 0
+
+
+def test_pipelines_are_placed_by_nanotron() -> None:
+    own = launch(case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4))
+    assert "18+14 on 2 stages, not the plan's 16+16" in reasons(nanotron, own)
+
+
+def test_a_pipeline_that_nanotron_places_alike_is_written() -> None:
+    """The same pipeline, its layers where nanotron will put them."""
+    own = launch(case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4))
+    split = stage_split(own.job.model, 2)
+    layout = own.plan.layout.model_copy(update={"block_layers": split})
+    same = Launch(own.plan.model_copy(update={"layout": layout}), own.request, own.job, "nanotron")
+    read: Any = nanotron.as_document(same)
+    assert nanotron.refusals(same) == ()
+    assert read["parallelism"]["pp_engine"] == "1f1b"
+
+
+REFUSED = (
+    (case("moe", "mixtral-8x7b", "32xH100", zero=1, ep=8), "experts"),
+    (case("cp", LLAMA, "16xH100", zero=1, tp=4, cp=2), "ring attention"),
+    (case("norm", "qwen3-8b", "8xH100", zero=1, tp=4), "query/key norm"),
+    (case("foreach", "llama-3.2-1b", "8xH100", zero=1, more={"optimizer_kernel": "foreach"}),
+     "fused or one by one"),
+    (case("dropout", "llama-3.2-1b", "8xH100", zero=1, more={"dropout": True}), "no dropout"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
+def test_refused(own: Case, reason: str) -> None:
+    assert reason in reasons(nanotron, launch(own))
+
+
+def test_refused_attention() -> None:
+    assert "flash attention" in reasons(nanotron, changed(launch(BASE), attention="eager"))
+
+
+WRONG = (
+    ("parallelism", {"tpp": 4}, "unknown key 'tpp' in parallelism; did you mean 'tp'"),
+    ("parallelism", {"tp_mode": "SOME"}, "tp_mode is 'SOME'"),
+    ("parallelism", {"pp_engine": "gpipe"}, "pp_engine is 'gpipe'"),
+    ("parallelism", {"dp": 0}, "parallelism.dp is 0"),
+    ("parallelism", {"tp": 3}, "not divisible by tp 3"),
+    ("parallelism", {"tp": 16}, "less than tp 16"),
+    ("optimizer", {"zero_stage": 3}, "nanotron has 0 and 1"),
+    ("optimizer", {"lr": 1e-4}, "unknown key 'lr'"),
+    ("other", {"x": 1}, "unknown key 'other' in the file"),
+)
+
+
+@pytest.mark.parametrize(("section", "change", "says"), WRONG)
+def test_wrong_files(section: str, change: dict[str, Any], says: str) -> None:
+    read: Any = copy.deepcopy(nanotron.as_document(launch(BASE)))
+    read[section] = read.get(section, {}) | change
+    assert any(says in problem for problem in nanotron_problems(read))
+
+
+def test_missing_keys() -> None:
+    read: Any = copy.deepcopy(nanotron.as_document(launch(BASE)))
+    del read["tokens"]["micro_batch_size"]
+    read["model"]["model_config"].pop("is_llama_config")
+    problems = nanotron_problems(read)
+    assert "tokens.micro_batch_size is missing" in problems
+    assert any("is_qwen2_config" in problem for problem in problems)

@@ -1,0 +1,215 @@
+"""torchtitan's writers: degrees and batch of the files, golden files, refusals."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from typing import Any
+
+import pytest
+
+from planner.launch import torchtitan, torchtitan_toml
+from planner.launch.contract import Launch
+from planner.launch.titan_plan import mesh_of, schedule_problem
+from planner.plan import Degrees
+from planner.specs import ModelSpec
+from tests.launch.golden_files import check_golden
+from tests.launch.titan_cases import DENSE, EVERY_SECOND, EXPERTS, LLAMA, MATRIX
+from tests.launch.torch_contract import assert_complete, reasons
+from tests.launch.torch_plans import Case, case, changed, launch_of
+
+GOLDEN = ("fsdp", "hsdp-cp", "pp-uneven", "interleaved", "fp8", "unregistered", "ep", "mixtral",
+          "mla-unregistered")  # fmt: skip
+
+
+def launch(own: Case) -> Launch:
+    return launch_of(own, "torchtitan", "torchtitan")
+
+
+def named(name: str) -> Launch:
+    return launch(next(own for own in MATRIX if own.name == name))
+
+
+def calls(text: str) -> dict[str, dict[str, Any]]:
+    """Literal keyword arguments of every call in a Python module, by name of what is called."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            arguments = found.setdefault(ast.unparse(node.func), {})
+            for own in node.keywords:
+                try:
+                    arguments[own.arg or ""] = ast.literal_eval(own.value)
+                except ValueError:
+                    continue
+    return found
+
+
+def assert_degrees(parallelism: dict[str, Any], training: dict[str, Any], own: Launch) -> None:
+    """Degrees multiply to the GPUs; the batch is local · dp · accumulation."""
+    degrees = own.plan.degrees
+    replicate = parallelism["data_parallel_replicate_degree"]
+    shard = parallelism["data_parallel_shard_degree"]
+    tp, cp = parallelism["tensor_parallel_degree"], parallelism["context_parallel_degree"]
+    pp, ep = parallelism["pipeline_parallel_degree"], parallelism["expert_parallel_degree"]
+    assert replicate * shard * tp * cp * pp == degrees.gpus
+    assert (shard * cp * tp) % ep == 0
+    if degrees.zero:
+        assert shard * cp == (degrees.shard or degrees.dp * degrees.cp)
+    else:
+        assert shard * cp == 1
+    local, total = training["local_batch_size"], training["global_batch_size"]
+    assert total == degrees.gbs
+    assert total % (local * replicate * shard) == 0
+    accumulation = total // (local * replicate * shard)
+    micro = parallelism.get("pipeline_parallel_microbatch_size", local)
+    assert micro == degrees.mbs
+    assert local // micro * accumulation == degrees.grad_acc
+    assert training["seq_len"] == own.plan.seq
+
+
+def assert_layers(parts: list[list[str]] | None, head: str, own: Launch) -> None:
+    """Every layer is in one part, in order, as many a part as the plan says."""
+    if own.plan.degrees.pp == 1:
+        assert parts is None
+        return
+    assert parts is not None
+    names = [name for part in parts for name in part]
+    layers = [f"layers.{index}" for index in range(own.job.model.layers)]
+    assert names == ["tok_embeddings", *layers, "norm", head]
+    counts = tuple(sum(name.startswith("layers.") for name in part) for part in parts)
+    assert counts == own.plan.layout.block_layers
+
+
+@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+def test_module_says_what_the_plan_says(own: Case) -> None:
+    assert_complete(torchtitan, launch(own))
+    text = torchtitan.files(launch(own))["planned_run.py"]
+    assert max(len(line) for line in text.splitlines()) <= 100
+    found = calls(text)
+    parallelism, training = found["ParallelismConfig"], found["TrainingConfig"]
+    assert_degrees(parallelism, training, launch(own))
+    assert_layers(parallelism.get("module_fqns_per_model_part"), "lm_head", launch(own))
+    name = parallelism.get("pipeline_parallel_schedule", "1F1B")
+    assert schedule_problem(name) is None
+
+
+@pytest.mark.parametrize("own", (*MATRIX, EVERY_SECOND), ids=lambda own: own.name)
+def test_toml_says_what_the_plan_says(own: Case) -> None:
+    old = launch_of(own, "torchtitan", "torchtitan-0.2")
+    if own.name in ("bf16-states", "qkv-bias", "replicated"):
+        assert reasons(torchtitan_toml, old)
+        return
+    assert_complete(torchtitan_toml, old)
+    read = tomllib.loads(torchtitan_toml.files(old)["torchtitan.toml"])
+    assert_degrees(read["parallelism"], read["training"], old)
+    parts = read["parallelism"].get("module_fqns_per_model_part")
+    assert_layers(parts, "output", old)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(name: str) -> None:
+    check_golden(f"torchtitan/{name}", torchtitan.files(named(name)))
+
+
+@pytest.mark.parametrize("name", ["fsdp", "interleaved", "fp8", "mla-unregistered", "ep"])
+def test_golden_toml(name: str) -> None:
+    check_golden(f"torchtitan-0.2/{name}", torchtitan_toml.files(named(name)))
+
+
+@pytest.mark.parametrize(
+    ("recompute", "expression", "table"),
+    [
+        ("none", "activation_checkpoint=None", {"mode": "none"}),
+        ("full", "activation_checkpoint=FullAC.Config()", {"mode": "full", "early_stop": True}),
+        ("selective", "activation_checkpoint=SelectiveAC.Config()",
+         {"mode": "selective", "selective_ac_option": "op", "early_stop": True}),
+        ("budget=0.5", "activation_checkpoint=MemoryBudgetAC.Config(memory_budget=0.5)",
+         {"mode": "memory_budget", "memory_budget": 0.5}),
+        ("full/2", None, {"mode": "selective", "selective_ac_option": "2", "early_stop": True}),
+    ],
+)  # fmt: skip
+def test_recompute_modes(recompute: str, expression: str | None, table: dict[str, object]) -> None:
+    own = launch(case("recompute", LLAMA, "8xH100", zero=3, recompute=recompute))
+    if expression is None:
+        assert "every k-th layer" in reasons(torchtitan, own)
+    else:
+        assert expression in torchtitan.files(own)["planned_run.py"]
+    read = tomllib.loads(torchtitan_toml.files(own)["torchtitan.toml"])
+    assert read["activation_checkpoint"] == table
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [
+        (Degrees(dp=8, zero=0), (8, 1, "default")),
+        (Degrees(dp=8, zero=2), (1, 8, "never")),
+        (Degrees(dp=8, zero=3), (1, 8, "default")),
+        (Degrees(dp=8, zero=3, pp=2, grad_acc=2), (1, 8, "always")),
+        (Degrees(dp=8, zero=3, shard=4), (2, 4, "default")),
+        (Degrees(dp=8, cp=2, zero=3, shard=4), (4, 2, "default")),
+        (Degrees(dp=2, cp=4, zero=3), (1, 2, "default")),
+    ],
+)
+def test_mesh(degrees: Degrees, expected: tuple[int, int, str]) -> None:
+    own = mesh_of(degrees)
+    assert (own.replicate, own.shard, own.reshard) == expected
+    assert own.replicate * own.shard == degrees.dp
+
+
+REFUSED = (
+    (case("zb", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=8, more={"schedule": "zb-h1"}),
+     "splits the backward"),
+    (case("zbv", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=8, more={"schedule": "zb-v"}),
+     "splits the backward"),
+    (case("rounds", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=9), "9 micro-batches in 2"),
+    (case("tied", "llama-3.2-1b", "8xH100", zero=3, pp=2), "tied embeddings"),
+    (case("cp-replicated", LLAMA, "8xH100", zero=0, cp=2), "zero 0 keeps them whole"),
+    (case("shard-cp", LLAMA, "16xH100", zero=3, cp=4, shard=2), "no multiple of cp"),
+    (case("mtp", "deepseek-v3", "64xH100", zero=3, pp=2, ep=8, grad_acc=2,
+          recompute="full"), "multi-token prediction"),
+    (case("gpt", "gpt3-13b", "8xH100", zero=3, more={"seq": 2048}), "LayerNorm"),
+    (case("sliding", "gemma-2-9b", "8xH100", zero=3), "sliding window"),
+    (case("shared-gate", "qwen1.5-moe-a2.7b", "8xH100", zero=3), "gate on the shared experts"),
+    (case("muon", LLAMA, "8xH100", zero=3, more={"optimizer": "muon"}), "not muon"),
+    (case("long", "llama-2-7b", "8xH100", zero=3, more={"seq": 8192}), "longer than the 4,096"),
+    (case("dropout", LLAMA, "8xH100", zero=3, more={"dropout": True}), "no dropout"),
+    (case("amd", LLAMA, "8xMI355X", zero=3, more={"precision": "mxfp8"}), "Blackwell only"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
+def test_refused(own: Case, reason: str) -> None:
+    assert reason in reasons(torchtitan, launch(own))
+
+
+def test_old_version_refuses_what_only_the_new_one_has() -> None:
+    assert "fp32 moments" in reasons(torchtitan_toml, named("bf16-states"))
+    assert "biases of query" in reasons(torchtitan_toml, named("qkv-bias"))
+    assert "autocast" in reasons(torchtitan_toml, named("replicated"))
+    uneven = named("mixtral").job.model
+    moe = uneven.moe.model_copy(update={"shared_ffn": 1000}) if uneven.moe else None
+    odd = changed(named("mixtral"), model=uneven.model_copy(update={"moe": moe}))
+    assert "counts shared experts" in reasons(torchtitan_toml, odd)
+
+
+def test_a_changed_size_is_no_registered_one() -> None:
+    """A model of a catalogue name but another shape is written out."""
+    plain = named("fsdp")
+    model: ModelSpec = plain.job.model.model_copy(update={"ffn": 16384})
+    text = torchtitan.files(changed(plain, model=model))["planned_run.py"]
+    assert "FFN = 16384" in text
+    assert 'model_registry("8B"' in torchtitan.files(plain)["planned_run.py"]
+
+
+def test_unknown_schedule_is_named() -> None:
+    assert "is none of 1F1B" in (schedule_problem("1F1B-interleaved") or "")
+    assert schedule_problem("interleaved1f1b") is None
+
+
+def test_matrix_is_broad() -> None:
+    """Every axis of parallelism and every precision is in it."""
+    plans = [launch(own) for own in (*DENSE, *EXPERTS)]
+    for name in ("tp", "pp", "vpp", "cp", "ep", "shard"):
+        assert any(getattr(own.plan.degrees, name) > 1 for own in plans), name
+    assert {own.job.precision for own in plans} == {"bf16", "fp8", "mxfp8"}
+    assert {own.plan.degrees.zero for own in plans} == {0, 2, 3}

@@ -1,0 +1,30 @@
+"""What every writer owes, whatever the framework."""
+
+from __future__ import annotations
+
+import re
+
+from planner.launch.contract import Launch, Writer
+
+
+def assert_complete(writer: Writer, launch: Launch) -> None:
+    """No refusal, and every part of the contract filled; nothing of this machine in the files."""
+    assert writer.refusals(launch) == ()
+    files = writer.files(launch)
+    assert files
+    for text in files.values():
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+        assert not re.search(r"/home/|/work/|/tmp/", text)
+    command = writer.command(launch)
+    for variable in re.findall(r"\$\{(\w+)\}", " ".join(command.argv)):
+        assert variable in command.demands
+    assert writer.choices(launch)
+    assert writer.requirements(launch)
+
+
+def reasons(writer: Writer, launch: Launch) -> str:
+    """All reasons of a refusal; each comes with what is near."""
+    refusals = writer.refusals(launch)
+    assert all(own.reason and own.nearest for own in refusals)
+    return "\n".join(own.reason for own in refusals)

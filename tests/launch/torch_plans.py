@@ -1,0 +1,65 @@
+"""Plans for the launch writers of torch frameworks, each costed once a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from planner.evaluate import evaluate
+from planner.launch.contract import Launch
+from planner.plan import Degrees
+from planner.request import Request
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration; `more`: fields of the request, as pairs."""
+
+    name: str
+    model: str
+    gpus: str
+    degrees: tuple[tuple[str, int], ...]
+    recompute: str = "none"
+    blocks: tuple[int, ...] | None = None
+    more: tuple[tuple[str, object], ...] = ()
+
+
+def case(
+    name: str,
+    model: str,
+    gpus: str,
+    *,
+    recompute: str = "none",
+    blocks: tuple[int, ...] | None = None,
+    more: dict[str, object] | None = None,
+    **degrees: int,
+) -> Case:
+    """A case; dp is what the GPUs leave."""
+    count = int(gpus.partition("x")[0])
+    own = {"tp": 1, "pp": 1, "cp": 1, "mbs": 1, "grad_acc": 2, **degrees}
+    own.setdefault("dp", count // (own["tp"] * own["pp"] * own["cp"]))
+    pairs = tuple(sorted((more or {}).items()))
+    return Case(name, model, gpus, tuple(sorted(own.items())), recompute, blocks, pairs)
+
+
+@cache
+def launch_of(own: Case, framework: str, target: str) -> Launch:
+    """The case's plan under a profile, for a writer."""
+    degrees = Degrees(**dict(own.degrees))
+    request = Request.model_validate(
+        {
+            "model": own.model,
+            "gpus": own.gpus,
+            "gbs": degrees.gbs,
+            "seq": 4096,
+            "framework": framework,
+        }
+        | dict(own.more)
+    )
+    plan = evaluate(request, degrees, own.recompute, own.blocks)
+    return Launch(plan, request, request.resolve(), target)
+
+
+def changed(launch: Launch, **job: object) -> Launch:
+    """The same plan under another job: for what no evaluation would allow."""
+    return replace(launch, job=replace(launch.job, **job))  # type: ignore[arg-type]
