@@ -296,7 +296,7 @@ def test_a_job_that_fits_nowhere_says_what_it_needs() -> None:
     found = compare(base, ["1xA10"], TOKENS, SETTINGS)
     row = found.rows[0]
     assert row.run is None and row.reason.startswith("nothing fits: stage 0")
-    assert any("GPUs" in need for need in row.needs)
+    assert any("--gpus 2xA10" in need for need in row.needs)
 
 
 def test_equal_tasks_are_searched_once() -> None:
