@@ -143,7 +143,9 @@ def _prediction(setup: Setup) -> tuple[Plan | None, Problem | None]:
 def _from_error(text: str) -> Problem:
     """A refusal as a problem; its rule stands at its end in brackets."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
-    plain = re.sub(r"--optimizer-offload|--optimizer|--recompute", "", text[: match.start()]) if (
-        match
-    ) else text
+    plain = (
+        re.sub(r"--optimizer-offload|--optimizer|--recompute", "", text[: match.start()])
+        if (match)
+        else text
+    )
     return Problem(match[1] if match else "configuration", plain.strip())

@@ -251,10 +251,10 @@ def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candid
     for name, words, formats in _ADDABLE:
         applies = setup.degrees.tp > 1 if name == "tp-overlap" else setup.degrees.ep > 1
         sequence = "no-sequence-parallel" not in request.variations
-        if assessment.found.format in formats and applies and sequence:
-            if name not in request.variations and job.framework.name == "megatron-core":
-                more = (*request.variations, name)
-                yield Candidate(words, _with_variations(setup, request, more))
+        absent = name not in request.variations and job.framework.name == "megatron-core"
+        if assessment.found.format in formats and applies and sequence and absent:
+            more = (*request.variations, name)
+            yield Candidate(words, _with_variations(setup, request, more))
 
 
 def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...]) -> Setup:

@@ -147,7 +147,9 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
     fresh: list[Edit] = []
     for edit in edits:
         setting = found.setting(edit.key)
-        if setting is None or not (setting.spans or setting.whole):
+        if edit.rename:
+            replacements.append(_renaming(found, setting, edit))
+        elif setting is None or not (setting.spans or setting.whole):
             if edit.value is not None:
                 fresh.append(edit)
         elif edit.value is None:
@@ -160,6 +162,17 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
             replacements.append(_Replacement(span, _literal(found, edit.value, quoted=quoted)))
     replacements += _insertions(found, fresh)
     return _apply(found, replacements)
+
+
+def _renaming(found: Found, setting: Setting | None, edit: Edit) -> _Replacement:
+    """The key of a setting, spelt as it should be."""
+    whole = setting.whole if setting else None
+    if whole is None:
+        raise NotInFileError(f"{edit.key} has no place of its own in the file")
+    name = edit.key.rpartition(".")[2]
+    start = found.files[whole.file].text.index(name, whole.start)
+    new = edit.rename.rpartition(".")[2]
+    return _Replacement(Span(whole.file, start, start + len(name)), new)
 
 
 def _same(old: object, new: str) -> bool:
@@ -214,7 +227,7 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[_Replacement]:
         return [_yaml_insertion(found, table, own) for table, own in _by_table(edits).items()]
     if found.format == "deepspeed":
         return [_json_insertion(found, table, own) for table, own in _by_table(edits).items()]
-    raise NotInFileError(f"{edits[0].key} is not in the file; add it by hand")
+    return [_python_insertion(found, table, own) for table, own in _by_table(edits).items()]
 
 
 def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
@@ -307,6 +320,18 @@ def _yaml_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement
     end = len(text)
     body = "".join(f"  {own}" for own in lines)
     return _Replacement(Span(found.main_file, end, end), f"{gap}{table}:\n{body}")
+
+
+def _python_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement:
+    """More arguments behind one of the call that configures a table."""
+    sibling = _sibling(found, table)
+    if sibling is None:
+        raise NotInFileError(f"{edits[0].key} is not in the file; add it by hand")
+    text = "".join(
+        f", {own.key.rpartition('.')[2]}={_literal(found, own.value or '', quoted=False)}"
+        for own in edits
+    )
+    return _Replacement(Span(sibling.file, sibling.end, sibling.end), text)
 
 
 def _json_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement:

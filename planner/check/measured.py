@@ -153,11 +153,11 @@ _MEMORY = (
     _Hypothesis("optimizer states not sharded", zero=0),
     _Hypothesis("optimizer states sharded", zero=1),
     _Hypothesis("weights sharded (ZeRO-3)", zero=3),
-    _Hypothesis(
-        "no sequence parallelism", {"parallelism": {"sequence_parallel": "never"}}
-    ),
+    _Hypothesis("no sequence parallelism", {"parallelism": {"sequence_parallel": "never"}}),
     _Hypothesis("busiest expert rank at 2 times the mean", request=(("expert_imbalance", 2.0),)),
 )
+# Rates of a GPU that is throttled, or shared, over the fitted ones.
+_GPU_RATES = (0.9, 0.75, 0.6)
 # Multiples of the profile's time to issue a kernel.
 _ISSUE_FACTORS = (2.0, 4.0)
 
@@ -194,14 +194,14 @@ def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
         own
         for comparison in comparisons
         if not comparison.agrees
-        for own in explain_gap(setup, job, comparison)
+        for own in explain_gap(setup, job, plan, comparison)
     ]
     conventions = _conventions(plan, job, measured) if measured.mfu is not None else ()
     return Findings(
         tuple(comparisons),
         tuple(explanations),
         tuple(conventions),
-        tuple(_verdicts(plan, job, measured, tuple(conventions))),
+        tuple(_verdicts(plan, measured, tuple(conventions))),
     )
 
 
@@ -216,7 +216,9 @@ def _comparisons(plan: Plan, measured: Measured) -> Iterator[Comparison]:
         yield Comparison("peak memory", size, plan.peak_bytes, plan.peak_interval)
 
 
-def explain_gap(setup: Setup, job: Job, comparison: Comparison) -> tuple[Explanation, ...]:
+def explain_gap(
+    setup: Setup, job: Job, plan: Plan, comparison: Comparison
+) -> tuple[Explanation, ...]:
     """What could explain a gap, nearest first: at most five."""
     if comparison.figure == "peak memory":
         hypotheses: tuple[_Hypothesis, ...] = _MEMORY
@@ -226,12 +228,25 @@ def explain_gap(setup: Setup, job: Job, comparison: Comparison) -> tuple[Explana
         hypotheses = _FASTER
     found = []
     for own in hypotheses:
-        predicted = _figure(setup, job, own, comparison.figure)
+        predicted = _figure(setup, own, comparison.figure)
         if predicted is not None and _moves(predicted, comparison):
             near = abs(predicted / comparison.measured - 1.0) <= NEAR
             found.append(Explanation(comparison.figure, own.what, predicted, near))
+    if comparison.figure == "step time" and comparison.ratio > 1.0:
+        found += _throttled(plan, comparison)
     found.sort(key=lambda own: abs(own.predicted - comparison.measured))
     return tuple(found[:MOST_EXPLANATIONS])
+
+
+def _throttled(plan: Plan, comparison: Comparison) -> Iterator[Explanation]:
+    """Compute that takes longer by the rate of the GPU, everything else as predicted."""
+    compute_s = plan.time.compute_s + plan.time.recompute_s
+    for rate in _GPU_RATES:
+        predicted = plan.step_time_s + compute_s * (1.0 / rate - 1.0)
+        if _moves(predicted, comparison):
+            near = abs(predicted / comparison.measured - 1.0) <= NEAR
+            what = f"GPUs at {rate:.0%} of their rate (power, heat, or one slow GPU)"
+            yield Explanation("step time", what, predicted, near)
 
 
 def _moves(predicted: float, comparison: Comparison) -> bool:
@@ -249,9 +264,9 @@ def _launch_bound(job: Job) -> Iterator[_Hypothesis]:
         yield _Hypothesis(f"CPU issues kernels {factor:g} times as slowly (launch-bound)", tables)
 
 
-def _figure(setup: Setup, job: Job, own: _Hypothesis, figure: Figure) -> float | None:
+def _figure(setup: Setup, own: _Hypothesis, figure: Figure) -> float | None:
     """The figure under a hypothesis; None where it does not apply."""
-    changed = _changed(setup, job, own)
+    changed = _changed(setup, own)
     try:
         plan = changed.plan()
     except (UsageError, HardwareError, ConstraintError):
@@ -259,7 +274,7 @@ def _figure(setup: Setup, job: Job, own: _Hypothesis, figure: Figure) -> float |
     return plan.step_time_s if figure == "step time" else plan.peak_bytes
 
 
-def _changed(setup: Setup, job: Job, own: _Hypothesis) -> Setup:
+def _changed(setup: Setup, own: _Hypothesis) -> Setup:
     profile = setup.request.find_framework()
     if own.exposed:
         profile = nothing_overlapped(profile)
@@ -287,15 +302,15 @@ def _conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, 
     stated = measured.mfu or 0.0
     sparse = 1.0 / SPARSE_OVER_DENSE
     ways = {
-        "full attention square, dense 16-bit peak": plan.mfu,
-        "causal attention, dense 16-bit peak": plan.mfu_causal,
-        "full attention square, sparse 16-bit peak (2:4)": plan.mfu * sparse,
-        "causal attention, sparse 16-bit peak (2:4)": plan.mfu_causal * sparse,
-        "with recomputation (HFU), dense 16-bit peak": plan.hfu,
+        "full attention square and dense 16-bit peak": plan.mfu,
+        "causal attention and dense 16-bit peak": plan.mfu_causal,
+        "full attention square and sparse 16-bit peak (2:4)": plan.mfu * sparse,
+        "causal attention and sparse 16-bit peak (2:4)": plan.mfu_causal * sparse,
+        "recomputed FLOP (HFU) and dense 16-bit peak": plan.hfu,
     }
     if job.precision not in ("bf16", "fp16"):
-        ways[f"full attention square, dense {job.precision} peak"] = plan.mfu_precision
-        ways[f"full attention square, sparse {job.precision} peak (2:4)"] = (
+        ways[f"full attention square and dense {job.precision} peak"] = plan.mfu_precision
+        ways[f"full attention square and sparse {job.precision} peak (2:4)"] = (
             plan.mfu_precision * sparse
         )
     found: dict[str, Convention] = {}
@@ -311,28 +326,26 @@ def _conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, 
     return tuple(found.values())
 
 
-def _verdicts(
-    plan: Plan, job: Job, measured: Measured, conventions: tuple[Convention, ...]
-) -> Iterator[str]:
-    """What a stated MFU turns out to be."""
+def _verdicts(plan: Plan, measured: Measured, conventions: tuple[Convention, ...]) -> Iterator[str]:
+    """What a stated MFU turns out to be: certain beside a step time, likely without."""
     if measured.mfu is None:
         return
-    against = "the measured step time" if measured.step_time_s else "the prediction"
+    stated, first = f"{measured.mfu:.1%}", conventions[0]
     fitting = [own.name for own in conventions if own.plausible]
-    first = conventions[0]
-    if not fitting:
-        yield f"MFU {measured.mfu:.1%}: no way to count it agrees with {against}"
-    elif not first.plausible:
-        yield (
-            f"MFU {measured.mfu:.1%} makes sense only counted as: {'; '.join(fitting)}. "
-            f"Counted as here ({first.name}) it is {_recounted(plan, measured, first):.1%}"
-        )
-    elif len(fitting) > 1:
-        yield f"MFU {measured.mfu:.1%}: {against} does not tell apart: {'; '.join(fitting)}"
-
-
-def _recounted(plan: Plan, measured: Measured, first: Convention) -> float:
-    """MFU in this program's convention: from the step time, else as predicted."""
+    named = " or ".join(fitting)
     if measured.step_time_s is not None:
-        return plan.mfu * plan.step_time_s / measured.step_time_s
-    return plan.mfu
+        own = plan.mfu * plan.step_time_s / measured.step_time_s
+        here = f"counted with the {first.name}, the measured step time is {own:.1%}"
+        if not fitting:
+            yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
+        elif not first.plausible:
+            yield f"MFU {stated} is counted with the {named}; {here}"
+    elif not fitting:
+        yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
+    elif not first.plausible:
+        ratio = first.step_time_s / plan.step_time_s
+        yield (
+            f"MFU {stated} makes sense of a run as predicted only if counted with the {named}. "
+            f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
+            "predicted: give --measured-step-time to tell"
+        )

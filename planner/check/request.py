@@ -81,7 +81,7 @@ def _request(
         seq=found.seq,
         framework=found.framework,
         precision=found.precision,
-        dtype=found.dtype,  # type: ignore[arg-type]
+        dtype=found.dtype,
         optimizer=found.optimizer,
         attention=found.attention,
         schedule=found.schedule,

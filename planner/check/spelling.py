@@ -223,13 +223,9 @@ def _torchtitan_sharding(
     if "zero" in changes:
         if own.zero < 2 or before.degrees.zero < 2:
             raise NotInFileError("sharding is on or off by the degrees")
-        yield Edit(
-            "parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never"
-        )
+        yield Edit("parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never")
     elif "pp" in changes and own.zero >= 2:
-        yield Edit(
-            "parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never"
-        )
+        yield Edit("parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never")
 
 
 def _torchtitan_stages(after: Setup) -> Iterator[Edit]:
@@ -258,7 +254,7 @@ def _torchtitan_recompute(found: Found, after: Setup) -> Iterator[Edit]:
         yield Edit(f"{key}.selective_ac_option", "op")
 
 
-# --- DeepSpeed, accelerate, nanotron ----------------------------------------------------------------
+# --- DeepSpeed, accelerate, nanotron --------------------------------------------------------------
 
 
 def _deepspeed(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:

@@ -151,14 +151,19 @@ def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | No
         if options["output"]:
             raise UsageError("-o says where --fix writes: give --fix too")
         return None
-    return _Target(options["output"], options["force"], len(paths))
+    from planner.plan_file import refuse_to_overwrite
+
+    output, force = options["output"], options["force"]
+    for name in (output,) if output else (f"{path}.fixed" for path in paths):
+        refuse_to_overwrite(Path(name).expanduser(), force)
+    return _Target(output, force)
 
 
 class _Target:
     """The file that --fix writes: FILE.fixed, or the one that is named."""
 
-    def __init__(self, output: str | None, force: bool, files: int) -> None:
-        self.output, self.force, self.files = output, force, files
+    def __init__(self, output: str | None, force: bool) -> None:
+        self.output, self.force = output, force
 
     def path(self, changed: str, count: int) -> Path:
         """Where the new text of a file goes."""

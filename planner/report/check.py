@@ -124,7 +124,8 @@ def _problem_blocks(assessment: Assessment) -> list[Block]:
 
 def problem_text(own: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
-    late = " (not found before run time)" if own.late and "run time" not in own.text else ""
+    said = any(words in own.text for words in ("run time", "found out", "without a word"))
+    late = " (not found before run time)" if own.late and not said else ""
     fix = f". Write: {own.fix}" if own.fix else ""
     places = ", ".join(_short(place) for place in own.places[:_MOST_PLACES])
     more = " …" if len(own.places) > _MOST_PLACES else ""
@@ -189,9 +190,10 @@ def _gain(own: Change) -> str:
     if own.faster is None or own.saved_bytes is None:
         return "runs"
     pace = f"{signed_share(own.faster)} tokens/s"
-    less = own.saved_bytes
-    memory = f"{gib(abs(less))} GiB {'less' if less > 0 else 'more'}"
-    return f"{pace}, {memory}"
+    size = gib(abs(own.saved_bytes))
+    if float(size) == 0.0:
+        return f"{pace}, same memory"
+    return f"{pace}, {size} GiB {'less' if own.saved_bytes > 0 else 'more'}"
 
 
 # --- measurement ----------------------------------------------------------------------------------
@@ -214,13 +216,17 @@ def _measured_blocks(findings: Findings) -> list[Block]:
             (own.what, _amount(own.figure, own.predicted), "near" if own.near else "a part of it")
             for own in findings.explanations
         )
-        columns = (
-            Column("if …", "left", wrap=True),
-            Column("predicted"),
-            Column("explains the gap", "left"),
+        blocks.append(
+            TableData(
+                (
+                    Column("if …", "left", wrap=True),
+                    Column("predicted"),
+                    Column("explains the gap", "left"),
+                ),
+                rows,
+                "What could explain the gap: the model with one thing changed",
+            )
         )
-        title = "What could explain the gap: the model with one thing changed"
-        blocks.append(TableData(columns, rows, title))
     elif any(not own.agrees for own in findings.comparisons):
         blocks.append(Notes(("No single thing that was tried explains the gap.",)))
     blocks += _convention_blocks(findings)
@@ -269,7 +275,9 @@ def _setting_blocks(found: Found, *, verbose: bool) -> list[Block]:
     blocks: list[Block] = []
     if found.unmodelled:
         rows = tuple((own.key, f"{why}  {_short(own.place)}") for own, why in found.unmodelled)
-        blocks.append(Notes(tuple(f"{key}: {text}" for key, text in rows), "Left out of the prediction"))
+        blocks.append(
+            Notes(tuple(f"{key}: {text}" for key, text in rows), "Left out of the prediction")
+        )
     if found.unused and verbose:
         rows = tuple((own.key, f"{own.value}  {_short(own.place)}") for own in found.unused)
         blocks.append(Facts(rows, "Known, and without effect on memory and time"))

@@ -10,37 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
+from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
-TOP_KEYS = frozenset(
-    """
-    compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank
-    num_machines gpu_ids main_process_ip main_process_port rdzv_backend same_network
-    main_training_function enable_cpu_affinity fp8_config deepspeed_config fsdp_config
-    parallelism_config megatron_lm_config mpirun_config downcast_bf16 tpu_name tpu_zone
-    tpu_use_cluster tpu_use_sudo command_file commands tpu_vm tpu_env dynamo_config fp16
-    dynamo_backend
-    """.split()
-)
-FSDP_KEYS = frozenset(
-    """
-    fsdp_version fsdp_offload_params fsdp_min_num_params fsdp_sharding_strategy
-    fsdp_reshard_after_forward fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap
-    fsdp_backward_prefetch fsdp_backward_prefetch_policy fsdp_state_dict_type
-    fsdp_forward_prefetch fsdp_use_orig_params fsdp_cpu_ram_efficient_loading
-    fsdp_sync_module_states fsdp_activation_checkpointing fsdp_activation_checkpointing_offload
-    """.split()
-)
-PARALLELISM_KEYS = frozenset(
-    f"parallelism_config_{name}"
-    for name in """
-    dp_replicate_size dp_shard_size tp_size cp_size cp_backend cp_comm_strategy sp_size sp_backend
-    sp_seq_length sp_seq_length_is_variable sp_attn_implementation
-    """.split()
-)
+TOP_KEYS = known_names("accelerate")
+FSDP_KEYS = known_names("accelerate-fsdp")
+PARALLELISM_KEYS = known_names("accelerate-parallelism")
 _TABLES = {"fsdp_config": FSDP_KEYS, "parallelism_config": PARALLELISM_KEYS}
 _F, _P = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
 _STRATEGIES = {
@@ -259,6 +237,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             "warning" if ignored else "error",
             (own.place,),
             close[0] if close else "",
+            misspelt(document, key, close),
             late=ignored,
         )
 

@@ -48,21 +48,24 @@ def _number(node: ast.expr, values: Mapping[str, str]) -> int:
             return int(number)
         case ast.Name(id=name):
             return int(values.get(name) or 0)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_number(operand, values)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return int(not _number(operand, values))
-        case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            exponent = _number(right, values)
-            if not 0 <= exponent <= _LARGEST_EXPONENT:
-                raise _UnreadableError
-            return int(_number(left, values) ** exponent)
-        case ast.BinOp(left=left, op=own, right=right) if type(own) in _BINARY:
-            return _BINARY[type(own)](_number(left, values), _number(right, values))
-        case ast.Compare(left=left, ops=[own], comparators=[right]):
+        case ast.UnaryOp(op=own, operand=operand):
+            number = _number(operand, values)
+            return -number if isinstance(own, ast.USub) else int(not number)
+        case ast.BoolOp(op=own, values=parts):
+            every = all if isinstance(own, ast.And) else any
+            return int(every(_number(part, values) for part in parts))
+    return _binary(node, values)
+
+
+def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
+    """Two operands and an operator of the whitelist."""
+    match node:
+        case ast.BinOp(left=left, op=own, right=right):
+            one, two = _number(left, values), _number(right, values)
+            if isinstance(own, ast.Pow) and 0 <= two <= _LARGEST_EXPONENT:
+                return int(one**two)
+            if type(own) in _BINARY:
+                return _BINARY[type(own)](one, two)
+        case ast.Compare(left=left, ops=[own], comparators=[right]) if type(own) in _COMPARISONS:
             return int(_COMPARISONS[type(own)](_number(left, values), _number(right, values)))
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return int(all(_number(part, values) for part in parts))
-        case ast.BoolOp(values=parts):
-            return int(any(_number(part, values) for part in parts))
     raise _UnreadableError

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.launch.read.found import Setting
-from planner.launch.read.shell import Command, Word
+from planner.launch.read.shell import Command
+from planner.launch.read.shell_words import Word
 from planner.launch.read.text import Files, Span, Text
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.

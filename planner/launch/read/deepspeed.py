@@ -10,46 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
+from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
-TOP_KEYS = frozenset(
-    """
-    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer
-    scheduler communication_data_type seq_parallel_comm_data_type
-    seq_parallel_communication_data_type prescale_gradients gradient_predivide_factor
-    sparse_gradients fp16 bf16 bfloat16 amp torch_autocast gradient_clipping zero_optimization
-    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer steps_per_print
-    wall_clock_breakdown dump_state memory_breakdown tensorboard wandb csv_monitor comet
-    flops_profiler activation_checkpointing sparse_attention data_types compression_training
-    data_efficiency curriculum_learning checkpoint autotuning elasticity aio comms_logger pipeline
-    dataloader_drop_last disable_allgather hybrid_engine eigenvalue progressive_layer_drop
-    vocabulary_size graph_harvesting use_data_before_expert_parallelism tensor_parallel
-    sequence_parallel_size data_parallel_size compile timers nebula weight_quantization
-    """.split()
-)
-ZERO_KEYS = frozenset(
-    """
-    stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
-    allgather_partitions allgather_bucket_size overlap_comm load_from_fp32_weights
-    elastic_checkpoint offload_param offload_optimizer zenflow sub_group_size cpu_offload_param
-    cpu_offload_use_pin_memory cpu_offload prefetch_bucket_size stage3_prefetch_bucket_size
-    param_persistence_threshold stage3_param_persistence_threshold model_persistence_threshold
-    stage3_model_persistence_threshold max_live_parameters stage3_max_live_parameters
-    max_reuse_distance stage3_max_reuse_distance gather_16bit_weights_on_model_save
-    stage3_gather_16bit_weights_on_model_save module_granularity_threshold
-    stage3_module_granularity_threshold use_all_reduce_for_fetch_params
-    stage3_use_all_reduce_for_fetch_params allgather_sequential stage3_allgather_sequential
-    partition_stream_chunk_size stage3_partition_stream_chunk_size
-    stage3_gather_fp16_weights_on_model_save ignore_unused_parameters legacy_stage1
-    round_robin_gradients zero_hpz_partition_size zero_quantized_weights
-    zero_quantized_nontrainable_weights zero_quantized_gradients zeropp_loco_param
-    memory_efficient_linear pipeline_loading_checkpoint override_module_apply
-    log_trace_cache_warnings enable_sanity_checks save_muon_momentum_buffer_in_memory leaf_module
-    """.split()
-)
+TOP_KEYS = known_names("deepspeed")
+ZERO_KEYS = known_names("deepspeed-zero")
 _Z = "zero_optimization"
 _MBS, _ACC, _GBS = (
     "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size",
@@ -172,7 +140,7 @@ class _Reader:
         size = self._number(f"{_Z}.zero_hpz_partition_size") or 1
         return size if size > 1 and stage == 3 else 0
 
-    def _batch(self, gpus: int | None, tp: int) -> dict[str, int | None]:
+    def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
         """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
         mbs = self.hints.mbs or self._number(_MBS)
         acc = self.hints.grad_acc or self._number(_ACC)
@@ -222,7 +190,7 @@ class _Reader:
     # --- rules ----------------------------------------------------------------------------------
 
     def _unknown(self) -> Iterator[Problem]:
-        for key in self.own.keys():
+        for key in self.own.names():
             if key not in TOP_KEYS:
                 close = difflib.get_close_matches(key, TOP_KEYS, n=1, cutoff=0.6)
                 yield Problem(
@@ -233,9 +201,10 @@ class _Reader:
                         :1
                     ],
                     close[0] if close else "",
+                    misspelt(self.own, key, close),
                     late=True,
                 )
-        for key in self.own.keys(_Z):
+        for key in self.own.names(_Z):
             if key not in ZERO_KEYS:
                 close = difflib.get_close_matches(key, ZERO_KEYS, n=1, cutoff=0.6)
                 yield Problem(
@@ -243,6 +212,7 @@ class _Reader:
                     f"{_Z}.{key}: DeepSpeed has no such key and refuses it",
                     places=self.own.place(f"{_Z}.{key}"),
                     fix=close[0] if close else "",
+                    edits=misspelt(self.own, f"{_Z}.{key}", close),
                 )
 
     def _zero_values(self) -> Iterator[Problem]:
@@ -252,7 +222,10 @@ class _Reader:
                 places=self.own.place("fp16.enabled", "bf16.enabled"),
                 fix="fp16.enabled false", edits=(Edit("fp16.enabled", "false"),),
             )  # fmt: skip
-        for old, new in (("cpu_offload", "offload_optimizer"), ("cpu_offload_param", "offload_param")):
+        for old, new in (
+            ("cpu_offload", "offload_optimizer"),
+            ("cpu_offload_param", "offload_param"),
+        ):
             if f"{_Z}.{old}" in self.own.settings and self.own.has(f"{_Z}.{new}"):
                 text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
                 yield Problem("deprecated-option", text, places=self.own.place(f"{_Z}.{old}"))
@@ -271,9 +244,9 @@ class _Reader:
                     "offload-param-stage",
                     f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
                     "without a word",
+                    "warning",
                     places=self.own.place(key),
-                    fix="stage 3",
-                    edits=(Edit(f"{_Z}.stage", "3"),),
+                    fix="stage 3, or leave offload_param out",
                     late=True,
                 )
             )

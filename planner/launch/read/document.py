@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tomllib
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import UsageError
-from planner.launch.read.found import Setting
+from planner.launch.read.found import SURELY_MEANT, Edit, Setting
 from planner.launch.read.text import Files, Span, Text
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
@@ -50,7 +51,7 @@ class Document:
         """Settings that no reading function asked for."""
         return (own for key, own in self.settings.items() if key not in self.used)
 
-    def keys(self, table: str = "") -> list[str]:
+    def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
         content: Any = self.content
         for part in filter(None, table.split(".")):
@@ -134,7 +135,7 @@ _Places = tuple[int, int, int, int]
 
 def _setting(key: str, value: object, places: _Places | None, text: Text, files: Files) -> Setting:
     if places is None:
-        return Setting(key, value, files.by_path and next(iter(files.by_path)) or "")
+        return Setting(key, value, (files.by_path and next(iter(files.by_path))) or "")
     start, end, first, last = places
     own = text[start:end]
     place = own.first() or text[first:last].first()
@@ -202,6 +203,19 @@ def _toml_value_length(text: str) -> int:
             break
         at += 1
     return len(text[:at].rstrip())
+
+
+def misspelt(document: Document, key: str, close: list[str]) -> tuple[Edit, ...]:
+    """The edit that spells a key as it should be, where it can only be a slip."""
+    if not close:
+        return ()
+    name, table = key.rpartition(".")[2], key.rpartition(".")[0]
+    meant = close[0].rpartition(".")[2]
+    whole = f"{table}.{meant}" if table else meant
+    alike = difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
+    taken = document.has(whole) or key not in document.settings
+    same_table = close[0].rpartition(".")[0] in ("", table)
+    return (Edit(key, None, whole),) if alike and same_table and not taken else ()
 
 
 def line_span(span: Span, text: str) -> Span:

@@ -9,6 +9,9 @@ from typing import Literal
 from planner.launch.read.text import SourceFile, Span
 from planner.specs import ModelSpec
 
+# Likeness from which an unknown name is taken for a misspelt one.
+SURELY_MEANT = 0.9
+
 Severity = Literal["error", "warning", "note"]
 Format = Literal[
     "megatron", "torchtitan-0.2", "torchtitan-0.3", "deepspeed", "accelerate", "nanotron", "plan"
@@ -43,10 +46,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Another value for one key of a file: `value` None removes it, `""` is a switch."""
+    """Another value for one key of a file: `value` None removes it, `""` is a switch.
+
+    `rename`: the key is misspelt, and this is what it should be; its value stays.
+    """
 
     key: str
     value: str | None
+    rename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +151,6 @@ class Found:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def setting(self, key: str) -> Setting | None:
-        """The setting of a key; the last where it is given again."""
-        return next((own for own in reversed(self.settings) if own.key == key), None)
+        """The setting of a key, unknown ones too; the last where it is given again."""
+        every = (*self.unknown, *self.settings)
+        return next((own for own in reversed(every) if own.key == key), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Hints, Setting
-from planner.launch.read.shell import Word
+from planner.launch.read.shell_words import Word
 from planner.launch.read.text import Files
 
 # TrainingArguments (transformers 5.23) and common scripts' own: argument -> field of `Hints`.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from planner.errors import UsageError
 from planner.launch.read.command import (
@@ -17,6 +14,7 @@ from planner.launch.read.command import (
     setting_of,
     take_apart,
 )
+from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import (
     Document,
     json_document,
@@ -27,10 +25,6 @@ from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
 
-Kind = Literal[
-    "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
-    "nanotron", "plan",
-]  # fmt: skip
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron", "plan")
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "megatron": ("shell", "arguments"),
@@ -40,12 +34,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "nanotron": ("nanotron", "shell"),
     "plan": ("plan",),
 }
-_READ = (
-    "a Megatron shell script or list of arguments, a torchtitan TOML, a DeepSpeed JSON, an "
-    "accelerate or nanotron YAML, or a plan file"
-)
 _LARGEST_BYTES = 4 * 2**20
-_TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 _MEGATRON_SIGNS = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
@@ -124,7 +113,7 @@ def _open(path: Path, read: _Read, hints: Hints) -> None:
     text = read.contents.get(name) or _content(path)
     source = read.files.add(name, text)
     read.texts[name] = source.as_text()
-    kind = _kind(name, text)
+    kind = file_kind(name, text)
     allowed = _KINDS.get(hints.framework or "", ())
     if hints.framework and kind is not None and kind not in allowed:
         raise UsageError(
@@ -132,7 +121,7 @@ def _open(path: Path, read: _Read, hints: Hints) -> None:
             "out, or give the right file"
         )
     if kind is None:
-        raise UsageError(f"{name}: this is no launch file; readable are {_READ}")
+        raise UsageError(f"{name}: this is no launch file; readable are {READABLE}")
     read.kinds[name] = kind
 
 
@@ -142,7 +131,9 @@ def _content(path: Path) -> str:
         if path.is_dir():
             raise UsageError(f"{path} is a folder; give the files in it")
         if path.is_file() and path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path}: {path.stat().st_size:,} bytes is too large for a launch file")
+            raise UsageError(
+                f"{path}: {path.stat().st_size:,} bytes is too large for a launch file"
+            )
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist") from None
@@ -155,103 +146,6 @@ def _content(path: Path) -> str:
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text.replace("\r\n", "\n")
-
-
-def _kind(name: str, text: str) -> Kind | None:
-    """What a file is, by its content; its ending only says in which order to look."""
-    stripped = text.lstrip()
-    if stripped.startswith("{"):
-        return _json_kind(name, text)
-    if name.endswith(".toml"):
-        return "torchtitan"
-    if name.endswith((".yaml", ".yml")):
-        return _yaml_kind(name, text)
-    if name.endswith(".json"):
-        return _json_kind(name, text)
-    return _plain_kind(text)
-
-
-def _plain_kind(text: str) -> Kind | None:
-    """A file whose ending says nothing."""
-    from planner.launch.read.torchtitan_python import is_torchtitan_python
-
-    if is_torchtitan_python(text):
-        return "torchtitan-python"
-    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    if code.lstrip().startswith("--"):
-        return "arguments"
-    if _is_torchtitan_toml(text):
-        return "torchtitan"
-    own = _mapping_kind(text)
-    if own is not None:
-        return own
-    shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
-    runs = re.search(
-        r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*)\b|\.py\b|run_train\.sh", code
-    )
-    assigns = re.search(r"^\s*(export\s+)?[A-Za-z_]\w*\+?=", code, re.MULTILINE)
-    return "shell" if shebang or runs or assigns else None
-
-
-def _is_torchtitan_toml(text: str) -> bool:
-    try:
-        return bool(_TORCHTITAN_TABLES & tomllib.loads(text).keys())
-    except tomllib.TOMLDecodeError:
-        return False
-
-
-def _json_kind(name: str, text: str) -> Kind:
-    """A plan file, or DeepSpeed's. UsageError for other JSON."""
-    from planner.launch.read.deepspeed import TOP_KEYS
-
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{name}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
-    if isinstance(content, dict) and "planner_version" in content:
-        return "plan"
-    if isinstance(content, dict) and TOP_KEYS & content.keys():
-        return "deepspeed"
-    raise UsageError(
-        f"{name}: this JSON is neither a DeepSpeed configuration nor a plan file; readable are "
-        + _READ
-    )
-
-
-def _yaml_kind(name: str, text: str) -> Kind:
-    import yaml
-
-    own = _mapping_kind(text)
-    if own is not None:
-        return own
-    try:
-        yaml.safe_load(text)
-    except yaml.YAMLError:
-        # For its message with the line.
-        yaml_document(Text.made(text), name, Files())
-    raise UsageError(
-        f"{name}: this YAML is neither accelerate's (distributed_type, fsdp_config, ...) nor "
-        "nanotron's (parallelism, tokens)"
-    )
-
-
-def _mapping_kind(text: str) -> Kind | None:
-    """Accelerate or nanotron, if a text is YAML with their keys."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
-        return "nanotron"
-    signs = {"distributed_type", "compute_environment", "fsdp_config", "num_processes",
-             "parallelism_config", "mixed_precision"}  # fmt: skip
-    return "accelerate" if signs & content.keys() else None
 
 
 # --- scripts --------------------------------------------------------------------------------------
@@ -272,8 +166,8 @@ def _read_shells(read: _Read, hints: Hints) -> None:
     for path, text in shell.written.items():
         _add_written(path, text, read)
     for file, line, what in shell.errors:
-        text = f"syntax: {what}; bash may read it otherwise"
-        read.problems.append(Problem("shell-syntax", text, "warning", (f"{file}:{line}",)))
+        words = f"syntax: {what}; bash may read it otherwise"
+        read.problems.append(Problem("shell-syntax", words, "warning", (f"{file}:{line}",)))
     for note in dict.fromkeys(shell.notes):
         read.problems.append(Problem("shell-not-followed", note, "note"))
 
@@ -288,7 +182,7 @@ def _blank_comments(text: Text) -> Text:
 def _add_written(path: str, text: Text, read: _Read) -> None:
     """A file that a script writes (a here-document), if it is one that can be read."""
     try:
-        kind = _kind(path, text.value)
+        kind = file_kind(path, text.value)
     except UsageError:
         return
     if kind not in (None, "shell", "arguments", "plan") and path not in read.kinds:
@@ -380,9 +274,7 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     return None
 
 
-def _configured(
-    read: _Read, path: str, launch: LaunchCommand | None, hints: Hints
-) -> Found:
+def _configured(read: _Read, path: str, launch: LaunchCommand | None, hints: Hints) -> Found:
     """The reader of a configuration file."""
     text, kind, files = read.texts[path], read.kinds[path], read.files
     if kind == "torchtitan-python":
@@ -441,11 +333,13 @@ def _typed(text: str) -> object:
 def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     names = ", ".join(read.kinds)
     if launch is None:
-        return f"{names}: no command that starts a training program; readable are {_READ}"
+        return f"{names}: no command that starts a training program; readable are {READABLE}"
     configs = ", ".join(_named_configs(launch))
     if configs:
-        return f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
+        return (
+            f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
+        )
     return (
         f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
-        f"framework that can be read; readable are {_READ}"
+        f"framework that can be read; readable are {READABLE}"
     )

@@ -272,7 +272,7 @@ class _Reader:
         replicas = self._data_parallel(degrees)
         if instances == 1 or replicas is None:
             return 0
-        return max(1, replicas * degrees["cp"] // instances)
+        return max(1, replicas * int(degrees["cp"]) // instances)
 
     def _recompute(self) -> str:
         own = self.arguments
@@ -326,7 +326,9 @@ class _Reader:
         for name, why in _UNPREDICTABLE.items():
             if self.arguments.has(name):
                 place = self.arguments.place(name)
-                self.problems.append(Problem("not-predictable", f"--{name}: {why}", "warning", place))
+                self.problems.append(
+                    Problem("not-predictable", f"--{name}: {why}", "warning", place)
+                )
 
     def _has_effect(self, name: str) -> bool:
         values = self.arguments.many(name)

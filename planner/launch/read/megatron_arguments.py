@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files as resources
+from itertools import pairwise
 
 from planner.launch.read.command import setting_of
-from planner.launch.read.found import Edit, Problem, Setting
-from planner.launch.read.shell import Word
+from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
+from planner.launch.read.shell_words import Word
 from planner.launch.read.text import Files, Span, Text
 
 RELEASE = "megatron-core 0.19"
@@ -174,7 +175,7 @@ def _whole(words: Sequence[Word]) -> Span | None:
     known = [span for span in spans if span is not None]
     if len(known) < len(spans) or len({span.file for span in known}) != 1:
         return None
-    if any(one.end > two.start for one, two in zip(known, known[1:], strict=False)):
+    if any(one.end > two.start for one, two in pairwise(known)):
         return None
     return Span(known[0].file, known[0].start, known[-1].end)
 
@@ -216,6 +217,11 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         )
 
 
+def _is_misspelt(given: str, meant: str) -> bool:
+    """Whether a name is so near to another that it can only be a slip."""
+    return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT
+
+
 def unknown_problems(arguments: Arguments) -> Iterator[Problem]:
     """Each option that the parser does not have, with the nearest that it has."""
     for own in arguments.unknown:
@@ -225,9 +231,11 @@ def unknown_problems(arguments: Arguments) -> Iterator[Problem]:
         if not own.key.startswith("--"):
             text = f"{own.key!r} stands where an option should"
             close = []
+        sure = close and close[0] not in arguments.given and _is_misspelt(plain, close[0])
         yield Problem(
             "unknown-option",
             text,
             places=(own.place,),
             fix=f"--{close[0]}" if close else "",
+            edits=(Edit(own.key, None, f"--{close[0]}"),) if sure else (),
         )

@@ -26,7 +26,9 @@ def read_model(
     """The shape, None where options that it needs are missing; what is wrong with it."""
     if arguments.has("use-checkpoint-args") and not arguments.has("num-layers"):
         reason = "--use-checkpoint-args: the model is in the checkpoint; give --model"
-        return None, [Problem("model-unknown", reason, places=arguments.place("use-checkpoint-args"))]
+        return None, [
+            Problem("model-unknown", reason, places=arguments.place("use-checkpoint-args"))
+        ]
     missing = [name for name in _NEEDED if arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)

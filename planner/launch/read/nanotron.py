@@ -7,48 +7,25 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
+from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 from planner.specs import ModelSpec
 
-_KEYS: Mapping[str, frozenset[str]] = {
-    "": frozenset(
-        """
-        checkpoints data_stages general lighteval logging model optimizer parallelism profiler
-        s3_upload tokenizer tokens metrics_logging
-        """.split()
-    ),
-    "parallelism": frozenset(
-        """
-        dp pp tp pp_engine tp_mode tp_linear_async_communication recompute_layer
-        tp_recompute_allgather expert_parallel_size context_parallel_size moe_layer_recompute
-        """.split()
-    ),
-    "tokens": frozenset(
-        """
-        sequence_length train_steps micro_batch_size batch_accumulation_per_replica
-        val_check_interval limit_val_batches limit_test_batches
-        """.split()
-    ),
-    "optimizer": frozenset(
-        """
-        optimizer_factory zero_stage weight_decay clip_grad accumulate_grad_in_fp32
-        learning_rate_scheduler weight_decay_exclude_named_params
-        """.split()
-    ),
-    "model": frozenset(
-        "model_config init_method dtype make_vocab_size_divisible_by ddp_bucket_cap_mb".split()
-    ),
+_KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
+    table: known_names(f"nanotron-{table}")
+    for table in ("parallelism", "tokens", "optimizer", "model")
 }
 _ENGINES = {"1f1b": None, "afab": "gpipe"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
 # Keys that nanotron's model configurations share with those of Hugging Face.
 _MODEL_KEYS = (
-    "hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size "
-    "vocab_size max_position_embeddings tie_word_embeddings attention_bias head_dim"
-).split()
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings",
+    "attention_bias", "head_dim",
+)  # fmt: skip
 
 
 def read_nanotron(
@@ -184,17 +161,20 @@ class _Reader:
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that nanotron's dataclasses do not have, which its loader refuses."""
     for table, known in _KEYS.items():
-        for key in document.keys(table):
+        for key in document.names(table):
             if key in known:
                 continue
             name = f"{table}.{key}" if table else key
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-            places = [o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")]
+            places = [
+                o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")
+            ]
             yield Problem(
                 "unknown-option",
                 f"{name}: nanotron has no such key and refuses it",
                 places=tuple(places[:1]),
                 fix=close[0] if close else "",
+                edits=misspelt(document, name, close),
             )
 
 

@@ -8,12 +8,14 @@ that would run, each word with the places its characters come from. What only ru
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
-from planner.launch.read.text import Files, Span, Text, join
+from planner.launch.read.shell_tests import Tests, matches
+from planner.launch.read.shell_words import Value, Word, spaced
+from planner.launch.read.text import Files, Text, join
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -32,16 +34,6 @@ _SLURM_VARIABLES = {
 }
 # Functions that call functions end somewhere.
 _DEEPEST = 20
-
-Value = Text | list[Text]
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word of a command: its value, and where the script uses it."""
-
-    text: Text
-    used: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -133,12 +125,12 @@ def _broken(node: Node) -> Iterator[Node]:
             yield from _broken(child)
 
 
-@dataclass
-class _Walk:
+class _Walk(Tests):
     """One script (or text of one) walked in a shell."""
 
-    shell: Shell
-    source: Text
+    def __init__(self, shell: Shell, source: Text) -> None:
+        super().__init__(shell, source)
+        self.shell = shell
 
     # --- statements -----------------------------------------------------------------------------
 
@@ -154,11 +146,8 @@ class _Walk:
             self._note(node, "a loop is not followed")
 
     def _note(self, node: Node, what: str) -> None:
-        place = self._piece(node).first()
+        place = self.piece(node).first()
         self.shell.notes.append(f"line {self.shell.files.line(place)}: {what}")
-
-    def _piece(self, node: Node) -> Text:
-        return self.source[node.start_byte : node.end_byte]
 
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
@@ -174,20 +163,20 @@ class _Walk:
     def _outcome(self, node: Node) -> bool | None:
         """Whether a statement succeeds; it is run, if it is one that is run."""
         if node.type in ("test_command", "negated_command") or self._is_arithmetic(node):
-            return self._test(node)
-        if node.type == "command" and self._name(node) in ("[", "test"):
+            return self.test(node)
+        if node.type == "command" and self.name(node) in ("[", "test"):
             return None
         if node.type == "list":
-            return self._test(node)
+            return self.test(node)
         self.run(node)
         return None
 
     def _is_arithmetic(self, node: Node) -> bool:
-        return node.type == "compound_statement" and self._piece(node).value.startswith("((")
+        return node.type == "compound_statement" and self.piece(node).value.startswith("((")
 
     def _run_compound_statement(self, node: Node) -> None:
         if self._is_arithmetic(node):
-            self._assign_arithmetic(self._piece(node).value[2:-2])
+            self._assign_arithmetic(self.piece(node).value[2:-2])
             return
         for child in node.named_children:
             self.run(child)
@@ -196,12 +185,12 @@ class _Walk:
         """`(( X = Y * 2 ))`, `let`."""
         match = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*)", text, re.DOTALL)
         if match:
-            self.shell.variables[match[1]] = self._calculated(match[2])
+            self.shell.variables[match[1]] = self.calculated(match[2])
 
     def _run_if_statement(self, node: Node) -> None:
         clauses = self._clauses(node)
         for test, body in clauses:
-            met = True if test is None else self._test(test)
+            met = True if test is None else self.test(test)
             if met is None and test is not None:
                 self._note(test, "a test that reading cannot decide; taken as not met")
             if met:
@@ -224,19 +213,19 @@ class _Walk:
 
     def _run_case_statement(self, node: Node) -> None:
         word, *items = node.named_children
-        value = self._value(word)
+        value = self.value(word)
         if value.unknown:
             self._note(node, "a case that reading cannot decide; skipped")
             return
         for item in items:
-            patterns = [c for c in item.children_by_field_name("value")]
-            if any(_matches(value.value, self._value(own).value) for own in patterns):
+            patterns = item.children_by_field_name("value")
+            if any(matches(value.value, self.value(own).value) for own in patterns):
                 for statement in item.named_children[len(patterns) :]:
                     self.run(statement)
                 return
 
     def _run_function_definition(self, node: Node) -> None:
-        name = self._piece(node.named_children[0]).value
+        name = self.piece(node.named_children[0]).value
         self.shell.functions[name] = (self.source, node.named_children[-1])
 
     def _run_declaration_command(self, node: Node) -> None:
@@ -245,7 +234,7 @@ class _Walk:
             if child.type == "variable_assignment":
                 name = self._assign(child)
             elif child.type == "variable_name":
-                name = self._piece(child).value
+                name = self.piece(child).value
             else:
                 continue
             if exports:
@@ -256,7 +245,7 @@ class _Walk:
 
     def _assign(self, node: Node) -> str:
         target, value_node = node.named_children[0], node.named_children[1:]
-        name = self._piece(target).value
+        name = self.piece(target).value
         appends = any(child.type == "+=" for child in node.children)
         if target.type == "subscript":
             return name
@@ -268,8 +257,8 @@ class _Walk:
 
     def _assigned(self, node: Node) -> Value:
         if node.type == "array":
-            return [word.text for child in node.named_children for word in self._words(child)]
-        return self._value(node)
+            return [word.text for child in node.named_children for word in self.words(child)]
+        return self.value(node)
 
     def _run_redirected_statement(self, node: Node) -> None:
         for child in node.named_children:
@@ -288,19 +277,15 @@ class _Walk:
         if body is None or target is None:
             return
         start = next(own for own in node.named_children if own.type == "heredoc_start")
-        raw = self._piece(start).value[:1] in ("'", '"')
-        path = self._value(target.named_children[-1])
-        self.shell.written[path.value] = self._piece(body) if raw else self._inside(body)
+        raw = self.piece(start).value[:1] in ("'", '"')
+        path = self.value(target.named_children[-1])
+        self.shell.written[path.value] = self.piece(body) if raw else self.inside(body)
 
     # --- commands -------------------------------------------------------------------------------
 
-    def _name(self, node: Node) -> str:
-        name = node.child_by_field_name("name")
-        return self._piece(name).value if name else ""
-
     def _run_command(self, node: Node) -> None:
         before = {
-            self._piece(own.named_children[0]).value: own
+            self.piece(own.named_children[0]).value: own
             for own in node.named_children
             if own.type == "variable_assignment"
         }
@@ -308,11 +293,11 @@ class _Walk:
             word
             for child in node.named_children
             if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
-            for word in self._words(child)
+            for word in self.words(child)
         ]
         environment = self.shell.environment()
         for name, own in before.items():
-            value = self._value(own.named_children[1]) if own.named_child_count > 1 else Text("")
+            value = self.value(own.named_children[1]) if own.named_child_count > 1 else Text("")
             environment[name] = value
         self._collect(node, words, environment)
 
@@ -324,7 +309,7 @@ class _Walk:
             for word in words[1:]:
                 self._assign_arithmetic(word.text.value)
         elif name == "eval":
-            self._nested(_spaced(word.text for word in words[1:]))
+            self._nested(spaced(word.text for word in words[1:]))
         elif name in (".", "source"):
             self._source(words[1:])
         elif name == "unset":
@@ -335,7 +320,7 @@ class _Walk:
         elif (inner := _inline_script(words)) is not None:
             self._nested(inner)
         else:
-            place = self._piece(node).first()
+            place = self.piece(node).first()
             file = place[0] if place else ""
             line = shell.files.line(place)
             shell.commands.append(Command(tuple(words), environment, file, line))
@@ -363,217 +348,11 @@ class _Walk:
             what = words[0].text.value or words[0].text.unknown if words else ""
             self.shell.notes.append(f"source {what}: not read; give that file too, before this one")
 
-    # --- tests ----------------------------------------------------------------------------------
-
-    def _test(self, node: Node) -> bool | None:
-        """Outcome of a condition; None where reading cannot tell."""
-        children = [own for own in node.named_children if own.type != "comment"]
-        match node.type:
-            case "test_command" | "parenthesized_expression":
-                return self._test(children[0]) if len(children) == 1 else None
-            case "negated_command":
-                inner = self._test(children[0])
-                return None if inner is None else not inner
-            case "list":
-                operator = next(c.type for c in node.children if c.type in ("&&", "||"))
-                return _both(operator, self._test(children[0]), self._test(children[-1]))
-            case "unary_expression":
-                return self._test_unary(node, children)
-            case "binary_expression":
-                return self._test_binary(node, children)
-            case "compound_statement":
-                value = self._calculated(self._piece(node).value[2:-2])
-                return None if value.unknown else value.value != "0"
-            case "command":
-                return {"true": True, ":": True, "false": False}.get(self._name(node))
-            case "word" | "string" | "simple_expansion" | "expansion" | "concatenation":
-                value = self._value(node)
-                return None if value.unknown else bool(value.value)
-        return None
-
-    def _test_unary(self, node: Node, children: list[Node]) -> bool | None:
-        operator = self._piece(node.children[0]).value
-        if operator == "!":
-            inner = self._test(children[-1])
-            return None if inner is None else not inner
-        if operator not in ("-z", "-n"):
-            return None
-        value = self._value(children[-1])
-        if value.unknown and not value.unknown.startswith("$"):
-            return None
-        # A variable that nothing sets is empty.
-        return bool(value.value) == (operator == "-n")
-
-    def _test_binary(self, node: Node, children: list[Node]) -> bool | None:
-        operator = next(
-            (self._piece(c).value for c in node.children if self._piece(c).value in _OPERATORS), ""
-        )
-        if operator in ("&&", "||", "-a", "-o"):
-            either = "||" if operator in ("||", "-o") else "&&"
-            return _both(either, self._test(children[0]), self._test(children[-1]))
-        left, right = self._value(children[0]), self._value(children[-1])
-        if left.unknown or right.unknown:
-            return None
-        return _compare(operator, left.value, right.value)
-
-    # --- words ----------------------------------------------------------------------------------
-
-    def _words(self, node: Node) -> list[Word]:
-        """What a node becomes when the shell expands it: none, one or several words."""
-        used = self._piece(node).span()
-        if node.type == "comment":
-            return []
-        listed = self._listed(node)
-        if listed is not None:
-            return [Word(text, text.span()) for text in listed]
-        value = self._value(node)
-        if value.unknown:
-            return [Word(value, used)]
-        if node.type in ("simple_expansion", "expansion", "command_substitution"):
-            parts = list(value.split())
-            whole = len(parts) == 1
-            return [Word(part, used if whole else part.span()) for part in parts]
-        return [Word(value, used)]
-
-    def _listed(self, node: Node) -> list[Text] | None:
-        """`"${ARGS[@]}"`: the words of an array; None if the node is something else."""
-        inner = node
-        if node.type == "string" and node.named_child_count == 1:
-            inner = node.named_children[0]
-            if self._piece(inner).value != self._piece(node).value[1:-1]:
-                return None
-        if inner.type not in ("expansion", "simple_expansion"):
-            return None
-        match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)", self._piece(inner).value)
-        if not match:
-            return None
-        value = self.shell.lookup(match[1]) if match[1] else None
-        if value is None:
-            return []
-        return value if isinstance(value, list) else [value]
-
-    def _value(self, node: Node) -> Text:
-        """A node's text once expanded, as one word."""
-        match node.type:
-            case "string" | "heredoc_body":
-                return self._inside(node, quoted=node.type == "string")
-            case "raw_string":
-                return self._piece(node)[1:-1]
-            case "ansi_c_string":
-                return self._piece(node)[2:-1]
-            case "concatenation" | "command_name":
-                return self._inside(node)
-            case "simple_expansion" | "expansion":
-                return self._expanded(node)
-            case "arithmetic_expansion":
-                text = self._piece(node).value
-                return self._calculated(text[3:-2] if text.startswith("$((") else text[2:-1])
-            case "command_substitution" | "process_substitution":
-                return Text.not_known(f"output of {self._piece(node).value}")
-        return _unescaped(self._piece(node))
-
-    def _inside(self, node: Node, *, quoted: bool = False) -> Text:
-        """Text between and of a node's children, with expansions replaced."""
-        start, end = node.start_byte + quoted, node.end_byte - quoted
-        parts: list[Text] = []
-        for child in node.named_children:
-            if child.type in ("string_content", "heredoc_content"):
-                continue
-            parts.append(self._plain(start, child.start_byte, quoted))
-            parts.append(self._value(child))
-            start = child.end_byte
-        parts.append(self._plain(start, end, quoted))
-        return join(parts)
-
-    def _plain(self, start: int, end: int, quoted: bool) -> Text:
-        piece = self.source[start:end]
-        return _continued(piece) if quoted else piece
-
-    def _expanded(self, node: Node) -> Text:
-        text = self._piece(node).value
-        match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
-        if not match:
-            match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
-            return self._variable(match[1]) if match else Text.not_known(text)
-        name, index, operator, _ = match.groups()
-        if operator is None and match[4]:
-            return Text.not_known(text)
-        value = self._element(name, index) if index is not None else self._variable(name)
-        if operator in (":-", "-", ":=", "=", ":+", "+"):
-            return self._default(node, operator, name, value)
-        return value
-
-    def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
-        """`${X:-8}`: the value, or what stands for it."""
-        unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
-        at = self._piece(node).value.index(operator) + len(operator) + node.start_byte
-        if operator.endswith("+"):
-            return Text("") if unset else self._between(node, at)
-        if not unset:
-            return value
-        default = self._between(node, at)
-        if operator.endswith("="):
-            self.shell.variables[name] = default
-        return default
-
-    def _between(self, node: Node, start: int) -> Text:
-        """What stands from `start` to the closing brace of an expansion."""
-        children = [child for child in node.named_children if child.start_byte >= start]
-        parts: list[Text] = []
-        for child in children:
-            parts += [self.source[start : child.start_byte], self._value(child)]
-            start = child.end_byte
-        return join([*parts, self.source[start : node.end_byte - 1]])
-
-    def _variable(self, name: str) -> Text:
-        value = self.shell.lookup(name)
-        if value is None:
-            return Text.not_known(f"${name}, which the files do not set")
-        if isinstance(value, list):
-            return value[0] if value else Text("")
-        return value
-
-    def _element(self, name: str, index: str) -> Text:
-        value = self.shell.lookup(name)
-        if value is None:
-            return Text.not_known(f"${name}, which the files do not set")
-        if isinstance(value, Text):
-            return value
-        if index in ("@", "*"):
-            return _spaced(value)
-        at = self._calculated(index)
-        if at.unknown or int(at.value) >= len(value):
-            return Text.not_known(f"${{{name}[{index}]}}")
-        return value[int(at.value)]
-
-    def _calculated(self, text: str) -> Text:
-        """An arithmetic expression."""
-        values: dict[str, str] = {}
-        for name in re.findall(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)", text):
-            value = self._variable(name)
-            if value.unknown:
-                return value
-            values[name] = value.value
-        number = evaluate_arithmetic(text, values)
-        return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
-
 
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
-_OPERATORS = (
-    "=", "==", "!=", "-eq", "-ne", "-gt", "-lt", "-ge", "-le", "<", ">", "&&", "||", "-a", "-o",
-    "=~",
-)  # fmt: skip
-
-
-def _spaced(words: Iterable[Text]) -> Text:
-    """Words with blanks between them."""
-    parts: list[Text] = []
-    for word in words:
-        parts += [word, Text.made(" ")]
-    return join(parts[:-1])
 
 
 def _appended(old: Value | None, more: Value) -> Value:
@@ -590,54 +369,3 @@ def _inline_script(words: list[Word]) -> Text | None:
         if shell in ("bash", "sh") and re.fullmatch(r"-\w*c", words[at + 1].text.value):
             return words[at + 2].text
     return None
-
-
-def _unescaped(piece: Text) -> Text:
-    """A bare word without its backslashes."""
-    if "\\" not in piece.value:
-        return piece
-    kept = [at for at in range(len(piece.value)) if not _is_escape(piece.value, at)]
-    return join([piece[at : at + 1] for at in kept]) if kept else Text("")
-
-
-def _is_escape(text: str, at: int) -> bool:
-    before = len(text[:at]) - len(text[:at].rstrip("\\"))
-    return text[at] == "\\" and before % 2 == 0
-
-
-def _continued(piece: Text) -> Text:
-    """The inside of double quotes: a backslash before a line's end, $, ", ` or itself goes."""
-    parts, start = [], 0
-    for match in re.finditer(r"\\\n|\\(?=[$`\"\\])", piece.value):
-        parts.append(piece[start : match.start()])
-        start = match.end()
-    return join([*parts, piece[start:]])
-
-
-def _matches(value: str, pattern: str) -> bool:
-    import fnmatch
-
-    return fnmatch.fnmatchcase(value, pattern)
-
-
-def _both(operator: str, left: bool | None, right: bool | None) -> bool | None:
-    """Three-valued `and` and `or`."""
-    decisive = operator == "||"
-    if decisive in (left, right):
-        return decisive
-    return None if left is None or right is None else not decisive
-
-
-def _compare(operator: str, left: str, right: str) -> bool | None:
-    if operator in ("=", "=="):
-        return _matches(left, right)
-    if operator == "!=":
-        return not _matches(left, right)
-    try:
-        one, two = int(left or 0), int(right or 0)
-    except ValueError:
-        return None
-    return {
-        "-eq": one == two, "-ne": one != two, "-gt": one > two, "-lt": one < two,
-        "-ge": one >= two, "-le": one <= two,
-    }.get(operator)  # fmt: skip

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document
+from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
-from planner.launch.read.torchtitan_keys import KEYS
 from planner.launch.read.torchtitan_layout import (
     SCHEDULES,
     named_parts,
@@ -45,6 +45,7 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
+KEYS = known_names("torchtitan")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEGREES = {
     "tp": f"{_P}.tensor_parallel_degree",
@@ -89,6 +90,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             f"{key}: torchtitan 0.2 has no such field and refuses it",
             places=(own.place,),
             fix=close[0] if close else "",
+            edits=misspelt(document, key, close),
         )
 
 
@@ -111,7 +113,7 @@ class TorchtitanReader:
         model = self._model()
         batch = self._batch(degrees, replicate * shard)
         layout = self._layout(degrees, model)
-        zero = self._zero(degrees, replicate, shard)
+        zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
         unknown = [key for key in self.own.settings if not _is_known(key)]
         return Found(
@@ -148,7 +150,10 @@ class TorchtitanReader:
         )
 
     def _where(self) -> dict[str, Any]:
-        keys = _DEGREES | {"schedule": f"{_P}.pipeline_parallel_schedule", "recompute": f"{_A}.mode"}
+        keys = _DEGREES | {
+            "schedule": f"{_P}.pipeline_parallel_schedule",
+            "recompute": f"{_A}.mode",
+        }
         found = {name: self.own.settings.get(key) for name, key in keys.items()}
         return {name: own for name, own in found.items() if own is not None}
 
@@ -311,7 +316,7 @@ class TorchtitanReader:
 
     # --- how it trains --------------------------------------------------------------------------
 
-    def _zero(self, degrees: dict[str, int], replicate: int, shard: int) -> int:
+    def _zero(self, degrees: dict[str, int], shard: int) -> int:
         """FSDP as ZeRO: 3, or 2 where weights stay gathered until backward; DDP is 0."""
         policy = str(self.own.get(f"{_P}.fsdp_reshard_after_forward", "default"))
         if shard * degrees["cp"] == 1:

@@ -14,7 +14,7 @@ from planner.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader
 
 # Class called -> table whose fields its arguments are.
@@ -107,66 +107,77 @@ class _Walk:
         }
         starts = [0]
         for line in text.value.splitlines(keepends=True):
-            # Columns of ast are bytes of UTF-8.
             starts.append(starts[-1] + len(line))
         self.starts = starts
 
     def document(self) -> Document:
         document = Document(self.path, {})
-        for key, node in self._keys():
-            document.settings[key] = self._setting(key, node)
+        for key, node, whole in self._keys():
+            document.settings[key] = self._setting(key, node, whole)
         return document
 
-    def _keys(self) -> Iterator[tuple[str, ast.expr]]:
+    def _keys(self) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
         for node in ast.walk(self.function):
             if isinstance(node, ast.Call):
                 yield from self._call(node)
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
                 names = ast.unparse(node.targets[0]).split(".")[1:]
                 if names and names[0] in _TABLES.values():
-                    yield ".".join(names), node.value
+                    yield ".".join(names), node.value, None
 
-    def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
         name = _name(node.func)
         owner = _name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         table = _TABLES.get(name)
         if table is not None:
-            yield from ((f"{table}.{own.arg}", own.value) for own in node.keywords if own.arg)
+            yield from ((f"{table}.{own.arg}", own.value, own) for own in node.keywords if own.arg)
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
         if mode is not None:
-            yield "activation_checkpoint.mode", ast.Constant(mode)
+            yield "activation_checkpoint.mode", ast.Constant(mode), None
             if mode == "selective":
-                yield "activation_checkpoint.selective_ac_option", ast.Constant("op")
+                yield "activation_checkpoint.selective_ac_option", ast.Constant("op"), None
             for own in node.keywords:
                 if own.arg:
-                    yield f"activation_checkpoint.{own.arg}", own.value
+                    yield f"activation_checkpoint.{own.arg}", own.value, own
         converter = _CONVERTERS.get(owner)
         if converter is not None:
-            yield "model.converters", ast.List([ast.Constant(converter)])
+            yield "model.converters", ast.List([ast.Constant(converter)]), None
         if name == "model_registry" and node.args:
-            yield "model.flavor", node.args[0]
-            yield "model.name", ast.Constant(self._model_package())
+            yield "model.flavor", node.args[0], None
+            yield "model.name", ast.Constant(self._model_package()), None
 
     def _model_package(self) -> str:
         """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
         for own in ast.walk(self.module):
-            if isinstance(own, ast.ImportFrom) and any(n.name == "model_registry" for n in own.names):
+            if isinstance(own, ast.ImportFrom) and any(
+                n.name == "model_registry" for n in own.names
+            ):
                 parts = (own.module or "").split(".")
                 if "models" in parts[:-1]:
                     return parts[parts.index("models") + 1]
         return ""
 
-    def _setting(self, key: str, node: ast.expr) -> Setting:
+    def _setting(self, key: str, node: ast.expr, keyword: ast.keyword | None) -> Setting:
         value, node = self._value(node)
         line = getattr(node, "lineno", 0)
         if not line:
             return Setting(key, value, self.path, self.function.lineno)
-        end_line, end_column = node.end_lineno or line, node.end_col_offset or 0
-        start = self.starts[line - 1] + node.col_offset
-        span = self.text[start : self.starts[end_line - 1] + end_column].span()
+        span = self._span(node)
+        whole = self._span(keyword) if keyword is not None else None
         unknown = f"{ast.unparse(node)}, which is no literal" if value is ... else ""
         own = None if value is ... else value
-        return Setting(key, own, self.path, line, (span,) if span else (), None, unknown)
+        return Setting(key, own, self.path, line, (span,) if span else (), whole, unknown)
+
+    def _span(self, node: ast.expr | ast.keyword) -> Span | None:
+        """Where a node stands."""
+        start = self._offset(node.lineno, node.col_offset)
+        return self.text[start : self._offset(node.end_lineno, node.end_col_offset)].span()
+
+    def _offset(self, line: int | None, column: int | None) -> int:
+        """Offset in characters; columns of ast are bytes of UTF-8."""
+        start = self.starts[(line or 1) - 1]
+        before = self.text.value[start:].split("\n", 1)[0].encode()[: column or 0]
+        return start + len(before.decode(errors="ignore"))
 
     def _value(self, node: ast.expr) -> tuple[Any, ast.expr]:
         """A literal, through names that stand for one; `...` for anything else."""
