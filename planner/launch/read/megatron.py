@@ -212,8 +212,8 @@ class _Reader:
         local = own.text("transformer-impl") == "local"
         dropout = own.real("hidden-dropout") > 0.0
         eager = self._is_eager(local)
-        if eager and own.real("attention-dropout") > 0.0:
-            dropout = True
+        scores_drop = own.real("attention-dropout") > 0.0
+        dropout = dropout or (eager and scores_drop)
         return {
             "framework": "megatron-local" if local else "megatron-core",
             "variations": () if local else self._variations(degrees),
