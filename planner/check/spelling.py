@@ -112,7 +112,7 @@ def _has_experts(setup: Setup) -> bool:
 
 def _megatron_switches(before: Setup, after: Setup) -> Iterator[Edit]:
     old, new = set(_variations(before)), set(_variations(after))
-    for name in old ^ new:
+    for name in sorted(old ^ new):
         present, absent = _SWITCHES.get(name, ("", ""))
         if present:
             yield Edit(present, "" if name in new else None)

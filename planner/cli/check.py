@@ -26,10 +26,9 @@ _EPILOG = """\b
 Exit status: 0 runs and fits, 1 will not run or not fit, 2 wrong use.
 
 \b
-Examples:
-  planner check pretrain.sh --gpus 64xH100
-  planner check config.toml --gpus 64xH100 --fix
-  planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
+Example: planner check pretrain.sh --gpus 64xH100
+         planner check config.toml --gpus 64xH100 --fix
+         planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
 
 
 @click.command("check", epilog=_EPILOG)

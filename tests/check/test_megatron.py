@@ -246,3 +246,9 @@ def test_layer_pattern(text: str, pattern: list[int] | None) -> None:
 )  # fmt: skip
 def test_layout_notation(text: str, stages: list[str] | None) -> None:
     assert expand_layout(text) == stages
+
+
+def test_named_model_wins(read: Read) -> None:
+    found = read(script(f"{SMALL} --pipeline-model-parallel-size 2"), model="llama-3.1-8b")
+    assert (found.model, found.shape) == ("llama-3.1-8b", None)
+    assert found.block_layers == (16, 16)

@@ -131,9 +131,7 @@ _OFF = "CUDA_DEVICE_MAX_CONNECTIONS=8"
         ("sequence-by-cp", "--context-parallel-size 3", "3xH100"),
     ],
 )  # fmt: skip
-def test_shape_rules_are_named_with_places(
-    read: Read, rule: str, options: str, gpus: str
-) -> None:
+def test_shape_rules_are_named_with_places(read: Read, rule: str, options: str, gpus: str) -> None:
     """Rules over degrees, also those that Megatron checks at run time only."""
     found = read(script(f"{SMALL} {options}"))
     broken = {own.rule: own for own in assess(found, gpus).errors}

@@ -31,7 +31,7 @@ def words_of(text: str, **given: str) -> list[str]:
         ("TP=2; run --tp ${TP:-4}", ["run", "--tp", "2"]),
         ("run ${X:=5} $X", ["run", "5", "5"]),
         ("TP=8\nrun ${TP:+--sequence-parallel}", ["run", "--sequence-parallel"]),
-        ("A=(--x 1\n  # a comment\n --y '2 3')\nrun \"${A[@]}\"", ["run", "--x", "1", "--y", "2 3"]),
+        ("A=(--x 1\n  # a note\n --y '2 3')\nrun \"${A[@]}\"", ["run", "--x", "1", "--y", "2 3"]),
         ("A=(--x)\nA+=(--y 1)\nrun ${A[@]}", ["run", "--x", "--y", "1"]),
         ('A="--x 1 \\\n --y 2"\nrun $A', ["run", "--x", "1", "--y", "2"]),
         ('A="--x 1"\nA="$A --y 2"\nrun $A', ["run", "--x", "1", "--y", "2"]),

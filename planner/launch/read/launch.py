@@ -85,6 +85,11 @@ def read_launch(
         return _only(read, plans, lambda: read_plan_of(plans[0], read, hints, plan))
     _read_shells(read, hints)
     found = _found(read, hints)
+    if hints.framework and not found.format.startswith(hints.framework):
+        raise UsageError(
+            f"{', '.join(read.kinds)}: no {hints.framework} file, it launches {found.format}; "
+            "leave --framework out"
+        )
     return replace(found, problems=(*read.problems, *found.problems))
 
 

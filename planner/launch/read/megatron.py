@@ -12,6 +12,7 @@ from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.text import Files
+from planner.specs import ModelSpec
 
 # Options that change memory or time in ways that the prediction leaves out, and how.
 _UNMODELLED: Mapping[str, str] = {
@@ -129,8 +130,7 @@ class _Reader:
 
     def found(self) -> Found:
         degrees = self._degrees()
-        shape, problems = read_model(self.arguments, self.hints, self.assumed)
-        self.problems += problems
+        shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
         self.problems += split.problems
@@ -153,8 +153,8 @@ class _Reader:
         return Found(
             format="megatron",
             files=self.files.by_path,
-            shape=shape,
-            model=None,
+            shape=None if self.hints.model else shape,
+            model=self.hints.model,
             vpp=split.vpp,
             world=self.launch.world,
             block_layers=split.blocks,
@@ -170,6 +170,16 @@ class _Reader:
             **degrees,
             **training,
         )
+
+    def _shape(self) -> ModelSpec | None:
+        """The model that the caller names, else that of the options."""
+        if self.hints.model:
+            from planner.models.catalog import load_model
+
+            return load_model(self.hints.model).spec
+        shape, problems = read_model(self.arguments, self.hints, self.assumed)
+        self.problems += problems
+        return shape
 
     def _where(self) -> dict[str, Setting]:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}

@@ -155,7 +155,13 @@ class _Reader:
             text = f"the model is not known: {error}"
             self.problems.append(Problem("model-unknown", text, fix="--model NAME"))
             return None
-        return spec.model_copy(update={"pretraining_seq": seq, "name": "from model_config"})
+        return spec.model_copy(
+            update={
+                "pretraining_seq": seq,
+                "name": "from model_config",
+                "source": "nanotron model_config",
+            }
+        )
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:

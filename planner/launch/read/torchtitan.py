@@ -397,7 +397,7 @@ def _is_known(key: str) -> bool:
 def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:
     """A name that torch does not have; torchtitan's parsers let it through."""
     lower = {name.lower(): name for name in SCHEDULES}
-    close = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.3)
     named = ", ".join(name for name, (own, _) in SCHEDULES.items() if own)
     return Problem(
         "unknown-schedule",
