@@ -75,8 +75,10 @@ def assess(
     plan = None
     if job is not None:
         problems = [own for own in problems if not _is_moot(own, job)]
-        broken = list(_broken_rules(found, job, setup.degrees, problems))
-        problems += [*broken, *_world_problem(found, job)]
+        broken = list(_broken_rules(found, job, setup.degrees))
+        named = {own.rule for own in problems} & _NAMED_BY_READERS
+        problems += [own for own in broken if own.rule not in named]
+        problems += _world_problem(found, job)
         if not broken and not any(own.rule == "not-predictable" for own in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else []
@@ -98,14 +100,11 @@ def _is_moot(problem: Problem, job: Job) -> bool:
     return job.cluster.gpu.architecture in _NO_CONNECTION_RULE
 
 
-def _broken_rules(
-    found: Found, job: Job, degrees: Degrees, known: list[Problem]
-) -> Iterator[Problem]:
+def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
     ctx, columns = rule_context(job), given_columns(degrees)
-    named = {own.rule for own in known} & _NAMED_BY_READERS
     for rule in RULES:
-        if rule.name in named or rule.mask(columns, ctx)[0]:
+        if rule.mask(columns, ctx)[0]:
             continue
         sentence = rule.explain(ctx)
         spoken = dict.fromkeys(_SPOKEN.findall(f"{sentence} {rule.sentence}"))

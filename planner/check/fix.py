@@ -18,6 +18,9 @@ from planner.launch.read.launch import read_launch
 from planner.launch.read.text import SourceFile, Span
 from planner.memory.advice import Setup
 
+# Mended files may have problems that the first ones hid.
+_MOST_ROUNDS = 4
+
 
 @dataclass(frozen=True)
 class Fixed:
@@ -46,12 +49,18 @@ def fixed_files(
     What is written is read back: a change whose file would not read as the configuration that was
     costed is left out, and said to be. Problems are mended first and the launch looked at anew.
     """
-    mends, mended, left = _mends(assessment)
     texts: dict[str, str] = {}
-    if mends:
-        texts = edited(assessment.found, mends)
-        found = read_launch(paths, hints, contents=texts)
-        assessment = _again(assessment, found)
+    done: list[str] = []
+    left: list[str] = []
+    for _ in range(_MOST_ROUNDS):
+        mends, mended, unmended = _mends(assessment)
+        left += [text for text in unmended if text not in left]
+        if not mends:
+            break
+        done += mended
+        texts = texts | edited(assessment.found, mends)
+        assessment = _again(assessment, read_launch(paths, hints, contents=texts))
+    if done:
         changes = best_changes(assessment, watch)
     for change in changes:
         try:
@@ -59,8 +68,8 @@ def fixed_files(
         except NotInFileError as error:
             left.append(f"{change.change}: {error}")
             continue
-        return Fixed(made, (*mended, change.change), tuple(left))
-    return Fixed(texts, mended, tuple(left))
+        return Fixed(made, (*done, change.change), tuple(left))
+    return Fixed(texts, tuple(done), tuple(left))
 
 
 def _again(before: Assessment, found: Found) -> Assessment:

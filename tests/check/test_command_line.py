@@ -75,7 +75,7 @@ FIXABLE = {
     "missing switch": ("a.sh", script(f"{SMALL} --overlap-param-gather"), ()),
     "misspelt": ("b.sh", script(f"{SMALL} {OVERLAPPED} --recompute-granularty selective"), ()),
     "experts": ("c.sh", script(
-        f"{SMALL} {OVERLAPPED} --num-experts 4 --moe-ffn-hidden-size 512 "
+        f"{SMALL} {OVERLAPPED} --num-experts 4 --moe-ffn-hidden-size 512 --moe-grouped-gemm "
         "--expert-model-parallel-size 2 --tensor-model-parallel-size 2"), ()),
     "batch": ("d.sh", script(SMALL.replace("64", "60") + f" {OVERLAPPED}"), ()),
     "schedule": ("e.toml", titan('pipeline_parallel_schedule = "1F1Bb"'), ()),

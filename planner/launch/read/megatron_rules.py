@@ -84,6 +84,13 @@ def _experts(facts: Facts) -> Iterator[Problem]:
             ("num-experts", "tensor-model-parallel-size"),
             fix="--sequence-parallel", edits=_switch_on("sequence-parallel"), late=True,
         )  # fmt: skip
+    if own.has("num-experts") and not own.has("moe-grouped-gemm"):
+        yield _clash(
+            facts, "grouped-gemm",
+            "without --moe-grouped-gemm experts run one after another: slower than predicted",
+            ("num-experts",), severity="warning",
+            fix="--moe-grouped-gemm", edits=_switch_on("moe-grouped-gemm"),
+        )  # fmt: skip
 
 
 def _recompute(facts: Facts) -> Iterator[Problem]:
