@@ -169,6 +169,7 @@ def test_fix_never_overwrites(write: Write) -> None:
         ("a.yaml", b"num_processes: 8\n  bad: [1\n", "line"),
         ("a.yaml", b"hello: world\n", "neither accelerate"),
         ("a.sh", b"#!/bin/bash\necho hi\n", "no command"),
+        ("a.sh", b"if [ x\ntorchrun pretrain_gpt.py --num-layers 4\n", "a.sh:1: syntax"),
         ("a.sh", b"python other.py --x 1\n", "no framework"),
         ("a.sh", b"torchrun train.py --config-file gone.yaml\n", "gone.yaml"),
     ],

@@ -288,6 +288,11 @@ def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: 
     assert rule in rules(found, severity)
 
 
+def test_deepspeed_tables(read: Read) -> None:
+    found = read('{"zero_optimization": 3, "bf16": {}}', "ds.json", model="llama-3.1-8b")
+    assert rules(found) == {"option-value"}
+
+
 @pytest.mark.parametrize(("stage", "rule"), [(4, "zero-stage"), (1, "offload-param-stage")])
 def test_deepspeed_stages(read: Read, stage: int, rule: str) -> None:
     text = deepspeed('"offload_param": {"device": "cpu"}').replace(

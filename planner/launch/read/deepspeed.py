@@ -216,6 +216,11 @@ class _Reader:
                 )
 
     def _zero_values(self) -> Iterator[Problem]:
+        for key in (_Z, "bf16", "fp16"):
+            own = self.own.settings.get(key)
+            if own is not None and own.value != {}:
+                text = f"{key}: {own.value!r} is no table of settings"
+                yield Problem("option-value", text, places=(own.place,))
         if self._both("fp16.enabled", "bf16.enabled"):
             yield Problem(
                 "precision", "fp16 and bf16 are both enabled",

@@ -337,6 +337,9 @@ def _typed(text: str) -> object:
 
 def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     names = ", ".join(read.kinds)
+    slips = [own for own in read.problems if own.rule == "shell-syntax"]
+    if launch is None and slips:
+        return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
     if launch is None:
         return f"{names}: no command that starts a training program; readable are {READABLE}"
     configs = ", ".join(_named_configs(launch))
