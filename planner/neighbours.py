@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from planner.job import Job
-from planner.plan import Degrees, Plan
+from planner.plan import Degrees
 
 # Which degree gives or takes the factor of two when another changes, in order of preference.
 _COMPENSATION = {"tp": ("dp", "pp", "cp"), "pp": ("dp", "tp", "cp"), "cp": ("dp", "pp", "tp")}
+
+
+class Configured(Protocol):
+    """A plan, or a configuration that breaks rules and so is none yet."""
+
+    @property
+    def degrees(self) -> Degrees:
+        """Its degrees."""
+
+    @property
+    def gbs(self) -> int:
+        """Global batch, sequences."""
+        ...
+
+    @property
+    def recompute(self) -> str:
+        """Name of its recompute mode."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +40,7 @@ class Neighbour:
     recompute: str
 
 
-def neighbours(plan: Plan, job: Job) -> tuple[Neighbour, ...]:
+def neighbours(plan: Configured, job: Job) -> tuple[Neighbour, ...]:
     """Each degree one step up and down, where such a step exists on the same GPUs.
 
     What follows from a step follows: dp (else pp or tp) makes up for the GPUs, grad_acc for
@@ -38,7 +57,7 @@ def neighbours(plan: Plan, job: Job) -> tuple[Neighbour, ...]:
     return tuple(found)
 
 
-def _splits(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _splits(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """tp, pp and cp doubled and halved."""
     for name, compensations in _COMPENSATION.items():
         if not _offered(name, job):
@@ -58,7 +77,7 @@ def _offered(name: str, job: Job) -> bool:
     return {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}[name]
 
 
-def _experts(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _experts(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """ep doubled and halved."""
     if job.model.moe is None or not job.framework.parallelism.expert:
         return
@@ -69,7 +88,7 @@ def _experts(plan: Plan, job: Job) -> Iterator[Neighbour]:
         yield _step(plan, job, {"ep": ep // 2})
 
 
-def _chunks(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _chunks(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """vpp to the next larger and smaller number that splits the layers as evenly."""
     pp, vpp = plan.degrees.pp, plan.degrees.vpp
     fixed = job.schedule not in (None, "interleaved", "zb-h1")
@@ -83,7 +102,7 @@ def _chunks(plan: Plan, job: Job) -> Iterator[Neighbour]:
         yield _step(plan, job, {"vpp": count})
 
 
-def _micro_batches(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _micro_batches(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """mbs doubled and halved."""
     mbs = plan.degrees.mbs
     if mbs * 2 * plan.degrees.dp <= plan.gbs:
@@ -92,14 +111,14 @@ def _micro_batches(plan: Plan, job: Job) -> Iterator[Neighbour]:
         yield _step(plan, job, {"mbs": mbs // 2})
 
 
-def _zero_stages(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _zero_stages(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """The framework's other ZeRO stages."""
     for stage in job.framework.parallelism.zero_stages:
         if stage != plan.degrees.zero:
             yield _step(plan, job, {"zero": stage})
 
 
-def _recompute_modes(plan: Plan, job: Job) -> Iterator[Neighbour]:
+def _recompute_modes(plan: Configured, job: Job) -> Iterator[Neighbour]:
     """The modes before and after the plan's, in the framework's order (none to full)."""
     names = [mode.name for mode in job.recompute]
     if plan.recompute not in names:
@@ -109,7 +128,7 @@ def _recompute_modes(plan: Plan, job: Job) -> Iterator[Neighbour]:
         yield Neighbour(f"recompute {name}", plan.degrees, name)
 
 
-def _step(plan: Plan, job: Job, changes: dict[str, int]) -> Neighbour:
+def _step(plan: Configured, job: Job, changes: dict[str, int]) -> Neighbour:
     """The neighbour with some degrees changed, the first of which is the step itself."""
     degrees = _complete(plan, job, plan.degrees.model_copy(update=changes))
     (name, value), *others = changes.items()
@@ -120,7 +139,7 @@ def _step(plan: Plan, job: Job, changes: dict[str, int]) -> Neighbour:
     return Neighbour(f"{name} {value}{along}", degrees, plan.recompute)
 
 
-def _complete(plan: Plan, job: Job, degrees: Degrees) -> Degrees:
+def _complete(plan: Configured, job: Job, degrees: Degrees) -> Degrees:
     """Degrees that follow: etp with tp, fewer chunks on fewer layers, grad_acc for the batch."""
     etp = degrees.tp if plan.degrees.etp == plan.degrees.tp else plan.degrees.etp
     vpp = 1 if degrees.pp == 1 else min(degrees.vpp, max(1, job.model.layers // degrees.pp))

@@ -13,7 +13,7 @@ from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
-from planner.models.catalog import load_model
+from planner.models.catalog import ResolvedModel, load_model
 from planner.optimizers import load_optimizer
 from planner.pools.pool import is_pool
 from planner.recompute import demand_parts
@@ -108,8 +108,8 @@ class Request(BaseModel):
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
-        resolved = load_model(self.model)
-        framework = load_framework(self.framework)
+        resolved = self.find_model()
+        framework = self.find_framework()
         dtype = self.dtype or framework.usual_mode
         profile = framework.in_mode(dtype)
         if self.cuda_graphs:
@@ -152,6 +152,14 @@ class Request(BaseModel):
             *(user_condition("fix", text) for text in self.fix),
         )
         return tuple({own.option: own for own in given}.values())
+
+    def find_model(self) -> ResolvedModel:
+        """The model that `model` names."""
+        return load_model(self.model)
+
+    def find_framework(self) -> FrameworkProfile:
+        """The profile that `framework` names."""
+        return load_framework(self.framework)
 
     def _precision(self, dtype: DtypeModeName) -> str:
         """Precision of the products: fp32 where everything is."""

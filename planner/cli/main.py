@@ -18,6 +18,7 @@ COMMANDS = {
     "search": "Find the best ways to launch a training run.",
     "evaluate": "Cost one given configuration, without searching.",
     "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
+    "check": "Say whether launch files will run and fit, and what to change.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",
     "compare": "Compare clusters for a training run, in days, money and energy.",
     "scale": "Show throughput, days and money against the number of GPUs.",

@@ -350,3 +350,15 @@ def states_dropout(row: MeasuredRow) -> bool | None:
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
     return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", _described(row)) else "adamw"
+
+
+def tables_of(name: str, profile: str) -> Tables:
+    """What a variant changes in a profile's tables; nothing if it does not apply there."""
+    return next(
+        (
+            own.tables
+            for own in _VARIANTS
+            if own.name == name and (not own.profiles or profile in own.profiles)
+        ),
+        {},
+    )

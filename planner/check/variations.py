@@ -1,0 +1,107 @@
+"""What single settings change in a framework's profile: overlap left out, gradients in bf16, …
+
+A profile describes the framework as its users launch it; a file that says otherwise brings
+variations, each a change of the profile's tables. Those that published runs state as well are
+shared with `planner.measured.variants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.frameworks import FrameworkProfile, load_framework
+from planner.frameworks.profile import Overlap
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """`words`: what the setting does; `tables`: what it changes in the profile."""
+
+    words: str
+    tables: Tables
+
+
+_VARIATIONS: Mapping[str, Variation] = {
+    "no-sequence-parallel": Variation(
+        "tensor parallelism without sequence parallelism",
+        {"parallelism": {"sequence_parallel": "never"}},
+    ),
+    "gradient-reduction-exposed": Variation(
+        "gradient reduction after backward instead of beside it",
+        {"overlap": {"gradient_reduction": 0.0}},
+    ),
+    "parameter-gather-exposed": Variation(
+        "parameter gather before forward instead of beside it",
+        {"overlap": {"parameter_gather": 0.0}},
+    ),
+    "pipeline-exposed": Variation(
+        "pipeline exchanges not overlapped", {"overlap": {"pipeline": 0.0}}
+    ),
+    "prefetch-exposed": Variation(
+        "weight gathers not prefetched", {"overlap": {"fsdp_prefetch": 0.0}}
+    ),
+    "tensor-exposed": Variation(
+        "tensor-parallel exchanges of backward not overlapped",
+        {"overlap": {"tensor_backward": 0.0}},
+    ),
+    # The gradient is read in bf16, its fp32 sum read and written (frameworks/
+    # megatron-core-no-overlap.toml).
+    "unfused-accumulation": Variation(
+        "weight gradients added by kernels of their own",
+        {"kernels": {"accumulation_traffic_bytes": 10.0}},
+    ),
+    "bf16-gradients": Variation(
+        "gradients kept and reduced in bf16",
+        {"state": {"gradient_bytes": 2.0}, "kernels": {"gradient_communication_bytes": 2.0}},
+    ),
+}
+# Name here -> the variant of measured runs that is the same mechanism.
+_SHARED: Mapping[str, tuple[str, str]] = {
+    "tp-overlap": ("TP overlap", "tensor-parallel exchanges beside the products (user buffers)"),
+    "cuda-graphs": ("CUDA graphs", "kernels issued as CUDA graphs"),
+    "fused-dispatch": ("fused dispatch", "experts' exchange fused with permutation"),
+    "exchange-overlapped": ("exchange overlapped", "experts' exchange beside compute"),
+    "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
+    "deterministic": ("deterministic", "deterministic mode"),
+    "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
+    "async-tp": ("asynchronous tensor parallelism", "asynchronous tensor parallelism"),
+}
+
+
+def variation(name: str, profile: str) -> Variation:
+    """A variation by name, for a profile. KeyError for a name that no reader gives."""
+    if name in _SHARED:
+        from planner.measured.variants import tables_of
+
+        variant, words = _SHARED[name]
+        return Variation(words, tables_of(variant, profile))
+    return _VARIATIONS[name]
+
+
+@cache
+def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
+    """The profile with variations applied; one object for equal arguments."""
+    profile = load_framework(name)
+    for own in variations:
+        profile = with_tables(profile, variation(own, name).tables)
+    return profile
+
+
+def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
+    """The profile with some values of its tables replaced."""
+    changed = {
+        table: getattr(profile, table).model_copy(update=dict(values))
+        for table, values in tables.items()
+    }
+    return profile.model_copy(update=changed)
+
+
+def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
+    """The profile with every collective exposed."""
+    shares = {name: 0.0 for name in Overlap.model_fields if name != "contention"}
+    return with_tables(profile, {"overlap": shares})

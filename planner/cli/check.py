@@ -1,0 +1,245 @@
+"""`planner check`: will a launch that people have run and fit, how fast, what to change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.errors import FAILURE
+from planner.cli.options import output_format
+from planner.cli.output import print_report
+from planner.cli.progress import notice_if_first_run, watched
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.check.assess import Assessment
+    from planner.check.changes import Change
+    from planner.check.measured import Findings, Measured
+    from planner.explain import Explanation
+    from planner.launch.read.found import Hints
+
+_POSITIVE = click.IntRange(min=1)
+_EPILOG = """\b
+Exit status: 0 runs and fits, 1 will not run or not fit, 2 wrong use.
+
+\b
+Example: planner check pretrain.sh --gpus 64xH100
+         planner check config.toml --gpus 64xH100 --fix
+         planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
+
+
+@click.command("check", epilog=_EPILOG)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100.")
+@click.option("--cluster", help="Instead of --gpus: a TOML file that describes it.")
+@click.option("--framework", help="Whose files these are, if their content does not say.")
+@click.option("--model", help="The model, where the files do not describe it.")
+@click.option("--vocab", type=_POSITIVE, help="Vocabulary, where the files do not say.")
+@click.option("--seq", type=_POSITIVE, help="Sequence length in tokens.")
+@click.option("--mbs", type=_POSITIVE, help="Micro-batch, sequences.")
+@click.option("--gbs", type=_POSITIVE, help="Global batch, sequences.")
+@click.option("--grad-acc", type=_POSITIVE, help="Micro-batches per step.")
+@click.option("--recompute", metavar="MODE", help="Where the files do not say: full, none, …")
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A shell variable.")
+@click.option("--plan", type=_POSITIVE, default=1, help="Which plan of a plan file.")
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="RULE", help="Only note breaches of a rule."
+)
+@click.option("--measured-step-time", type=float, metavar="SECONDS", help="Compare: s per step.")
+@click.option("--measured-mfu", metavar="SHARE", help="Compare: 0.41 or 41%.")
+@click.option("--measured-memory", type=float, metavar="GIB", help="Compare: peak GiB of a GPU.")
+@click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
+@click.option("-o", "--output", help="Where --fix writes.")
+@click.option("--force", is_flag=True, help="Overwrite the output file.")
+@click.option("-v", "--verbose", is_flag=True, help="List settings without effect, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one row for the launch and a change.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def command(paths: tuple[str, ...], **options: Any) -> None:
+    """Say whether launch FILEs will run and fit, how fast, and what to change.
+
+    FILEs: a Megatron-LM shell script or list of arguments, a torchtitan TOML or configuration
+    function, a DeepSpeed JSON, an accelerate or nanotron YAML, or a plan file; several that
+    belong together at once. They are read, never run.
+    """
+    style = output_format(options["as_json"], options["as_csv"])
+    hints = _hints(options)
+    measured = _measured(options)
+    target = _fix_target(paths, options)
+
+    from planner.launch.read.launch import read_launch
+
+    found = read_launch(paths, hints, options["plan"])
+    notice_if_first_run(options["quiet"])
+
+    from planner.check.assess import assess
+
+    assessment = assess(found, options["gpus"], options["cluster"], options["ignored"])
+    with watched(options["quiet"]) as watch:
+        from planner.check.changes import best_changes
+
+        changes = best_changes(assessment, watch)
+        findings = _findings(assessment, measured)
+        if target is not None:
+            _write_fixed(assessment, changes, paths, hints, target, watch)
+    _print(style, assessment, changes, findings, verbose=options["verbose"])
+    click.get_current_context().exit(0 if assessment.passes else FAILURE)
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def _hints(options: dict[str, Any]) -> Hints:
+    from planner.launch.read.found import Hints
+
+    names = ("framework", "model", "vocab", "seq", "mbs", "gbs", "grad_acc", "recompute")
+    if options["gbs"] and options["grad_acc"]:
+        raise UsageError("give --gbs or --grad-acc, not both")
+    if options["gpus"] and options["cluster"]:
+        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+    return Hints(
+        **{name: options[name] for name in names},
+        environment=dict(_variable(text) for text in options["env"]),
+        gpus=_world(options),
+    )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"\w+", name):
+        raise UsageError(f"--env {text!r}: write NAME=VALUE")
+    return name, value
+
+
+def _world(options: dict[str, Any]) -> int | None:
+    """Number of GPUs, as the rules that need only that take it."""
+    from hardware import load_cluster_file, parse_gpus
+
+    if options["cluster"]:
+        return load_cluster_file(Path(options["cluster"])).num_gpus
+    return parse_gpus(options["gpus"]).num_gpus if options["gpus"] else None
+
+
+def _measured(options: dict[str, Any]) -> Measured | None:
+    from planner.check.measured import Measured
+
+    text = options["measured_mfu"]
+    own = Measured(
+        options["measured_step_time"],
+        _share(text) if text is not None else None,
+        options["measured_memory"],
+    )
+    return own if own.is_given else None
+
+
+def _share(text: str) -> float:
+    """`0.41`, `41%` or `41`: a share."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    if match is None:
+        raise UsageError(f"--measured-mfu {text!r}: write 0.41 or 41%")
+    number = float(match[1])
+    return number / 100.0 if match[2] or number > 1.0 else number
+
+
+def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | None:
+    """Where --fix writes, known to be writable before anything is computed."""
+    if not options["fix"]:
+        if options["output"]:
+            raise UsageError("-o says where --fix writes: give --fix too")
+        return None
+    from planner.plan_file import refuse_to_overwrite
+
+    output, force = options["output"], options["force"]
+    for name in (output,) if output else (f"{path}.fixed" for path in paths):
+        refuse_to_overwrite(Path(name).expanduser(), force)
+    return _Target(output, force)
+
+
+class _Target:
+    """The file that --fix writes: FILE.fixed, or the one that is named."""
+
+    def __init__(self, output: str | None, force: bool) -> None:
+        self.output, self.force = output, force
+
+    def path(self, changed: str, count: int) -> Path:
+        """Where the new text of a file goes."""
+        from planner.plan_file import refuse_to_overwrite
+
+        if self.output and count > 1:
+            raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
+        path = Path(self.output).expanduser() if self.output else Path(f"{changed}.fixed")
+        refuse_to_overwrite(path, self.force)
+        return path
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def _findings(assessment: Assessment, measured: Measured | None) -> Findings | None:
+    from planner.check.measured import compare
+
+    if measured is None:
+        return None
+    if assessment.setup is None or assessment.job is None or assessment.plan is None:
+        raise UsageError(
+            "nothing to compare the measurement with: there is no prediction for these files ("
+            + "; ".join(own.text for own in (assessment.errors or assessment.unpredictable))
+            + ")"
+        )
+    return compare(assessment.setup, assessment.job, assessment.plan, measured)
+
+
+def _write_fixed(
+    assessment: Assessment,
+    changes: tuple[Change, ...],
+    paths: tuple[str, ...],
+    hints: Hints,
+    target: _Target,
+    watch: Any,
+) -> None:
+    """Write the improved files and say on stderr what was written, and what was not."""
+    from planner.check.fix import fixed_files
+    from planner.plan_file import write_text
+
+    fixed = fixed_files(assessment, changes, paths, hints, watch)
+    written = [(target.path(own, len(fixed.texts)), text) for own, text in fixed.texts.items()]
+    for path, text in written:
+        write_text(path, text)
+    names = ", ".join(str(path) for path, _ in written)
+    done = "; ".join(fixed.done)
+    click.echo(f"wrote {names}: {done}" if written else "--fix: nothing to write", err=True)
+    for text in fixed.left:
+        click.echo(f"not written: {text}", err=True)
+
+
+def _explanation(assessment: Assessment) -> Explanation | None:
+    from planner.cli.evaluate import as_result
+    from planner.explain import explain
+
+    setup, job, plan = assessment.setup, assessment.job, assessment.plan
+    if setup is None or job is None or plan is None:
+        return None
+    return explain(as_result(setup.request, plan), 1, job)
+
+
+def _print(
+    style: str,
+    assessment: Assessment,
+    changes: tuple[Change, ...],
+    findings: Findings | None,
+    *,
+    verbose: bool,
+) -> None:
+    from planner.check.document import as_csv, as_json
+    from planner.report.check import check_report
+
+    if style == "json":
+        click.echo(as_json(assessment, changes, findings), nl=False)
+    elif style == "csv":
+        click.echo(as_csv(assessment, changes), nl=False)
+    else:
+        explanation = _explanation(assessment)
+        print_report(check_report(assessment, explanation, changes, findings, verbose=verbose))

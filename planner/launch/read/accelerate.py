@@ -1,0 +1,249 @@
+"""Reader of accelerate's YAML configuration, with the arguments of the script it launches.
+
+Keys: accelerate 1.15, commands/config/config_args.py and commands/launch.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, misspelt
+from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.names import known_names
+from planner.launch.read.text import Files
+
+TOP_KEYS = known_names("accelerate")
+FSDP_KEYS = known_names("accelerate-fsdp")
+PARALLELISM_KEYS = known_names("accelerate-parallelism")
+_TABLES = {"fsdp_config": FSDP_KEYS, "parallelism_config": PARALLELISM_KEYS}
+_F, _P = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_"
+_STRATEGIES = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
+    "HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
+}  # fmt: skip
+_PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
+_GPUS_PER_NODE = 8
+
+
+def read_accelerate(
+    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that an accelerate file describes."""
+    return _Reader(document, launch, files, read_hf_arguments(launch, files, hints)).found()
+
+
+class _Reader:
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
+    ) -> None:
+        self.own, self.files, self.script, self.hints = document, files, script, script.hints
+        self.launch = launch
+        self.problems: list[Problem] = [*unknown_keys(document)]
+        self.assumed: list[str] = []
+
+    def found(self) -> Found:
+        world = (self.launch.world if self.launch else None) or self._number("num_processes", 0)
+        framework, zero = self._sharding()
+        tp, cp = self._number(f"{_P}tp_size", 1), self._number(f"{_P}cp_size", 1)
+        shard = self._parallelism(self.hints.gpus or world or 1, tp, cp)
+        self._complete()
+        unknown = tuple(own for own in self.own.settings.values() if not _is_known(own.key))
+        precision, dtype = self._precision(framework)
+        return Found(
+            format="accelerate",
+            files=self.files.by_path,
+            framework=framework,
+            model=self.hints.model,
+            tp=tp,
+            cp=cp,
+            zero=zero,
+            shard=shard,
+            world=world or None,
+            mbs=self.hints.mbs or 1,
+            gbs=self.hints.gbs,
+            grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
+            seq=self.hints.seq,
+            recompute=self._recompute(),
+            optimizer=self.script.optimizer or "adamw",
+            optimizer_offload=float(self._on(f"{_F}offload_params")),
+            precision=precision,
+            dtype=dtype,
+            main_file=self.own.path,
+            where=self._where(),
+            settings=tuple(self.own.settings.values()),
+            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            unknown=unknown,
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+        )
+
+    def _where(self) -> dict[str, Any]:
+        keys = {
+            "world": "num_processes", "tp": f"{_P}tp_size", "cp": f"{_P}cp_size",
+            "zero": f"{_F}reshard_after_forward", "shard": f"{_P}dp_replicate_size",
+            "recompute": f"{_F}activation_checkpointing",
+        }  # fmt: skip
+        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        return self.script.where | {name: own for name, own in found.items() if own is not None}
+
+    def _on(self, key: str) -> bool:
+        return str(self.own.get(key, False)).lower() == "true"
+
+    def _number(self, key: str, default: int) -> int:
+        value = self.own.get(key, default)
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < min(1, default):
+            text = f"{key}: {value!r} is not a whole number of at least 1"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return default
+        return value
+
+    def _sharding(self) -> tuple[str, int]:
+        """Profile and ZeRO stage."""
+        kind = str(self.own.get("distributed_type", "NO"))
+        if kind == "FSDP" and self._number(f"{_F}version", 1) > 1:
+            self._wrapping()
+            return "hf-fsdp2", 3 if self._reshards() else 2
+        if kind == "FSDP":
+            self._wrapping()
+            strategy = str(self.own.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
+            if strategy not in _STRATEGIES:
+                text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
+                place = self.own.place(f"{_F}sharding_strategy")
+                self.problems.append(Problem("option-value", text, places=place))
+            return "fsdp1", _STRATEGIES.get(strategy, 3)
+        if kind in ("MULTI_GPU", "NO"):
+            return "hf-transformers", 0
+        text = f"distributed_type {kind} is not modelled here"
+        fix = "give the DeepSpeed JSON instead" if kind == "DEEPSPEED" else ""
+        place = self.own.place("distributed_type")
+        self.problems.append(Problem("not-predictable", text, "warning", place, fix))
+        return "hf-transformers", 0
+
+    def _reshards(self) -> bool:
+        value = str(self.own.get(f"{_F}reshard_after_forward", True)).lower()
+        if value not in ("true", "false"):
+            key = f"{_F}reshard_after_forward"
+            text = f"{key} {value}: version 2 takes true or false"
+            self.problems.append(
+                Problem(
+                    "option-value", text, places=self.own.place(key), fix="true",
+                    edits=(Edit(key, "true"),),
+                )
+            )  # fmt: skip
+        return value != "false"
+
+    def _wrapping(self) -> None:
+        policy = self.own.get(f"{_F}auto_wrap_policy")
+        self.own.get(f"{_F}transformer_layer_cls_to_wrap")
+        if policy in (None, "NO_WRAP"):
+            self.problems.append(
+                Problem(
+                    "fsdp-wrapping",
+                    "no fsdp_auto_wrap_policy: the whole model is one unit, gathered at once",
+                    "warning",
+                    self.own.place(f"{_F}auto_wrap_policy"),
+                    "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
+                    (Edit(f"{_F}auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),),
+                )
+            )
+
+    def _parallelism(self, world: int, tp: int, cp: int) -> int:
+        """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
+        replicate = self._number(f"{_P}dp_replicate_size", 1)
+        stated = f"{_P}dp_shard_size" in self.own.settings
+        ranks = self._number(f"{_P}dp_shard_size", 1)
+        sp = self._number(f"{_P}sp_size", 1)
+        if sp > 1 and cp > 1:
+            keys = (f"{_P}sp_size", f"{_P}cp_size")
+            text = "cp_size and sp_size exclude each other"
+            self.problems.append(Problem("cp-and-sp", text, places=self.own.place(*keys)))
+        if tp > 1 and ranks == 1 and replicate > 1:
+            text = "tp with replicas needs dp_shard_size > 1"
+            place = self.own.place(f"{_P}tp_size")
+            self.problems.append(Problem("tp-with-replicas", text, places=place))
+        if stated and replicate * ranks * tp * cp * sp != world:
+            self.problems.append(
+                Problem(
+                    "world-size",
+                    f"dp_replicate·dp_shard·tp·cp·sp = {replicate}·{ranks}·{tp}·{cp}·{sp} is not "
+                    f"{world} processes",
+                    places=self.own.place(f"{_P}dp_shard_size", "num_processes"),
+                )
+            )
+        if max(tp, cp, sp) > 1:
+            what = "tp, cp and sp of accelerate"
+            place = self.own.place(f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
+            text = f"{what} are not modelled: no prediction"
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+        strategy = str(self.own.get(f"{_F}sharding_strategy", "")).upper()
+        if strategy.startswith("HYBRID"):
+            machines = self._number("num_machines", 1)
+            return max(1, world // machines) if machines > 1 else 0
+        return ranks if replicate > 1 and stated else 0
+
+    def _recompute(self) -> str:
+        if self.hints.recompute:
+            return self.hints.recompute
+        return "full" if self._on(f"{_F}activation_checkpointing") else "none"
+
+    def _precision(self, framework: str) -> tuple[str, str | None]:
+        text = str(self.own.get("mixed_precision", "no"))
+        precision = _PRECISIONS.get(text)
+        if precision is None:
+            known = ", ".join(_PRECISIONS)
+            place = self.own.place("mixed_precision")
+            problem = Problem("option-value", f"mixed_precision {text}: {known}", places=place)
+            self.problems.append(problem)
+            return "bf16", None
+        if framework == "hf-transformers":
+            return precision, "fp32" if precision == "fp32" else "amp"
+        if precision == "fp32":
+            text = "mixed_precision no: sharded training in fp32 is not modelled"
+            place = self.own.place("mixed_precision")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+            return "bf16", None
+        return precision, None
+
+    def _complete(self) -> None:
+        """What such a file never says."""
+        if not self.hints.model:
+            text = "the file does not name the model"
+            self.problems.append(Problem("model-unknown", text, fix="--model NAME"))
+        if self.hints.mbs is None:
+            self.assumed.append("micro-batch 1 (give --mbs)")
+        if self.hints.gbs is None and self.hints.grad_acc is None:
+            self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
+
+
+def unknown_keys(document: Document) -> Iterator[Problem]:
+    """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
+    for key, own in document.settings.items():
+        if _is_known(key):
+            continue
+        table, _, name = key.partition(".")
+        inside = _TABLES.get(table) if name else None
+        close = difflib.get_close_matches(name or table, inside or TOP_KEYS, n=1, cutoff=0.6)
+        ignored = inside is not None
+        yield Problem(
+            "unknown-option",
+            f"{key}: accelerate "
+            + ("ignores it without a word" if ignored else "has no such key and refuses it"),
+            "warning" if ignored else "error",
+            (own.place,),
+            close[0] if close else "",
+            misspelt(document, key, close),
+            late=ignored,
+        )
+
+
+def _is_known(key: str) -> bool:
+    first, _, rest = key.partition(".")
+    if first in _TABLES and rest:
+        return rest.split(".")[0] in _TABLES[first]
+    return first in TOP_KEYS

@@ -1,0 +1,71 @@
+"""Arithmetic of the shell, evaluated over a whitelist of Python's syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+_BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    # The shell divides towards zero.
+    ast.FloorDiv: lambda one, two: abs(one) // abs(two) * (1 if one * two >= 0 else -1),
+    ast.Mod: lambda one, two: one - two * int(one / two),
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_LARGEST_EXPONENT = 64
+
+
+class _UnreadableError(Exception):
+    """Something that is no arithmetic of whole numbers."""
+
+
+def evaluate_arithmetic(text: str, values: Mapping[str, str]) -> int | None:
+    """The value of `TP * PP + 2` with whole numbers for its names; None if it has none."""
+    plain = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda match: match[1] or match[2], text)
+    plain = re.sub(r"(?<![/])/(?![/])", "//", plain)
+    plain = plain.replace("&&", " and ").replace("||", " or ")
+    plain = re.sub(r"!(?!=)", " not ", plain)
+    try:
+        return int(_number(ast.parse(plain.strip(), mode="eval").body, values))
+    except (_UnreadableError, SyntaxError, ZeroDivisionError, ValueError, RecursionError):
+        return None
+
+
+def _number(node: ast.expr, values: Mapping[str, str]) -> int:
+    match node:
+        case ast.Constant(value=int(number)):
+            return int(number)
+        case ast.Name(id=name):
+            return int(values.get(name) or 0)
+        case ast.UnaryOp(op=own, operand=operand):
+            number = _number(operand, values)
+            return -number if isinstance(own, ast.USub) else int(not number)
+        case ast.BoolOp(op=own, values=parts):
+            every = all if isinstance(own, ast.And) else any
+            return int(every(_number(part, values) for part in parts))
+    return _binary(node, values)
+
+
+def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
+    """Two operands and an operator of the whitelist."""
+    match node:
+        case ast.BinOp(left=left, op=own, right=right):
+            one, two = _number(left, values), _number(right, values)
+            if isinstance(own, ast.Pow) and 0 <= two <= _LARGEST_EXPONENT:
+                return int(one**two)
+            if type(own) in _BINARY:
+                return _BINARY[type(own)](one, two)
+        case ast.Compare(left=left, ops=[own], comparators=[right]) if type(own) in _COMPARISONS:
+            return int(_COMPARISONS[type(own)](_number(left, values), _number(right, values)))
+    raise _UnreadableError

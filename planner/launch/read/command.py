@@ -1,0 +1,157 @@
+"""A command line taken apart: the launcher with its processes, the program, its arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.launch.read.found import Setting
+from planner.launch.read.shell import Command
+from planner.launch.read.shell_words import Word
+from planner.launch.read.text import Files, Span, Text
+
+# Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
+_NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
+_PER_NODE = (
+    "nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus", "ntasks-per-node",
+    "gpus-per-node",
+)  # fmt: skip
+_TOTAL = ("num_processes", "ntasks", "n")
+_MODULE_LAUNCHERS = (
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+)  # fmt: skip
+_PYTHON = re.compile(r"^python[\d.]*$")
+# Launchers that start one process a GPU themselves: an srun around them starts nodes.
+_PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """`launcher`: torchrun, accelerate, deepspeed, srun or none of them; `program`: script or
+    module; `nodes`, `per_node`, `total`: processes as its options say."""
+
+    launcher: str
+    program: str
+    arguments: tuple[Word, ...]
+    options: tuple[Setting, ...]
+    command: Command
+    nodes: Setting | None = None
+    per_node: Setting | None = None
+    total: Setting | None = None
+
+    @property
+    def world(self) -> int | None:
+        """Processes in all; None where the command does not say."""
+        total = whole_number(self.total)
+        if total is not None and self.launcher != "torchrun":
+            return total
+        per_node, nodes = whole_number(self.per_node), whole_number(self.nodes)
+        if per_node is None or (self.nodes is not None and nodes is None):
+            return None
+        return per_node * (nodes or 1)
+
+
+def whole_number(setting: Setting | None) -> int | None:
+    """A setting's value as a number; `2:4` (elastic nodes) counts the most."""
+    if setting is None or setting.unknown:
+        return None
+    match = re.fullmatch(r"(?:\d+:)?(\d+)", str(setting.value).strip())
+    return int(match[1]) if match else None
+
+
+def take_apart(command: Command, files: Files) -> LaunchCommand | None:
+    """The launch that a command is; None if it starts no Python program."""
+    words = command.words
+    at = _program_index(words)
+    if at is None:
+        return None
+    before = words[:at]
+    program = words[at].text.value
+    options = tuple(_options(before, files))
+    launcher = _launcher(before)
+    found = {
+        what: _last(options, names)
+        for what, names in (("nodes", _NODES), ("per_node", _PER_NODE), ("total", _TOTAL))
+    }
+    if launcher in _PER_GPU_LAUNCHERS:
+        # srun's tasks are nodes here.
+        found["total"] = _last(options, _TOTAL[:1])
+        inner = _last(options, _PER_NODE[:4])
+        found["per_node"] = inner or found["per_node"]
+    return LaunchCommand(launcher, program, words[at + 1 :], options, command, **found)
+
+
+def arguments_as_command(arguments: Text) -> Command:
+    """A list of arguments without the command, one a line or many."""
+    words = tuple(Word(text, text.span()) for text in arguments.split())
+    place = arguments.first()
+    return Command(words, {}, place[0] if place else "", 1)
+
+
+def _program_index(words: Sequence[Word]) -> int | None:
+    """Index of the script or module that is trained with."""
+    for at, word in enumerate(words):
+        value = word.text.value
+        if value == "-m" and at + 1 < len(words):
+            module = words[at + 1].text.value
+            if module not in _MODULE_LAUNCHERS:
+                return at + 1
+        elif value.endswith(".py") and not value.startswith("-"):
+            if words[at - 1].text.value.startswith("-") and "=" not in words[at - 1].text.value:
+                switches = ("-u", "-m", "--no-python", "-O")
+                if at and words[at - 1].text.value not in switches and not _is_runner(words[:at]):
+                    continue
+            return at
+        elif value.endswith("run_train.sh"):
+            return at
+    return None
+
+
+def _is_runner(before: Sequence[Word]) -> bool:
+    return any(_PYTHON.match(word.text.value.rsplit("/", 1)[-1]) for word in before) or any(
+        word.text.value.rsplit("/", 1)[-1] in _PER_GPU_LAUNCHERS for word in before
+    )
+
+
+def _launcher(before: Sequence[Word]) -> str:
+    names = [word.text.value.rsplit("/", 1)[-1] for word in before]
+    for name in names:
+        if name in _PER_GPU_LAUNCHERS:
+            return "torchrun" if name.startswith("torch") else name.split(".")[0]
+    return next((name for name in names if name in ("srun", "mpirun")), "")
+
+
+def _options(words: Sequence[Word], files: Files) -> Iterator[Setting]:
+    """`--name value` and `--name=value` of the launcher's part."""
+    for at, word in enumerate(words):
+        match = re.match(r"^--?([A-Za-z][\w-]*)(=?)", word.text.value)
+        if not match:
+            continue
+        if match[2]:
+            yield setting_of(match[1], word.text[match.end() :], None, files)
+        elif at + 1 < len(words) and not words[at + 1].text.value.startswith("-"):
+            yield setting_of(match[1], words[at + 1].text, words[at + 1].used, files)
+
+
+def setting_of(
+    key: str, value: Text, used: Span | None, files: Files, whole: Span | None = None
+) -> Setting:
+    """A setting from a word, with where its value is defined and used."""
+    defined = value.span()
+    place = value.first() or ((used.file, used.start) if used else None)
+    spans = tuple(dict.fromkeys(own for own in (defined, used) if own is not None))
+    return Setting(
+        key,
+        value.value,
+        place[0] if place else "",
+        files.line(place),
+        spans,
+        whole,
+        value.unknown,
+    )
+
+
+def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
+    """The innermost option of a kind: later options belong to the inner launcher."""
+    return next((own for own in reversed(options) if own.key in names), None)

@@ -1,0 +1,271 @@
+"""Reader of DeepSpeed JSON files, with the arguments of the Trainer script that uses one.
+
+Keys: DeepSpeed 0.19, runtime/config.py, runtime/constants.py and runtime/zero/config.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, misspelt
+from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
+from planner.launch.read.names import known_names
+from planner.launch.read.text import Files
+
+TOP_KEYS = known_names("deepspeed")
+ZERO_KEYS = known_names("deepspeed-zero")
+_Z = "zero_optimization"
+_MBS, _ACC, _GBS = (
+    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size",
+)  # fmt: skip
+_UNMODELLED = {
+    f"{_Z}.zero_quantized_weights": "gathers in 8 bits: faster than predicted",
+    f"{_Z}.zero_quantized_gradients": "reductions in 4 bits: faster than predicted",
+    f"{_Z}.zenflow": "asynchronous updates",
+    "compression_training": "compressed training",
+    "progressive_layer_drop": "layers dropped",
+    "data_types.grad_accum_dtype": "costed with gradients in 16 bits",
+    "communication_data_type": "costed in the gradients' type",
+}
+_OPTIMIZERS = {
+    "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
+}  # fmt: skip
+_OFF = (None, False, "none", "auto")
+
+
+def read_deepspeed(
+    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that a DeepSpeed file describes, completed from the command or the caller."""
+    return _Reader(document, launch, files, read_hf_arguments(launch, files, hints)).found()
+
+
+class _Reader:
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
+    ) -> None:
+        self.own, self.launch, self.files, self.script = document, launch, files, script
+        self.hints = script.hints
+        self.problems: list[Problem] = [*self._unknown(), *self._zero_values()]
+        self.assumed: list[str] = []
+
+    def found(self) -> Found:
+        world = self.launch.world if self.launch else None
+        tp = self._number("tensor_parallel.autotp_size") or 1
+        stage = self._stage()
+        batch = self._batch(self.hints.gpus or world, tp)
+        self._offload_rules(stage)
+        unknown = [own for own in self.own.settings.values() if not _is_known(own.key)]
+        if self.hints.recompute is None:
+            self.assumed.append("no recomputation (not in this file; give --recompute full)")
+        if not self.hints.model:
+            self.problems.append(
+                Problem("model-unknown", "the file does not name the model", fix="--model NAME")
+            )
+        sequences = self._number("sequence_parallel_size") or 1
+        if sequences > 1:
+            self.problems.append(
+                _not_predictable("Ulysses sequence parallelism", "sequence_parallel_size", self.own)
+            )
+        return Found(
+            format="deepspeed",
+            files=self.files.by_path,
+            framework="deepspeed",
+            model=self.hints.model,
+            tp=tp,
+            zero=stage,
+            shard=self._hpz(stage),
+            world=world,
+            seq=self.hints.seq,
+            recompute=self.hints.recompute or "none",
+            optimizer=self._optimizer(),
+            optimizer_offload=self._offload(),
+            precision="fp16" if self._on("fp16.enabled") else "bf16",
+            main_file=self.own.path,
+            where=self._where(),
+            settings=tuple(self.own.settings.values()),
+            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            unmodelled=tuple(
+                (self.own.settings[key], why)
+                for key, why in _UNMODELLED.items()
+                if self.own.get(key) not in _OFF and key in self.own.settings
+            ),
+            unknown=tuple(unknown),
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            **batch,
+        )
+
+    def _where(self) -> dict[str, Any]:
+        keys = {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"}
+        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        return self.script.where | {name: own for name, own in found.items() if own is not None}
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def _on(self, key: str) -> bool:
+        return self.own.get(key) is True
+
+    def _number(self, key: str) -> int | None:
+        """A whole number; None where missing or `auto`."""
+        value = self.own.get(key)
+        if value in (None, "auto"):
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            text = f"{key}: {value!r} is not a whole number of at least 1"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return None
+        return value
+
+    def _stage(self) -> int:
+        value = self.own.get(f"{_Z}.stage", 0)
+        if value not in (0, 1, 2, 3) or isinstance(value, bool):
+            text = f"{_Z}.stage {value!r}: DeepSpeed has 0, 1, 2 and 3"
+            self.problems.append(
+                Problem(
+                    "zero-stage", text, places=self.own.place(f"{_Z}.stage"), fix="3",
+                    edits=(Edit(f"{_Z}.stage", "3"),),
+                )
+            )  # fmt: skip
+            return 3
+        return int(value)
+
+    def _hpz(self, stage: int) -> int:
+        size = self._number(f"{_Z}.zero_hpz_partition_size") or 1
+        return size if size > 1 and stage == 3 else 0
+
+    def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
+        """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
+        mbs = self.hints.mbs or self._number(_MBS)
+        acc = self.hints.grad_acc or self._number(_ACC)
+        gbs = self.hints.gbs or self._number(_GBS)
+        dp = gpus // tp if gpus else None
+        if gbs and dp and mbs and acc and gbs != mbs * acc * dp:
+            self.problems.append(
+                Problem(
+                    "batch-size",
+                    f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {mbs * acc * dp}",
+                    places=self.own.place(_GBS, _MBS, _ACC),
+                    fix=f"{_GBS} {mbs * acc * dp}",
+                    edits=(Edit(_GBS, str(mbs * acc * dp)),),
+                )
+            )
+            gbs = mbs * acc * dp
+        if mbs is None and gbs and dp:
+            mbs = max(1, gbs // (dp * (acc or 1)))
+        if mbs is None:
+            self.assumed.append("micro-batch 1 (give --mbs)")
+        if acc is None and gbs is None:
+            self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
+            acc = 1
+        return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
+
+    def _optimizer(self) -> str:
+        name = self.own.get("optimizer.type")
+        if name in (None, "auto"):
+            return self.script.optimizer or "adamw"
+        known = _OPTIMIZERS.get(str(name).lower())
+        if known is None:
+            text = f"optimizer {name} is not modelled; costed as AdamW"
+            place = self.own.place("optimizer.type")
+            self.problems.append(Problem("not-modelled", text, "warning", place))
+        return known or "adamw"
+
+    def _offload(self) -> float:
+        device = self.own.get(f"{_Z}.offload_optimizer.device")
+        if device in _OFF:
+            return 0.0
+        ratio = self.own.get(f"{_Z}.offload_optimizer.ratio", 1.0)
+        if device == "nvme":
+            key = f"{_Z}.offload_optimizer.device"
+            self.problems.append(_not_predictable("offload to NVMe", key, self.own))
+        return float(ratio) if isinstance(ratio, int | float) else 1.0
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def _unknown(self) -> Iterator[Problem]:
+        for key in self.own.names():
+            if key not in TOP_KEYS:
+                close = difflib.get_close_matches(key, TOP_KEYS, n=1, cutoff=0.6)
+                yield Problem(
+                    "unknown-option",
+                    f"{key}: DeepSpeed ignores it without a word",
+                    "warning",
+                    tuple(o.place for k, o in self.own.settings.items() if k.split(".")[0] == key)[
+                        :1
+                    ],
+                    close[0] if close else "",
+                    misspelt(self.own, key, close),
+                    late=True,
+                )
+        for key in self.own.names(_Z):
+            if key not in ZERO_KEYS:
+                close = difflib.get_close_matches(key, ZERO_KEYS, n=1, cutoff=0.6)
+                yield Problem(
+                    "unknown-option",
+                    f"{_Z}.{key}: DeepSpeed has no such key and refuses it",
+                    places=self.own.place(f"{_Z}.{key}"),
+                    fix=close[0] if close else "",
+                    edits=misspelt(self.own, f"{_Z}.{key}", close),
+                )
+
+    def _zero_values(self) -> Iterator[Problem]:
+        for key in (_Z, "bf16", "fp16"):
+            own = self.own.settings.get(key)
+            if own is not None and own.value != {}:
+                text = f"{key}: {own.value!r} is no table of settings"
+                yield Problem("option-value", text, places=(own.place,))
+        if self._both("fp16.enabled", "bf16.enabled"):
+            yield Problem(
+                "precision", "fp16 and bf16 are both enabled",
+                places=self.own.place("fp16.enabled", "bf16.enabled"),
+                fix="fp16.enabled false", edits=(Edit("fp16.enabled", "false"),),
+            )  # fmt: skip
+        for old, new in (
+            ("cpu_offload", "offload_optimizer"),
+            ("cpu_offload_param", "offload_param"),
+        ):
+            if f"{_Z}.{old}" in self.own.settings and self.own.has(f"{_Z}.{new}"):
+                text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
+                yield Problem("deprecated-option", text, places=self.own.place(f"{_Z}.{old}"))
+
+    def _both(self, one: str, other: str) -> bool:
+        return self._on(one) and self._on(other)
+
+    def _offload_rules(self, stage: int) -> None:
+        key = f"{_Z}.offload_param.device"
+        device = self.own.get(key)
+        if device in _OFF:
+            return
+        if stage < 3:
+            self.problems.append(
+                Problem(
+                    "offload-param-stage",
+                    f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
+                    "without a word",
+                    "warning",
+                    places=self.own.place(key),
+                    fix="stage 3, or leave offload_param out",
+                    late=True,
+                )
+            )
+        else:
+            self.problems.append(_not_predictable("offloaded parameters", key, self.own))
+
+
+def _is_known(key: str) -> bool:
+    first, _, rest = key.partition(".")
+    if first == _Z and rest:
+        return rest.split(".")[0] in ZERO_KEYS
+    return first in TOP_KEYS
+
+
+def _not_predictable(what: str, key: str, own: Document) -> Problem:
+    text = f"{what} is not modelled: no prediction"
+    return Problem("not-predictable", text, "warning", own.place(key))

@@ -1,0 +1,118 @@
+"""What a launch file is, by its content."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Literal
+
+from planner.errors import UsageError
+from planner.launch.read.document import yaml_document
+from planner.launch.read.names import known_names
+from planner.launch.read.text import Files, Text
+
+Kind = Literal[
+    "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
+    "nanotron", "plan",
+]  # fmt: skip
+READABLE = (
+    "a Megatron shell script or list of arguments, a torchtitan TOML, a DeepSpeed JSON, an "
+    "accelerate or nanotron YAML, or a plan file"
+)
+_TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
+
+
+def file_kind(name: str, text: str) -> Kind | None:
+    """What a file is, by its content; its ending only says in which order to look."""
+    stripped = text.lstrip()
+    if stripped.startswith("{"):
+        return _json_kind(name, text)
+    if name.endswith(".toml"):
+        return "torchtitan"
+    if name.endswith((".yaml", ".yml")):
+        return _yaml_kind(name, text)
+    if name.endswith(".json"):
+        return _json_kind(name, text)
+    return _plain_kind(text)
+
+
+def _plain_kind(text: str) -> Kind | None:
+    """A file whose ending says nothing."""
+    from planner.launch.read.torchtitan_python import is_torchtitan_python
+
+    if is_torchtitan_python(text):
+        return "torchtitan-python"
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if code.lstrip().startswith("--"):
+        return "arguments"
+    if _is_torchtitan_toml(text):
+        return "torchtitan"
+    own = _mapping_kind(text)
+    if own is not None:
+        return own
+    shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
+    runs = re.search(
+        r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*)\b|\.py\b|run_train\.sh", code
+    )
+    assigns = re.search(r"^\s*(export\s+)?[A-Za-z_]\w*\+?=", code, re.MULTILINE)
+    return "shell" if shebang or runs or assigns else None
+
+
+def _is_torchtitan_toml(text: str) -> bool:
+    try:
+        return bool(_TORCHTITAN_TABLES & tomllib.loads(text).keys())
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _json_kind(name: str, text: str) -> Kind:
+    """A plan file, or DeepSpeed's. UsageError for other JSON."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{name}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
+    if isinstance(content, dict) and "planner_version" in content:
+        return "plan"
+    if isinstance(content, dict) and known_names("deepspeed") & content.keys():
+        return "deepspeed"
+    raise UsageError(
+        f"{name}: this JSON is neither a DeepSpeed configuration nor a plan file; readable are "
+        + READABLE
+    )
+
+
+def _yaml_kind(name: str, text: str) -> Kind:
+    import yaml
+
+    own = _mapping_kind(text)
+    if own is not None:
+        return own
+    try:
+        yaml.safe_load(text)
+    except yaml.YAMLError:
+        # For its message with the line.
+        yaml_document(Text.made(text), name, Files())
+    raise UsageError(
+        f"{name}: this YAML is neither accelerate's (distributed_type, fsdp_config, ...) nor "
+        "nanotron's (parallelism, tokens)"
+    )
+
+
+def _mapping_kind(text: str) -> Kind | None:
+    """Accelerate or nanotron, if a text is YAML with their keys."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
+        return "nanotron"
+    signs = {"distributed_type", "compute_environment", "fsdp_config", "num_processes",
+             "parallelism_config", "mixed_precision"}  # fmt: skip
+    return "accelerate" if signs & content.keys() else None

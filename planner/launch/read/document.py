@@ -1,0 +1,225 @@
+"""TOML, YAML and JSON files as settings: dotted keys with value, line and place."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.errors import UsageError
+from planner.launch.read.found import SURELY_MEANT, Edit, Setting
+from planner.launch.read.text import Files, Span, Text
+
+_TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+_ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
+
+
+@dataclass
+class Document:
+    """A configuration file.
+
+    `content`: as its format's parser reads it; `settings`: every scalar and list in it by dotted
+    key, in order; `path`: the file.
+    """
+
+    path: str
+    content: dict[str, Any]
+    settings: dict[str, Setting] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted key."""
+        self.used.add(key)
+        own = self.settings.get(key)
+        return default if own is None or own.value is None else own.value
+
+    def has(self, key: str) -> bool:
+        """Whether a key, or a table of that name, is there."""
+        self.used.add(key)
+        return key in self.settings or any(own.startswith(f"{key}.") for own in self.settings)
+
+    def place(self, *keys: str) -> tuple[str, ...]:
+        """Where keys stand."""
+        found = (self.settings.get(key) for key in keys)
+        return tuple(dict.fromkeys(own.place for own in found if own is not None))
+
+    def rest(self) -> Iterator[Setting]:
+        """Settings that no reading function asked for."""
+        return (own for key, own in self.settings.items() if key not in self.used)
+
+    def names(self, table: str = "") -> list[str]:
+        """Names directly in a table (or at the top)."""
+        content: Any = self.content
+        for part in filter(None, table.split(".")):
+            content = content.get(part, {}) if isinstance(content, Mapping) else {}
+        return list(content) if isinstance(content, Mapping) else []
+
+    def override(self, setting: Setting, key: str) -> None:
+        """A value from a command line in place of the file's."""
+        self.settings[key] = setting
+
+
+def toml_document(text: Text, path: str, files: Files) -> Document:
+    """A TOML file. UsageError with the line that is wrong."""
+    try:
+        content = tomllib.loads(text.value)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    places = dict(_toml_places(text))
+    settings = {
+        key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
+    }
+    return Document(path, content, settings)
+
+
+def yaml_document(text: Text, path: str, files: Files) -> Document:
+    """A YAML file. UsageError with line and column of what is wrong."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(text.value)
+        node = yaml.compose(text.value, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UsageError(f"{path}: not valid YAML: {place}{error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: holds no table of settings")
+    return _marked(content, node, text, path, files)
+
+
+def json_document(text: Text, path: str, files: Files) -> Document:
+    """A JSON file. UsageError with the line that is wrong."""
+    import yaml
+
+    try:
+        content = json.loads(text.value)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: holds no table of settings")
+    # JSON is YAML but for tabs; the places are the same.
+    node = yaml.compose(text.value.replace("\t", " "), Loader=yaml.SafeLoader)
+    return _marked(content, node, text, path, files)
+
+
+def _marked(content: dict[str, Any], node: Any, text: Text, path: str, files: Files) -> Document:
+    places = dict(_yaml_places(node, ""))
+    settings = {
+        key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
+    }
+    return Document(path, content, settings)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves (scalars, lists, empty tables) by dotted key."""
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat({str(own): inner for own, inner in value.items()}, f"{key}.")
+        else:
+            yield key, value
+
+
+# (start and end of the value, start and end of the entry)
+_Places = tuple[int, int, int, int]
+
+
+def _setting(key: str, value: object, places: _Places | None, text: Text, files: Files) -> Setting:
+    if places is None:
+        return Setting(key, value, (files.by_path and next(iter(files.by_path))) or "")
+    start, end, first, last = places
+    own = text[start:end]
+    place = own.first() or text[first:last].first()
+    span = own.span()
+    return Setting(
+        key,
+        value,
+        place[0] if place else "",
+        files.line(place),
+        (span,) if span else (),
+        text[first:last].span(),
+    )
+
+
+def _yaml_places(node: Any, prefix: str) -> Iterator[tuple[str, _Places]]:
+    """Offsets of every leaf of a mapping node."""
+    for name, value in node.value:
+        key = f"{prefix}{name.value}"
+        if value.id == "mapping" and value.value:
+            yield from _yaml_places(value, f"{key}.")
+            continue
+        yield (
+            key,
+            (
+                value.start_mark.index,
+                value.end_mark.index,
+                name.start_mark.index,
+                value.end_mark.index,
+            ),
+        )
+
+
+def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
+    """Offsets of `key = value` lines under their tables; inline tables are left out."""
+    table, at = "", 0
+    lines = text.value.splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        if header := _TABLE.match(line.rstrip("\n")):
+            table = re.sub(r"\s|[\"']", "", header[1]) + "."
+        elif entry := _ENTRY.match(line):
+            key = table + re.sub(r"[\"']", "", entry[2])
+            start = at + entry.end()
+            end = start + _toml_value_length("".join(lines[index:])[entry.end() :])
+            yield key, (start, end, at, end)
+        at += len(line)
+
+
+def _toml_value_length(text: str) -> int:
+    """Characters of the value at the start of a text: a string, a list, or up to a comment."""
+    depth, quote, at = 0, "", 0
+    while at < len(text):
+        letter = text[at]
+        if quote:
+            if letter == "\\" and quote == '"':
+                at += 1
+            elif letter == quote:
+                quote = ""
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        elif depth == 0 and letter in "#\n":
+            break
+        at += 1
+    return len(text[:at].rstrip())
+
+
+def misspelt(document: Document, key: str, close: list[str]) -> tuple[Edit, ...]:
+    """The edit that spells a key as it should be, where it can only be a slip."""
+    if not close:
+        return ()
+    name, table = key.rpartition(".")[2], key.rpartition(".")[0]
+    meant = close[0].rpartition(".")[2]
+    whole = f"{table}.{meant}" if table else meant
+    alike = difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
+    taken = document.has(whole) or key not in document.settings
+    same_table = close[0].rpartition(".")[0] in ("", table)
+    return (Edit(key, None, whole),) if alike and same_table and not taken else ()
+
+
+def line_span(span: Span, text: str) -> Span:
+    """The whole lines of a span, with the last line's end."""
+    start = text.rfind("\n", 0, span.start) + 1
+    end = text.find("\n", span.end)
+    return Span(span.file, start, len(text) if end < 0 else end + 1)

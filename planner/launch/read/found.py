@@ -1,0 +1,156 @@
+"""What was found in launch files: settings with their places, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from planner.launch.read.text import SourceFile, Span
+from planner.specs import ModelSpec
+
+# Likeness from which an unknown name is taken for a misspelt one.
+SURELY_MEANT = 0.9
+
+Severity = Literal["error", "warning", "note"]
+Format = Literal[
+    "megatron", "torchtitan-0.2", "torchtitan-0.3", "deepspeed", "accelerate", "nanotron", "plan"
+]
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as it was written.
+
+    `key` as its format spells it (`--tensor-model-parallel-size`,
+    `training.local_batch_size`); `file` and `line` of the value, line 0 where it stands in no file.
+    `spans`: where its value could be replaced, the place where it is defined first, the place
+    where it is used after; `whole`: key and value together, for removal. `unknown`: why the value
+    is not known.
+    """
+
+    key: str
+    value: object
+    file: str = ""
+    line: int = 0
+    spans: tuple[Span, ...] = ()
+    whole: Span | None = None
+    unknown: str = ""
+
+    @property
+    def place(self) -> str:
+        """`train.sh:12`."""
+        return f"{self.file}:{self.line}" if self.line else self.file or "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Another value for one key of a file: `value` None removes it, `""` is a switch.
+
+    `rename`: the key is misspelt, and this is what it should be; its value stays.
+    """
+
+    key: str
+    value: str | None
+    rename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong, by the name of the rule it breaks.
+
+    `error`: it will not run; `warning`: it runs, and not as one would think; `note`: worth
+    knowing. `fix`: what to write instead; `edits`: the same for --fix. `late`: the framework
+    finds it out only at run time.
+    """
+
+    rule: str
+    text: str
+    severity: Severity = "error"
+    places: tuple[str, ...] = ()
+    fix: str = ""
+    edits: tuple[Edit, ...] = ()
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the caller knows beside the files; it wins over what they say.
+
+    `framework` forces a format; `environment`: values of shell variables; `model`: a catalogue
+    name or path; lengths in tokens, batches in sequences; `gpus`: world size.
+    """
+
+    framework: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    vocab: int | None = None
+    seq: int | None = None
+    mbs: int | None = None
+    gbs: int | None = None
+    grad_acc: int | None = None
+    recompute: str | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launch as its files describe it, in the planner's words. None: the files do not say.
+
+    `framework`: profile; `variations`: names of `planner.check.variations` that the settings
+    switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
+    processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
+    block in order. `settings`: all that were read, by field of this class in `where`; `unused`:
+    known and without effect on memory and time; `unmodelled`: with an effect that the prediction
+    leaves out, and which; `unknown`: no such setting exists. `plan_gpus`: the machine, from a
+    plan file.
+    """
+
+    format: Format
+    files: Mapping[str, SourceFile]
+    framework: str
+    variations: tuple[str, ...] = ()
+    shape: ModelSpec | None = None
+    model: str | None = None
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    dp: int | None = None
+    shard: int = 0
+    zero: int = 0
+    world: int | None = None
+    mbs: int = 1
+    gbs: int | None = None
+    grad_acc: int | None = None
+    seq: int | None = None
+    block_layers: tuple[int, ...] | None = None
+    recompute: str = "none"
+    recomputed: tuple[int, ...] | None = None
+    optimizer: str = "adamw"
+    optimizer_kernel: str | None = None
+    optimizer_offload: float = 0.0
+    precision: str = "bf16"
+    dtype: str | None = None
+    schedule: str | None = None
+    attention: Literal["flash", "eager"] = "flash"
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+    plan_gpus: str | None = None
+    main_file: str = ""
+    where: Mapping[str, Setting] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()
+    unused: tuple[Setting, ...] = ()
+    unmodelled: tuple[tuple[Setting, str], ...] = ()
+    unknown: tuple[Setting, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    assumed: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def setting(self, key: str) -> Setting | None:
+        """The setting of a key, unknown ones too; the last where it is given again."""
+        every = (*self.unknown, *self.settings)
+        return next((own for own in reversed(every) if own.key == key), None)

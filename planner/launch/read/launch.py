@@ -1,0 +1,353 @@
+"""From files to `Found`: what each file is, by its content, and which reader it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.launch.read.command import (
+    LaunchCommand,
+    arguments_as_command,
+    setting_of,
+    take_apart,
+)
+from planner.launch.read.detect import READABLE, Kind, file_kind
+from planner.launch.read.document import (
+    Document,
+    json_document,
+    toml_document,
+    yaml_document,
+)
+from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.shell import Shell
+from planner.launch.read.text import Files, Text
+
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron", "plan")
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "megatron": ("shell", "arguments"),
+    "torchtitan": ("torchtitan", "torchtitan-python", "shell"),
+    "deepspeed": ("deepspeed", "shell"),
+    "accelerate": ("accelerate", "shell"),
+    "nanotron": ("nanotron", "shell"),
+    "plan": ("plan",),
+}
+_LARGEST_BYTES = 4 * 2**20
+_MEGATRON_SIGNS = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
+# Arguments that name a configuration file.
+_CONFIG_OPTIONS = (
+    "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
+    "--deepspeed_config", "--config",
+)  # fmt: skip
+
+
+@dataclass
+class _Read:
+    """Files by kind, and the commands of scripts."""
+
+    files: Files
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    texts: dict[str, Text] = field(default_factory=dict)
+    commands: list[LaunchCommand] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    contents: Mapping[str, str] = field(default_factory=dict)
+
+    def of_kind(self, *kinds: Kind) -> list[str]:
+        """Paths of some kinds."""
+        return [path for path, own in self.kinds.items() if own in kinds]
+
+
+def read_launch(
+    paths: Sequence[str | Path],
+    hints: Hints | None = None,
+    plan: int = 1,
+    contents: Mapping[str, str] | None = None,
+) -> Found:
+    """What launch files describe, together.
+
+    Scripts are read one after another in one shell; a configuration file that a script names, or
+    that is given beside it, completes it. `plan`: which plan of a plan file; `contents`: texts to
+    read in place of the files'. UsageError for files that are none of what can be read.
+    """
+    hints = hints or Hints()
+    if hints.framework is not None and hints.framework not in FRAMEWORKS:
+        from planner.errors import unknown_name
+
+        known = "known: " + ", ".join(FRAMEWORKS)
+        raise unknown_name("framework", hints.framework, FRAMEWORKS, known)
+    read = _Read(Files(), contents=contents or {})
+    for path in paths:
+        _open(Path(path).expanduser(), read, hints)
+    plans = read.of_kind("plan")
+    if plans:
+        return _only(read, plans, lambda: read_plan_of(plans[0], read, hints, plan))
+    _read_shells(read, hints)
+    found = _found(read, hints)
+    if hints.framework and not found.format.startswith(hints.framework):
+        raise UsageError(
+            f"{', '.join(read.kinds)}: no {hints.framework} file, it launches {found.format}; "
+            "leave --framework out"
+        )
+    return replace(found, problems=(*read.problems, *found.problems))
+
+
+def read_plan_of(path: str, read: _Read, hints: Hints, number: int) -> Found:
+    """A plan file."""
+    from planner.launch.read.plan import read_plan
+
+    return read_plan(Path(path), read.files, hints, number)
+
+
+def _only(read: _Read, plans: list[str], make: Callable[[], Found]) -> Found:
+    if len(read.kinds) > 1:
+        others = ", ".join(path for path in read.kinds if path != plans[0])
+        raise UsageError(f"{plans[0]} is a plan file: give it alone, without {others}")
+    return make()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _open(path: Path, read: _Read, hints: Hints) -> None:
+    """Read one file and see what it is."""
+    name = str(path)
+    if name in read.kinds:
+        raise UsageError(f"{name} is given twice")
+    text = read.contents.get(name) or _content(path)
+    source = read.files.add(name, text)
+    read.texts[name] = source.as_text()
+    kind = file_kind(name, text)
+    allowed = _KINDS.get(hints.framework or "", ())
+    if hints.framework and kind is not None and kind not in allowed:
+        raise UsageError(
+            f"{name}: this is no {hints.framework} file (it looks like {kind}); leave --framework "
+            "out, or give the right file"
+        )
+    if kind is None:
+        raise UsageError(f"{name}: this is no launch file; readable are {READABLE}")
+    read.kinds[name] = kind
+
+
+def _content(path: Path) -> str:
+    """A text file's content. UsageError for anything else."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; give the files in it")
+        if path.is_file() and path.stat().st_size > _LARGEST_BYTES:
+            raise UsageError(
+                f"{path}: {path.stat().st_size:,} bytes is too large for a launch file"
+            )
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is not a text file")
+    if not text.strip():
+        raise UsageError(f"{path} is empty")
+    return text.replace("\r\n", "\n")
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+def _read_shells(read: _Read, hints: Hints) -> None:
+    """Commands of all scripts, in one shell; files that they would write join the others."""
+    for path in read.of_kind("arguments"):
+        text = _blank_comments(read.texts[path])
+        command = arguments_as_command(text)
+        read.commands.append(LaunchCommand("", "", command.words, (), command))
+    scripts = read.of_kind("shell")
+    shell = Shell(read.files, hints.environment)
+    for path in scripts:
+        shell.read(read.texts[path])
+    found = (take_apart(command, read.files) for command in shell.commands)
+    read.commands += [own for own in found if own is not None]
+    for path, text in shell.written.items():
+        _add_written(path, text, read)
+    for file, line, what in shell.errors:
+        words = f"syntax: {what}; bash may read it otherwise"
+        read.problems.append(Problem("shell-syntax", words, "warning", (f"{file}:{line}",)))
+    for note in dict.fromkeys(shell.notes):
+        read.problems.append(Problem("shell-not-followed", note, "note"))
+
+
+def _blank_comments(text: Text) -> Text:
+    """A list of arguments with its comments, continuation marks and quotes blanked out."""
+    plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda own: " " * len(own[0]), text.value)
+    plain = re.sub(r"\\\n", "  ", plain)
+    return Text(plain, text.origin)
+
+
+def _add_written(path: str, text: Text, read: _Read) -> None:
+    """A file that a script writes (a here-document), if it is one that can be read."""
+    try:
+        kind = file_kind(path, text.value)
+    except UsageError:
+        return
+    if kind not in (None, "shell", "arguments", "plan") and path not in read.kinds:
+        read.kinds[path] = kind
+        read.texts[path] = text
+
+
+# --- the launch -----------------------------------------------------------------------------------
+
+
+def _found(read: _Read, hints: Hints) -> Found:
+    """The reader that the files call for."""
+    launch = _choose_command(read)
+    config = _config_path(read, launch)
+    if config is not None:
+        return _configured(read, config, launch, hints)
+    if launch is not None and _is_megatron(launch):
+        from planner.launch.read.megatron import read_megatron
+
+        return read_megatron(launch, read.files, hints)
+    raise UsageError(_no_launch(read, launch))
+
+
+def _is_megatron(launch: LaunchCommand) -> bool:
+    words = [word.text.value.partition("=")[0] for word in launch.arguments]
+    named = "pretrain_" in launch.program or "megatron" in launch.program
+    return any(sign in words for sign in _MEGATRON_SIGNS) or (named and bool(words))
+
+
+def _choose_command(read: _Read) -> LaunchCommand | None:
+    """The command that trains: the last of those with most arguments that say so."""
+    if not read.commands:
+        return None
+    trains = [own for own in read.commands if _is_megatron(own) or _names_config(own)]
+    chosen = (trains or read.commands)[-1]
+    if len(trains) > 1:
+        place = f"{chosen.command.file}:{chosen.command.line}"
+        text = f"{len(trains)} commands that train; the last one is read"
+        read.problems.append(Problem("several-commands", text, "warning", (place,)))
+    return chosen
+
+
+def _names_config(launch: LaunchCommand) -> bool:
+    return any(True for _ in _named_configs(launch)) or launch.launcher in (
+        "accelerate", "deepspeed",
+    )  # fmt: skip
+
+
+def _named_configs(launch: LaunchCommand) -> Iterator[str]:
+    """Files that arguments and environment name as configuration."""
+    words = [*launch.command.words]
+    for at, word in enumerate(words):
+        name, equals, value = word.text.value.partition("=")
+        if name in _CONFIG_OPTIONS:
+            if equals:
+                yield value
+            elif at + 1 < len(words):
+                yield words[at + 1].text.value
+    environment = launch.command.environment.get("CONFIG_FILE")
+    if environment is not None:
+        yield environment.value
+
+
+def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
+    """The configuration file: given, written by the script, or named by it and there."""
+    given = read.of_kind("torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron")
+    named = list(_named_configs(launch)) if launch else []
+    for name in named:
+        match = next((own for own in given if Path(own).name == Path(name).name), None)
+        if match is not None:
+            return match
+    if given:
+        if len(given) > 1:
+            raise UsageError(f"several configurations ({', '.join(given)}): give one at a time")
+        return given[0]
+    if launch is None or _is_megatron(launch):
+        return None
+    return _open_named(read, launch, named)
+
+
+def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | None:
+    """A configuration beside the script, or where the script names it."""
+    folder = Path(launch.command.file).parent
+    for name in named:
+        for path in (folder / name, Path(name), folder / Path(name).name):
+            if path.suffix in (".toml", ".json", ".yaml", ".yml", ".py") and path.is_file():
+                _open(path, read, Hints())
+                return str(path)
+    return None
+
+
+def _configured(read: _Read, path: str, launch: LaunchCommand | None, hints: Hints) -> Found:
+    """The reader of a configuration file."""
+    text, kind, files = read.texts[path], read.kinds[path], read.files
+    if kind == "torchtitan-python":
+        from planner.launch.read.torchtitan_python import read_torchtitan_python
+
+        return read_torchtitan_python(text, path, launch, files, hints)
+    if kind == "torchtitan":
+        from planner.launch.read.torchtitan import read_torchtitan
+
+        document = toml_document(text, path, files)
+        _override(document, launch, files)
+        return read_torchtitan(document, launch, files, hints)
+    if kind == "deepspeed":
+        from planner.launch.read.deepspeed import read_deepspeed
+
+        return read_deepspeed(json_document(text, path, files), launch, files, hints)
+    document = yaml_document(text, path, files)
+    if kind == "nanotron":
+        from planner.launch.read.nanotron import read_nanotron
+
+        return read_nanotron(document, launch, files, hints)
+    from planner.launch.read.accelerate import read_accelerate
+
+    return read_accelerate(document, launch, files, hints)
+
+
+def _override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
+    """`--training.local_batch_size 4` on the command line wins over the file."""
+    words = launch.arguments if launch else ()
+    for at, word in enumerate(words):
+        match = re.match(r"^--([a-z_]+\.[\w.-]+)(=?)", word.text.value)
+        if not match or match[1].startswith("job."):
+            continue
+        key = match[1].replace("-", "_")
+        following = words[at + 1] if at + 1 < len(words) else None
+        if match[2]:
+            own = setting_of(key, word.text[match.end() :], None, files)
+        elif following is not None and not following.text.value.startswith("--"):
+            own = setting_of(key, following.text, following.used, files)
+        else:
+            own = replace(setting_of(key, word.text, word.used, files), value="true")
+        document.override(replace(own, value=_typed(str(own.value))), key)
+
+
+def _typed(text: str) -> object:
+    """A command line's text as the value that a TOML file would hold."""
+    lower = text.lower()
+    if lower in ("true", "false"):
+        return lower == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
+    names = ", ".join(read.kinds)
+    slips = [own for own in read.problems if own.rule == "shell-syntax"]
+    if launch is None and slips:
+        return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
+    if launch is None:
+        return f"{names}: no command that starts a training program; readable are {READABLE}"
+    configs = ", ".join(_named_configs(launch))
+    if configs:
+        return (
+            f"{names}: the command at line {launch.command.line} trains with {configs}; give it too"
+        )
+    return (
+        f"{names}: the command at line {launch.command.line} runs {launch.program}, which is no "
+        f"framework that can be read; readable are {READABLE}"
+    )

@@ -1,0 +1,367 @@
+"""Reader of Megatron-LM launches: arguments of pretrain_gpt.py, in a script or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.megatron_arguments import Arguments, parse_arguments, unknown_problems
+from planner.launch.read.megatron_layout import Split, read_split
+from planner.launch.read.megatron_model import read_model
+from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
+from planner.launch.read.text import Files
+from planner.specs import ModelSpec
+
+# Options that change memory or time in ways that the prediction leaves out, and how.
+_UNMODELLED: Mapping[str, str] = {
+    "fine-grained-activation-offloading": "activations on the host: less memory than predicted",
+    "cpu-offloading-num-layers": "activations on the host: less memory than predicted",
+    "moe-paged-stash": "activations on the host: less memory than predicted",
+    "moe-expert-capacity-factor": "dropped or padded tokens",
+    "moe-pad-expert-input-to-capacity": "padded tokens",
+    "moe-expert-rank-capacity-factor": "dropped or padded tokens",
+    "moe-latent-size": "a latent space between router and experts",
+    "moe-shared-expert-overlap": "shared experts beside the exchange: faster than predicted",
+    "delay-wgrad-compute": "weight gradients beside the exchange: faster than predicted",
+    "window-size": "sliding-window attention: costed as full attention",
+    "window-attn-skip-freq": "sliding-window attention: costed as full attention",
+    "fp8-param-gather": "weights kept and gathered in fp8: less memory than predicted",
+    "fp4-param-gather": "weights kept and gathered in fp4: less memory than predicted",
+    "fp32-residual-connection": "fp32 residual: more memory than predicted",
+    "distribute-saved-activations": "checkpoints split over tp: less memory than predicted",
+    "defer-embedding-wgrad-compute": "gradient of the LM head in the drain of the pipeline",
+    "first-last-layers-bf16": "some layers stay in bf16: slower than predicted",
+    "num-layers-at-start-in-bf16": "some layers stay in bf16: slower than predicted",
+    "num-layers-at-end-in-bf16": "some layers stay in bf16: slower than predicted",
+    "attention-output-gate": "a gate on the attention output",
+    "microbatch-group-size-per-virtual-pipeline-stage": "costed as groups of pp",
+    "use-sharp": "reductions in the switch: faster than predicted",
+    "use-nccl-ub": "registered buffers",
+    "overlap-param-gather-with-optimizer-step": "costed as --overlap-param-gather",
+    "hierarchical-context-parallel-sizes": "costed as one ring",
+    "cp-comm-type": "context parallelism is costed as a ring (p2p)",
+    "rampup-batch-size": "costed at the full batch",
+    "step-batch-size-schedule": "costed at --global-batch-size",
+    "empty-unused-memory-level": "the allocator gives memory back each step: slower",
+    "mlp-chunks-for-training": "MLP in pieces: less memory than predicted",
+    "optimizer-cuda-graph": "the update as a CUDA graph",
+    "muon-tp-mode": "costed without its exchange",
+    "keep-fp8-transpose-cache": "a second fp8 copy of the weights: more memory than predicted",
+    "disable-jit-fuser": "unfused elementwise kernels: slower than predicted",
+    "no-masked-softmax-fusion": "unfused softmax where attention is unfused",
+    "no-bias-swiglu-fusion": "unfused SwiGLU: slower, more memory than predicted",
+    "no-bias-gelu-fusion": "unfused GELU: slower, more memory than predicted",
+    "no-bias-dropout-fusion": "unfused bias and dropout: slower than predicted",
+    "no-rope-fusion": "unfused rotary embedding: slower, more memory than predicted",
+    "profile": "profiled steps are slower",
+    "check-for-large-grads": "an extra pass over the gradients",
+    "ddp-bucket-size": "costed with the usual buckets",
+    "ddp-num-buckets": "costed with the usual buckets",
+    "tp-comm-overlap-cfg": "costed with the usual user buffers",
+    "reuse-grad-buf-for-mxfp8-param-ag": "less memory than predicted",
+    "torch-fsdp2-no-reshard-after-forward": "weights stay gathered",
+    "use-te-activation-func": "unfused activation function",
+    "high-priority-a2a-comm-stream": "the exchange on a stream of its own",
+    "mtp-use-repeated-layer": "one MTP layer run several times",
+    "dsa-indexer-topk": "sparse attention: costed as full attention",
+}
+# Models and modes without a prediction, and why.
+_UNPREDICTABLE: Mapping[str, str] = {
+    "hybrid-layer-pattern": "Mamba hybrids are not modelled",
+    "hybrid-override-pattern": "Mamba hybrids are not modelled",
+    "is-hybrid-model": "Mamba hybrids are not modelled",
+    "experimental-attention-variant": "linear and sparse attention are not modelled",
+    "heterogeneous-layers-config-path": "layers that differ one by one are not modelled",
+    "heterogeneous-layers-config-encoded-json": "layers that differ one by one are not modelled",
+    "use-torch-fsdp2": "torch FSDP2 inside Megatron-LM is not modelled",
+    "perform-rl-step": "reinforcement learning is not modelled",
+    "tensor-parallel-num-weight-shards": "weight shards of tensor parallelism are not modelled",
+    "expert-tensor-parallel-num-weight-shards": (
+        "weight shards of tensor parallelism are not modelled"
+    ),
+    "hybrid-context-parallel": "context parallelism by sequence length is not modelled",
+    "yaml-cfg": "its settings are in that YAML file, which is not read",
+    "sft": "packed or padded sequences of unstated length",
+}
+# Names of variations (`planner.check.variations`) by the switch that brings them.
+_VARIATIONS: Mapping[str, str] = {
+    "tp-comm-overlap": "tp-overlap",
+    "no-gradient-accumulation-fusion": "unfused-accumulation",
+    "grad-reduce-in-bf16": "bf16-gradients",
+    "cross-entropy-loss-fusion": "fused-cross-entropy",
+    "moe-enable-deepep": "fused-dispatch",
+    "overlap-moe-expert-parallel-comm": "exchange-overlapped",
+    "no-overlap-p2p-communication": "pipeline-exposed",
+    "deterministic-mode": "deterministic",
+}
+_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_OPTIMIZERS = {
+    "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
+}  # fmt: skip
+# (exp_avg, exp_avg_sq) -> the catalogue's name for them.
+_MOMENTS = {("bf16", "bf16"): "adamw-bf16", ("fp8", "fp16"): "adamw-fp8", ("fp32", "fp32"): "adamw"}
+_DEGREES = {
+    "tp": "tensor-model-parallel-size",
+    "pp": "pipeline-model-parallel-size",
+    "cp": "context-parallel-size",
+    "ep": "expert-model-parallel-size",
+    "etp": "expert-tensor-parallel-size",
+    "mbs": "micro-batch-size",
+    "gbs": "global-batch-size",
+    "seq": "seq-length",
+}
+
+
+def read_megatron(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
+    """The launch as its arguments describe it."""
+    return _Reader(launch, files, hints).found()
+
+
+class _Reader:
+    """One command's arguments, and what is gathered from them."""
+
+    def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
+        self.launch, self.files, self.hints = launch, files, hints
+        self.arguments = parse_arguments(launch.arguments, files)
+        self.assumed: list[str] = []
+        self.problems: list[Problem] = list(unknown_problems(self.arguments))
+
+    def found(self) -> Found:
+        degrees = self._degrees()
+        shape = self._shape()
+        layers = shape.layers if shape else self.arguments.number("num-layers") or 0
+        split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
+        self.problems += split.problems
+        environment = self._environment()
+        dp = self._data_parallel(degrees)
+        self.problems += option_problems(
+            Facts(
+                self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
+                environment, f"{self.launch.command.file}:{self.launch.command.line}",
+            )
+        )  # fmt: skip
+        training = self._training(degrees)
+        self._unpredictable()
+        unmodelled = tuple(
+            (own, _UNMODELLED[name])
+            for name in _UNMODELLED
+            if (own := self.arguments.setting(name)) is not None and self._has_effect(name)
+        )
+        self.problems += self.arguments.problems
+        return Found(
+            format="megatron",
+            files=self.files.by_path,
+            shape=None if self.hints.model else shape,
+            model=self.hints.model,
+            vpp=split.vpp,
+            world=self.launch.world,
+            block_layers=split.blocks,
+            main_file=self.launch.command.file,
+            where=self._where(),
+            settings=tuple(self.arguments.given.values()),
+            unused=tuple(self.arguments.rest()),
+            unmodelled=unmodelled,
+            unknown=tuple(self.arguments.unknown),
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            environment=environment,
+            **degrees,
+            **training,
+        )
+
+    def _shape(self) -> ModelSpec | None:
+        """The model that the caller names, else that of the options."""
+        if self.hints.model:
+            from planner.models.catalog import load_model
+
+            return load_model(self.hints.model).spec
+        shape, problems = read_model(self.arguments, self.hints, self.assumed)
+        self.problems += problems
+        return shape
+
+    def _where(self) -> dict[str, Setting]:
+        named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
+        named["world"] = self.launch.per_node or self.launch.total
+        return {field: own for field, own in named.items() if own is not None}
+
+    def _environment(self) -> dict[str, str]:
+        return {name: own.value for name, own in self.launch.command.environment.items()}
+
+    def _degrees(self) -> dict[str, Any]:
+        """Degrees and batch; a value that is not known is a problem of its own."""
+        values: dict[str, Any] = {}
+        for field, name in _DEGREES.items():
+            own = self.arguments.setting(name)
+            if own is not None and own.unknown:
+                self.problems.append(_unresolved(own))
+            number = self.arguments.number(name)
+            if number is not None and number < 1:
+                text = f"--{name} {number}: at least 1"
+                place = self.arguments.place(name)
+                self.problems.append(Problem("option-value", text, places=place))
+                number = None
+            values[field] = number
+        hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
+        values |= {name: own for name, own in hinted.items() if own is not None}
+        if values["mbs"] is None:
+            self.problems.append(Problem("micro-batch", "--micro-batch-size is missing"))
+        one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
+        return values | one | {"etp": values["etp"] if self.arguments.has("num-experts") else None}
+
+    def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
+        world = self.hints.gpus or self.launch.world
+        replica = degrees["tp"] * degrees["pp"] * degrees["cp"]
+        return max(1, world // replica) if world else None
+
+    # --- how it trains --------------------------------------------------------------------------
+
+    def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
+        own = self.arguments
+        local = own.text("transformer-impl") == "local"
+        dropout = own.real("hidden-dropout") > 0.0
+        eager = self._is_eager(local)
+        scores_drop = own.real("attention-dropout") > 0.0
+        dropout = dropout or (eager and scores_drop)
+        return {
+            "framework": "megatron-local" if local else "megatron-core",
+            "variations": () if local else self._variations(degrees),
+            "zero": self._zero(),
+            "recompute": self.hints.recompute or self._recompute(),
+            "optimizer": self._optimizer(),
+            "optimizer_offload": self._offload(),
+            "precision": self._precision(),
+            "attention": "eager" if eager else "flash",
+            "dropout": dropout,
+            "shard": self._shard(degrees),
+        }
+
+    def _is_eager(self, local: bool) -> bool:
+        """Whether attention keeps its scores."""
+        backend = self.arguments.text("attention-backend")
+        if local:
+            return not (self.arguments.has("use-flash-attn") or backend == "flash")
+        fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
+        off = self._environment()
+        return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
+
+    def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
+        own = self.arguments
+        names = [name for option, name in _VARIATIONS.items() if own.has(option)]
+        if degrees["tp"] > 1 and not own.has("sequence-parallel"):
+            names.append("no-sequence-parallel")
+        replicas = self._data_parallel(degrees)
+        if replicas is None or replicas * degrees["cp"] > 1:
+            if not own.has("overlap-grad-reduce"):
+                names.append("gradient-reduction-exposed")
+            if own.has("use-distributed-optimizer") and not own.has("overlap-param-gather"):
+                names.append("parameter-gather-exposed")
+        if own.text("moe-token-dispatcher-type") == "flex":
+            own.has("moe-flex-dispatcher-backend")
+            names.append("fused-dispatch")
+        graphs = own.text("cuda-graph-impl") not in (None, "none")
+        if graphs or own.has("enable-cuda-graph") or own.has("external-cuda-graph"):
+            names.append("cuda-graphs")
+        return tuple(dict.fromkeys(names))
+
+    def _zero(self) -> int:
+        own = self.arguments
+        if own.has("use-megatron-fsdp"):
+            stage = _SHARDING.get(own.text("data-parallel-sharding-strategy") or "", 3)
+            if stage > 1:
+                self.problems.append(
+                    _unpredictable("Megatron-FSDP beyond optimizer states is not modelled", own)
+                )
+            return min(stage, 1)
+        own.has("data-parallel-sharding-strategy")
+        return int(own.has("use-distributed-optimizer"))
+
+    def _shard(self, degrees: dict[str, Any]) -> int:
+        instances = self.arguments.number("num-distributed-optimizer-instances") or 1
+        replicas = self._data_parallel(degrees)
+        if instances == 1 or replicas is None:
+            return 0
+        return max(1, replicas * int(degrees["cp"]) // instances)
+
+    def _recompute(self) -> str:
+        own = self.arguments
+        granularity = own.text("recompute-granularity")
+        if own.has("recompute-activations") or own.has("checkpoint-activations"):
+            granularity = granularity or "selective"
+        if granularity is None:
+            return "none"
+        if granularity == "selective":
+            return selective_name(own.many("recompute-modules") or ("core_attn",))
+        layers = own.number("recompute-num-layers") or 1
+        method = own.text("recompute-method") or "uniform"
+        return "full" if (method, layers) == ("uniform", 1) else f"full:{method}={layers}"
+
+    def _optimizer(self) -> str:
+        own = self.arguments
+        kind = own.text("optimizer") or "adam"
+        name = _OPTIMIZERS.get(kind)
+        if name is None:
+            self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", own))
+            return "adamw"
+        if name != "adamw" or not own.has("use-precision-aware-optimizer"):
+            return name
+        moments = (own.text("exp-avg-dtype") or "fp32", own.text("exp-avg-sq-dtype") or "fp32")
+        types = {"master": own.text("main-params-dtype"), "grad": own.text("main-grads-dtype")}
+        base = _MOMENTS.get(moments)
+        changes = [f"{key}={dtype}" for key, dtype in types.items() if dtype != "fp32"]
+        if base is None:
+            base = "adamw"
+            names = zip(("exp_avg", "exp_avg_sq"), moments, strict=True)
+            changes = [*(f"{key}={own}" for key, own in names if own != "fp32"), *changes]
+        return base + (":" + ",".join(changes) if changes else "")
+
+    def _offload(self) -> float:
+        share = self.arguments.real("optimizer-offload-fraction")
+        return share if self.arguments.has("optimizer-cpu-offload") else 0.0
+
+    def _precision(self) -> str:
+        own = self.arguments
+        if own.has("fp4-format"):
+            return "nvfp4"
+        if own.has("fp8-format"):
+            return "mxfp8" if own.text("fp8-recipe") == "mxfp8" else "fp8"
+        own.has("accumulate-allreduce-grads-in-fp32")
+        if not own.has("bf16") and not own.has("fp16"):
+            text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
+        return "fp16" if own.has("fp16") else "bf16"
+
+    def _unpredictable(self) -> None:
+        for name, why in _UNPREDICTABLE.items():
+            if self.arguments.has(name):
+                place = self.arguments.place(name)
+                self.problems.append(
+                    Problem("not-predictable", f"--{name}: {why}", "warning", place)
+                )
+
+    def _has_effect(self, name: str) -> bool:
+        values = self.arguments.many(name)
+        return not (name == "cp-comm-type" and set(values) == {"p2p"})
+
+
+def selective_name(modules: tuple[str, ...]) -> str:
+    """The planner's spelling of `--recompute-modules`."""
+    return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
+
+
+def _unresolved(own: Setting) -> Problem:
+    return Problem(
+        "unresolved",
+        f"{own.key} is {own.unknown}",
+        places=(own.place,),
+        fix="--env NAME=VALUE sets a variable",
+    )
+
+
+def _unpredictable(text: str, arguments: Arguments) -> Problem:
+    names = ("use-megatron-fsdp", "data-parallel-sharding-strategy", "optimizer")
+    return Problem("not-predictable", text, "warning", arguments.place(*names))
+
+
+__all__ = ["CONNECTIONS", "read_megatron", "selective_name"]

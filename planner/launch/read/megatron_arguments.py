@@ -1,0 +1,241 @@
+"""The arguments of pretrain_gpt.py against the options that megatron-core 0.19 has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files as resources
+from itertools import pairwise
+
+from planner.launch.read.command import setting_of
+from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
+from planner.launch.read.shell_words import Word
+from planner.launch.read.text import Files, Span, Text
+
+RELEASE = "megatron-core 0.19"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the parser. `values`: switch, one, many, or how many."""
+
+    name: str
+    values: str
+    default: str
+    choices: tuple[str, ...]
+
+
+@cache
+def options() -> dict[str, Option]:
+    """Every option by each of its names, without the dashes."""
+    text = resources("planner.launch.read").joinpath("megatron_flags.tsv").read_text("utf-8")
+    found: dict[str, Option] = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        names, values, default, choices, *_ = (*line.split("\t"), "", "")
+        first, *_ = names.split()
+        own = Option(first, values, default, tuple(filter(None, choices.split(","))))
+        found |= dict.fromkeys(names.split(), own)
+    return found
+
+
+@dataclass
+class Arguments:
+    """Options as given, by their first name; what could not be read is among the problems."""
+
+    given: dict[str, Setting] = field(default_factory=dict)
+    unknown: list[Setting] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    # Options that some reading function asked for.
+    used: set[str] = field(default_factory=set)
+
+    def has(self, name: str) -> bool:
+        """Whether an option (a switch) is given."""
+        self.used.add(name)
+        return name in self.given
+
+    def text(self, name: str) -> str | None:
+        """Value of an option, its default where it is not given; None for none."""
+        own = self.setting(name)
+        if own is not None:
+            return None if own.unknown else str(own.value)
+        return options()[name].default or None
+
+    def setting(self, name: str) -> Setting | None:
+        """The option as given."""
+        self.used.add(name)
+        return self.given.get(name)
+
+    def number(self, name: str) -> int | None:
+        """Value of an option as a whole number."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            self._not_a_number(name, text, "a whole number")
+            return None
+
+    def real(self, name: str) -> float:
+        """Value of an option as a number; 0 for none."""
+        text = self.text(name)
+        try:
+            return float(text or 0.0)
+        except ValueError:
+            self._not_a_number(name, text or "", "a number")
+            return 0.0
+
+    def many(self, name: str) -> tuple[str, ...]:
+        """Values of an option that takes several."""
+        own = self.setting(name)
+        if own is None or own.unknown:
+            return ()
+        return tuple(own.value) if isinstance(own.value, tuple) else (str(own.value),)
+
+    def place(self, *names: str) -> tuple[str, ...]:
+        """Where options stand: `train.sh:12`."""
+        return tuple(dict.fromkeys(self.given[n].place for n in names if n in self.given))
+
+    def _not_a_number(self, name: str, text: str, what: str) -> None:
+        problem = Problem(
+            "option-value", f"--{name} {text!r} is not {what}", places=self.place(name)
+        )
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def rest(self) -> Iterator[Setting]:
+        """Options that no reading function asked for."""
+        return (own for name, own in self.given.items() if name not in self.used)
+
+
+def parse_arguments(words: Sequence[Word], files: Files) -> Arguments:
+    """Options of a command, as argparse without abbreviations reads them."""
+    arguments = Arguments()
+    at = 0
+    while at < len(words):
+        at = _read_one(words, at, arguments, files)
+    return arguments
+
+
+def _read_one(words: Sequence[Word], at: int, arguments: Arguments, files: Files) -> int:
+    """Read the option at an index; the index of the next one."""
+    word = words[at]
+    text = word.text.value
+    if not text.startswith("--"):
+        if word.text.unknown:
+            arguments.problems.append(_unknown_word(word, files))
+        elif text:
+            arguments.unknown.append(setting_of(text, Text(""), word.used, files, word.used))
+        return at + 1
+    name, equals, _ = text[2:].partition("=")
+    option = options().get(name) or options().get(name.replace("_", "-"))
+    end = at + 1
+    values: list[Word] = []
+    if equals:
+        values = [Word(word.text[len(name) + 3 :], None)]
+    elif option is None or option.values != "switch":
+        most = 1 if option is None or option.values == "one" else len(words)
+        while end < len(words) and len(values) < most and not _is_option(words[end]):
+            values.append(words[end])
+            end += 1
+    if option is None or name not in options():
+        arguments.unknown.append(_setting(f"--{name}", word, values, files))
+        return end
+    arguments.given[option.name] = _setting(f"--{name}", word, values, files)
+    _check_values(option, arguments)
+    return end
+
+
+def _is_option(word: Word) -> bool:
+    """Whether a word begins an option: two dashes, as negative numbers have one."""
+    return word.text.value.startswith("--")
+
+
+def _setting(key: str, word: Word, values: Sequence[Word], files: Files) -> Setting:
+    whole = _whole([word, *values])
+    if not values:
+        own = setting_of(key, word.text, word.used, files, whole)
+        return Setting(key, True, own.file, own.line, (), whole)
+    if len(values) == 1:
+        return setting_of(key, values[0].text, values[0].used, files, whole)
+    first = setting_of(key, values[0].text, values[0].used, files, whole)
+    span = _whole(values)
+    texts = tuple(own.text.value for own in values)
+    return Setting(key, texts, first.file, first.line, (span,) if span else (), whole)
+
+
+def _whole(words: Sequence[Word]) -> Span | None:
+    """Where words stand one after another in one file."""
+    spans = [word.text.span() or word.used for word in words]
+    spans[1:] = [word.used or word.text.span() for word in words[1:]]
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans) or len({span.file for span in known}) != 1:
+        return None
+    if any(one.end > two.start for one, two in pairwise(known)):
+        return None
+    return Span(known[0].file, known[0].start, known[-1].end)
+
+
+def _unknown_word(word: Word, files: Files) -> Problem:
+    place = files.line((word.used.file, word.used.start)) if word.used else 0
+    where = (f"{word.used.file}:{place}",) if word.used else ()
+    return Problem(
+        "unresolved",
+        f"{word.text.unknown}: taken as no arguments",
+        "warning",
+        where,
+        "--env NAME=VALUE sets a variable",
+    )
+
+
+def _check_values(option: Option, arguments: Arguments) -> None:
+    """Choices and missing values, as argparse would refuse them."""
+    own = arguments.given[option.name]
+    if option.values == "one" and own.value is True:
+        arguments.problems.append(
+            Problem("option-value", f"{own.key} needs a value", places=(own.place,))
+        )
+        del arguments.given[option.name]
+        return
+    if not option.choices or own.unknown or option.values == "many":
+        return
+    text = str(own.value)
+    if text not in option.choices:
+        close = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.5)
+        arguments.problems.append(
+            Problem(
+                "option-value",
+                f"{own.key} {text}: {RELEASE} has {', '.join(option.choices)}",
+                places=(own.place,),
+                fix=f"{own.key} {close[0]}" if close else "",
+                edits=(Edit(own.key, close[0]),) if close else (),
+            )
+        )
+
+
+def _is_misspelt(given: str, meant: str) -> bool:
+    """Whether a name is so near to another that it can only be a slip."""
+    return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT
+
+
+def unknown_problems(arguments: Arguments) -> Iterator[Problem]:
+    """Each option that the parser does not have, with the nearest that it has."""
+    for own in arguments.unknown:
+        plain = own.key.removeprefix("--").replace("_", "-")
+        close = difflib.get_close_matches(plain, options(), n=1, cutoff=0.75)
+        text = f"{own.key}: {RELEASE} has no such option and refuses it"
+        if not own.key.startswith("--"):
+            text = f"{own.key!r} stands where an option should"
+            close = []
+        sure = close and close[0] not in arguments.given and _is_misspelt(plain, close[0])
+        yield Problem(
+            "unknown-option",
+            text,
+            places=(own.place,),
+            fix=f"--{close[0]}" if close else "",
+            edits=(Edit(own.key, None, f"--{close[0]}"),) if sure else (),
+        )

@@ -1,0 +1,162 @@
+"""How Megatron's options spread the layers over pipeline stages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from planner.launch.read.found import Problem
+from planner.launch.read.megatron_arguments import Arguments
+
+_PER_STAGE = "num-layers-per-virtual-pipeline-stage"
+_STAGES = "num-virtual-stages-per-pipeline-rank"
+_LAYOUT = "pipeline-model-parallel-layout"
+_FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+_EMBEDDING = "account-for-embedding-in-pipeline-split"
+_LOSS = "account-for-loss-in-pipeline-split"
+_MOST_BLOCKS = 4096
+
+
+@dataclass
+class Split:
+    """`blocks`: layers of each pipeline block in order; None: even."""
+
+    vpp: int = 1
+    blocks: tuple[int, ...] | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
+    """Chunks a stage and layers a block; what Megatron would refuse."""
+    split = Split()
+    chunked = [name for name in (_PER_STAGE, _STAGES, _LAYOUT) if arguments.has(name)]
+    if len(chunked) > 1:
+        _refuse(
+            split, arguments, "vpp-options", "give at most one of "
+            + ", ".join(f"--{name}" for name in chunked), *chunked,
+        )  # fmt: skip
+    if arguments.has(_LAYOUT):
+        _read_layout(arguments, layers, pp, split)
+        return split
+    if arguments.number(_FIRST) or arguments.number(_LAST):
+        _read_ends(arguments, layers, pp, split)
+        return split
+    counted = arguments.has(_EMBEDDING) + arguments.has(_LOSS)
+    _read_even(arguments, layers + counted, pp, split)
+    if counted and split.blocks:
+        blocks = list(split.blocks)
+        blocks[0] -= arguments.has(_EMBEDDING)
+        blocks[-1] -= arguments.has(_LOSS)
+        split.blocks = tuple(blocks)
+    return split
+
+
+def _refuse(split: Split, arguments: Arguments, rule: str, text: str, *names: str) -> None:
+    split.problems.append(Problem(rule, text, places=arguments.place(*names)))
+
+
+def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
+    """Equal stages of equal chunks."""
+    per_stage, rest = divmod(layers, pp)
+    if rest:
+        nearest = [pp * own for own in (per_stage, per_stage + 1) if own]
+        divisors = [own for own in range(1, layers + 1) if layers % own == 0]
+        close = min(divisors, key=lambda own: abs(own - pp))
+        _refuse(
+            split, arguments, "layers-by-pp",
+            f"pp {pp} does not divide {layers} layers (those that count); Megatron then wants "
+            f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
+            f"{' or '.join(map(str, nearest))} layers",
+            "pipeline-model-parallel-size", "num-layers",
+        )  # fmt: skip
+        return
+    per_chunk = arguments.number(_PER_STAGE)
+    split.vpp = arguments.number(_STAGES) or 1
+    if per_chunk:
+        split.vpp = max(1, per_stage // per_chunk)
+    if split.vpp < 1 or per_stage % split.vpp or (per_chunk and per_stage % per_chunk):
+        wanted = f"--{_PER_STAGE} {per_chunk}" if per_chunk else f"--{_STAGES} {split.vpp}"
+        split.vpp = 1
+        _refuse(
+            split, arguments, "layers-by-chunk",
+            f"{wanted} does not divide the {per_stage} layers of a stage", _PER_STAGE, _STAGES,
+        )  # fmt: skip
+    split.blocks = (per_stage // split.vpp,) * (pp * split.vpp)
+
+
+def _read_ends(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
+    """The first and last stage hold what is stated, those between share the rest."""
+    first, last = arguments.number(_FIRST), arguments.number(_LAST)
+    left = layers - (first or 0) - (last or 0)
+    inner = pp - (first is not None) - (last is not None)
+    each, rest = divmod(left, inner) if inner > 0 else (0, left)
+    if rest or left < 0 or each < 0:
+        _refuse(
+            split, arguments, "layers-by-ends",
+            f"{left} layers are left for {inner} stages between the ends; they must share them "
+            "equally", _FIRST, _LAST,
+        )  # fmt: skip
+        return
+    stages = [each] * inner
+    stages = ([first] if first is not None else []) + stages
+    stages += [last] if last is not None else []
+    if arguments.has(_PER_STAGE):
+        _refuse(
+            split, arguments, "vpp-options",
+            f"with uneven ends give --{_STAGES} instead of --{_PER_STAGE}", _PER_STAGE,
+        )  # fmt: skip
+        return
+    split.vpp = arguments.number(_STAGES) or 1
+    if any(own % split.vpp for own in stages):
+        _refuse(
+            split, arguments, "layers-by-chunk",
+            f"--{_STAGES} {split.vpp} does not divide stages of {stages} layers", _STAGES,
+        )  # fmt: skip
+        split.vpp = 1
+    split.blocks = tuple(own // split.vpp for own in stages) * split.vpp
+
+
+def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
+    """`Et*19|t*20|t*21|t*20L`."""
+    text = arguments.text(_LAYOUT) or ""
+    stages = expand_layout(text)
+    if stages is None:
+        _refuse(split, arguments, "layout-text", f"--{_LAYOUT} {text!r} cannot be read", _LAYOUT)
+        return
+    if len(stages) % pp:
+        _refuse(
+            split, arguments, "layout-stages",
+            f"--{_LAYOUT} has {len(stages)} stages, not a multiple of pp {pp}", _LAYOUT,
+        )  # fmt: skip
+        return
+    counts = tuple(stage.count("t") for stage in stages)
+    if sum(counts) != layers:
+        _refuse(
+            split, arguments, "layout-layers",
+            f"--{_LAYOUT} has {sum(counts)} layers, --num-layers {layers}", _LAYOUT, "num-layers",
+        )  # fmt: skip
+        return
+    if "E" in "".join(stages[1:]) or "L" in "".join(stages[:-1]):
+        split.problems.append(
+            Problem(
+                "not-modelled",
+                f"--{_LAYOUT}: the embedding is costed on the first and the loss on the last stage",
+                "warning",
+                arguments.place(_LAYOUT),
+            )
+        )
+    split.vpp, split.blocks = len(stages) // pp, counts
+
+
+def expand_layout(text: str) -> list[str] | None:
+    """Stages of a layout as letters (E, t, m, L): `t*3|(tt|)*2L` becomes ttt, tt, tt, L.
+
+    Megatron's notation: `x*n` and `(…)*n` repeat, `|` ends a stage, commas may separate.
+    """
+    plain = text.replace(",", "").replace(" ", "")
+    while (match := re.search(r"\(([^()]*)\)\*(\d+)", plain)) is not None:
+        if int(match[2]) > _MOST_BLOCKS:
+            return None
+        plain = plain[: match.start()] + match[1] * int(match[2]) + plain[match.end() :]
+    plain = re.sub(r"([EtmL|])\*(\d+)", lambda own: own[1] * min(int(own[2]), _MOST_BLOCKS), plain)
+    return None if re.search(r"[^EtmL|]", plain) else plain.split("|")

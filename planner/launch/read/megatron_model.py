@@ -1,0 +1,219 @@
+"""The model that Megatron's options describe."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from pydantic import ValidationError
+
+from planner.launch.read.found import Hints, Problem
+from planner.launch.read.megatron_arguments import Arguments
+from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+
+# GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
+_GPT2_VOCABULARY = 50257
+_LONGEST_PATTERN = 4096
+_NEEDED = ("num-layers", "hidden-size", "num-attention-heads", "seq-length")
+# SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
+# training/arguments.py, validate_args).
+_SWIGLU_MULTIPLE = 64
+
+
+def read_model(
+    arguments: Arguments, hints: Hints, assumed: list[str]
+) -> tuple[ModelSpec | None, list[Problem]]:
+    """The shape, None where options that it needs are missing; what is wrong with it."""
+    if arguments.has("use-checkpoint-args") and not arguments.has("num-layers"):
+        reason = "--use-checkpoint-args: the model is in the checkpoint; give --model"
+        return None, [
+            Problem("model-unknown", reason, places=arguments.place("use-checkpoint-args"))
+        ]
+    missing = [name for name in _NEEDED if arguments.number(name) is None]
+    if missing:
+        names = ", ".join(f"--{name}" for name in missing)
+        unresolved = [
+            f"--{name} is {own.unknown}"
+            for name in missing
+            if (own := arguments.setting(name)) is not None and own.unknown
+        ]
+        why = "; ".join(unresolved) or f"{names} missing"
+        fix = "--env NAME=VALUE sets a variable" if unresolved else ""
+        return None, [Problem("model-unknown", f"the model is not known: {why}", fix=fix)]
+    try:
+        return _spec(arguments, hints, assumed), []
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        text = first["msg"].removeprefix("Value error, ")
+        field = ".".join(str(part) for part in first["loc"])
+        return None, [Problem("model-shape", f"{field}: {text}" if field else text)]
+
+
+def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
+    number = arguments.number
+    layers, hidden, heads = (number(name) or 0 for name in _NEEDED[:3])
+    seq = hints.seq or number("seq-length") or 0
+    gated = arguments.has("swiglu") or arguments.has("quick-geglu")
+    bias = not arguments.has("disable-bias-linear")
+    rms = arguments.text("normalization") == "RMSNorm"
+    ffn = number("ffn-hidden-size") or _usual_ffn(hidden, gated)
+    moe = _moe(arguments, ffn, bias)
+    kinds = _layer_kinds(arguments, layers) if moe else ()
+    mla = _mla(arguments)
+    all_experts = moe is not None and (not kinds or all(kind.ffn == "moe" for kind in kinds))
+    head_dim = number("kv-channels") or (hidden // heads if heads else 0)
+    return ModelSpec(
+        name="from the arguments",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(arguments, heads),
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else head_dim,
+        ffn=0 if all_experts else ffn,
+        vocab=hints.vocab or _vocabulary(arguments, assumed),
+        max_positions=max(number("max-position-embeddings") or seq, 1),
+        pretraining_seq=seq,
+        gated=gated,
+        activation="silu" if arguments.has("swiglu") else "gelu",
+        norm="rmsnorm" if rms else "layernorm",
+        norm_bias=not rms,
+        tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
+        position=_position(arguments),
+        qkv_bias=bias or arguments.has("add-qkv-bias"),
+        attention_out_bias=bias,
+        mlp_bias=bias,
+        qk_norm="head" if arguments.has("qk-layernorm") and mla is None else "none",
+        attention_sinks=arguments.text("softmax-type") == "learnable",
+        mla=mla,
+        moe=moe,
+        layer_kinds=kinds,
+        mtp_layers=number("mtp-num-layers") or 0,
+        source="Megatron-LM arguments",
+    )
+
+
+def _usual_ffn(hidden: int, gated: bool) -> int:
+    if not gated:
+        return 4 * hidden
+    return int(4 * hidden * 2 / 3) // _SWIGLU_MULTIPLE * _SWIGLU_MULTIPLE
+
+
+def _kv_heads(arguments: Arguments, heads: int) -> int:
+    if not arguments.has("group-query-attention") or arguments.has("multi-latent-attention"):
+        arguments.has("num-query-groups")
+        return heads
+    return arguments.number("num-query-groups") or 1
+
+
+def _position(arguments: Arguments) -> str:
+    if arguments.has("use-rotary-position-embeddings"):
+        return "rope"
+    kind = arguments.text("position-embedding-type")
+    if arguments.has("no-position-embedding") and kind == "learned_absolute":
+        return "none"
+    return {"learned_absolute": "learned", "none": "none"}.get(kind or "", "rope")
+
+
+def _mla(arguments: Arguments) -> MlaSpec | None:
+    if not arguments.has("multi-latent-attention"):
+        return None
+    number = arguments.number
+    return MlaSpec(
+        q_lora_rank=number("q-lora-rank"),
+        kv_lora_rank=number("kv-lora-rank") or 0,
+        qk_nope_head_dim=number("qk-head-dim") or 0,
+        qk_rope_head_dim=number("qk-pos-emb-head-dim") or 0,
+        v_head_dim=number("v-head-dim") or 0,
+    )
+
+
+def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
+    experts = arguments.number("num-experts")
+    if not experts:
+        return None
+    number = arguments.number
+    return MoeSpec(
+        experts=experts,
+        top_k=number("moe-router-topk") or 2,
+        ffn=number("moe-ffn-hidden-size") or ffn,
+        shared_ffn=number("moe-shared-expert-intermediate-size") or 0,
+        shared_gate=arguments.has("moe-shared-expert-gate"),
+        score_correction_bias=arguments.has("moe-router-enable-expert-bias"),
+        expert_bias=bias,
+    )
+
+
+def _layer_kinds(arguments: Arguments, layers: int) -> tuple[LayerKind, ...]:
+    """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
+    text = arguments.text("moe-layer-freq") or "1"
+    pattern = [int(at % int(text) == 0) for at in range(layers)] if text.isdigit() else None
+    if pattern is None:
+        pattern = read_pattern(text)
+    if pattern is None or len(pattern) != layers:
+        arguments.problems.append(
+            Problem(
+                "moe-layer-freq",
+                f"--moe-layer-freq {text}: needs a number or a list of {layers} zeros and ones"
+                + (f"; this one has {len(pattern)}" if pattern is not None else ""),
+                places=arguments.place("moe-layer-freq"),
+            )
+        )
+        return ()
+    if all(pattern):
+        return ()
+    return tuple(LayerKind(ffn="moe" if own else "dense") for own in pattern)
+
+
+def read_pattern(text: str) -> list[int] | None:
+    """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
+    try:
+        return _listed(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _listed(node: ast.expr) -> list[int]:
+    match node:
+        case ast.List(elts=elements):
+            return [_whole(own) for own in elements]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _listed(left) + _listed(right)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            times = _whole(right)
+            if times > _LONGEST_PATTERN:
+                raise ValueError(times)
+            return _listed(left) * times
+    raise ValueError(ast.dump(node))
+
+
+def _whole(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return int(node.value)
+    raise ValueError(ast.dump(node))
+
+
+def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
+    """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
+    for name in ("padded-vocab-size", "vocab-size"):
+        stated = arguments.number(name)
+        if stated:
+            return stated
+    kind = arguments.text("tokenizer-type")
+    known = _named_vocabulary(arguments.text("tokenizer-model") or "")
+    if known is not None:
+        return known
+    why = "GPT2BPETokenizer" if kind == "GPT2BPETokenizer" else "assumed, no option states it"
+    if kind != "GPT2BPETokenizer":
+        assumed.append(f"vocabulary {_GPT2_VOCABULARY:,} ({why}; give --vocab)")
+    return _GPT2_VOCABULARY
+
+
+def _named_vocabulary(tokenizer: str) -> int | None:
+    """Vocabulary of a Hugging Face model that the catalogue knows."""
+    from planner.models.catalog import catalog_name, load_model
+
+    name = tokenizer.rstrip("/")
+    if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
+        return None
+    known = catalog_name(name.rsplit("/", 1)[-1])
+    return load_model(known).spec.vocab if known else None

@@ -1,0 +1,291 @@
+"""Combinations of options that Megatron-LM refuses, at the start or only at run time.
+
+Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
+options say. Source of all: megatron-core 0.19, training/arguments.py (validate_args) and
+transformer_config.py (__post_init__), where nothing else is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planner.launch.read.found import Edit, Problem
+from planner.launch.read.megatron_arguments import Arguments
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What rules read beside the options: degrees, and the environment of the command."""
+
+    arguments: Arguments
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    dp: int | None
+    environment: dict[str, str]
+    command_place: str
+
+
+Rule = Callable[[Facts], Iterator[Problem]]
+
+
+def option_problems(facts: Facts) -> list[Problem]:
+    """What each rule finds."""
+    return [problem for rule in _RULES for problem in rule(facts)]
+
+
+def _clash(
+    facts: Facts, rule: str, text: str, names: tuple[str, ...], *, fix: str = "", **more: object
+) -> Problem:
+    return Problem(rule, text, places=facts.arguments.place(*names), fix=fix, **more)  # type: ignore[arg-type]
+
+
+def _switch_on(name: str) -> tuple[Edit, ...]:
+    return (Edit(f"--{name}", ""),)
+
+
+def _overlap(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if not own.has("overlap-param-gather"):
+        if own.has("overlap-param-gather-with-optimizer-step"):
+            yield _clash(
+                facts, "overlap-param-gather",
+                "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather",
+                ("overlap-param-gather-with-optimizer-step",),
+                fix="--overlap-param-gather", edits=_switch_on("overlap-param-gather"),
+            )  # fmt: skip
+        return
+    if not (own.has("use-distributed-optimizer") or own.has("use-megatron-fsdp")):
+        yield _clash(
+            facts, "overlap-param-gather",
+            "--overlap-param-gather needs --use-distributed-optimizer (or --use-megatron-fsdp)",
+            ("overlap-param-gather",),
+            fix="--use-distributed-optimizer", edits=_switch_on("use-distributed-optimizer"),
+        )  # fmt: skip
+    if not own.has("overlap-grad-reduce"):
+        yield _clash(
+            facts, "overlap-param-gather",
+            "--overlap-param-gather needs --overlap-grad-reduce", ("overlap-param-gather",),
+            fix="--overlap-grad-reduce", edits=_switch_on("overlap-grad-reduce"),
+        )  # fmt: skip
+
+
+def _experts(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("num-experts") and facts.tp > 1 and not own.has("sequence-parallel"):
+        yield _clash(
+            facts, "moe-tensor-needs-sequence",
+            "experts under tensor parallelism need --sequence-parallel (found out in the first "
+            "forward pass: transformer/moe/moe_layer.py)",
+            ("num-experts", "tensor-model-parallel-size"),
+            fix="--sequence-parallel", edits=_switch_on("sequence-parallel"), late=True,
+        )  # fmt: skip
+    if own.has("num-experts") and not own.has("moe-grouped-gemm"):
+        yield _clash(
+            facts, "grouped-gemm",
+            "without --moe-grouped-gemm experts run one after another: slower than predicted",
+            ("num-experts",), severity="warning",
+            fix="--moe-grouped-gemm", edits=_switch_on("moe-grouped-gemm"),
+        )  # fmt: skip
+
+
+def _recompute(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    granularity = own.text("recompute-granularity")
+    method, layers = own.text("recompute-method"), own.number("recompute-num-layers")
+    if granularity == "selective" and method:
+        yield _clash(
+            facts, "recompute-method",
+            "--recompute-granularity selective takes no --recompute-method",
+            ("recompute-granularity", "recompute-method"),
+            fix="leave --recompute-method out", edits=(Edit("--recompute-method", None),),
+        )  # fmt: skip
+    if granularity == "full" and (not method or not layers):
+        missing = [n for n, v in (("method", method), ("num-layers", layers)) if not v]
+        usual = {"method": "uniform", "num-layers": "1"}
+        yield _clash(
+            facts, "recompute-method",
+            "--recompute-granularity full needs "
+            + " and ".join(f"--recompute-{name}" for name in missing),
+            ("recompute-granularity",),
+            fix=" ".join(f"--recompute-{name} {usual[name]}" for name in missing),
+            edits=tuple(Edit(f"--recompute-{name}", usual[name]) for name in missing),
+        )  # fmt: skip
+    if own.has("recompute-modules") and granularity != "selective":
+        yield _clash(
+            facts, "recompute-modules",
+            "--recompute-modules has no effect without --recompute-granularity selective",
+            ("recompute-modules",), severity="warning",
+            fix="--recompute-granularity selective",
+        )  # fmt: skip
+
+
+def _connections(facts: Facts) -> Iterator[Problem]:
+    """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
+    own = facts.arguments
+    value = facts.environment.get(CONNECTIONS)
+    shards = own.has("use-megatron-fsdp") or own.has("use-torch-fsdp2")
+    if shards and value == "1":
+        yield Problem(
+            "cuda-device-max-connections",
+            f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute",
+            places=(facts.command_place,),
+            fix=f"unset {CONNECTIONS}",
+        )
+    elif not shards and (facts.tp > 1 or facts.cp > 1) and value != "1":
+        seen = f"is {value}" if value else "is not set in the files"
+        yield Problem(
+            "cuda-device-max-connections",
+            f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell",
+            places=(facts.command_place,),
+            fix=f"export {CONNECTIONS}=1",
+            edits=(Edit(f"${CONNECTIONS}", "1"),),
+        )
+
+
+def _interleaving(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if facts.vpp > 1 and facts.pp == 2 and own.has("no-overlap-p2p-communication"):
+        yield _clash(
+            facts, "interleaving-p2p",
+            "interleaving without p2p overlap needs pp > 2", ("no-overlap-p2p-communication",),
+            fix="leave it out", edits=(Edit("--no-overlap-p2p-communication", None),),
+        )  # fmt: skip
+
+
+def _precision(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("bf16") and own.has("fp16"):
+        yield _clash(facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"))
+    if own.has("fp8-format") and own.has("fp4-format"):
+        names = ("fp8-format", "fp4-format")
+        yield _clash(facts, "precision", "--fp8-format and --fp4-format exclude each other", names)
+    sharded = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2")
+    if own.has("fp8-param-gather") and not any(own.has(name) for name in sharded):
+        yield _clash(
+            facts, "fp8-param-gather", "--fp8-param-gather needs --use-distributed-optimizer",
+            ("fp8-param-gather",), fix="--use-distributed-optimizer",
+            edits=_switch_on("use-distributed-optimizer"),
+        )  # fmt: skip
+
+
+def _optimizer(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    aware = own.has("use-precision-aware-optimizer")
+    if own.has("optimizer-cpu-offload") and not aware:
+        yield _clash(
+            facts, "optimizer-offload",
+            "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
+            ("optimizer-cpu-offload",), fix="--use-precision-aware-optimizer",
+            edits=_switch_on("use-precision-aware-optimizer"),
+        )  # fmt: skip
+    sharded = ("use-distributed-optimizer", "use-megatron-fsdp")
+    if aware and not any(own.has(name) for name in sharded):
+        yield _clash(
+            facts, "precision-aware-optimizer",
+            "--use-precision-aware-optimizer needs --use-distributed-optimizer",
+            ("use-precision-aware-optimizer",), fix="--use-distributed-optimizer",
+            edits=_switch_on("use-distributed-optimizer"),
+        )  # fmt: skip
+    types = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    given = [name for name in types if own.has(name) and own.text(name) != "fp32"]
+    if given and not aware:
+        yield _clash(
+            facts, "precision-aware-optimizer",
+            f"--{given[0]} {own.text(given[0])} needs --use-precision-aware-optimizer",
+            tuple(given), fix="--use-precision-aware-optimizer",
+            edits=_switch_on("use-precision-aware-optimizer"),
+        )  # fmt: skip
+
+
+def _attention(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("multi-latent-attention") and own.has("group-query-attention"):
+        yield _clash(
+            facts, "mla-and-gqa",
+            "--multi-latent-attention and --group-query-attention exclude each other",
+            ("multi-latent-attention", "group-query-attention"),
+            fix="leave --group-query-attention out",
+            edits=(Edit("--group-query-attention", None), Edit("--num-query-groups", None)),
+        )  # fmt: skip
+    seq, most = own.number("seq-length"), own.number("max-position-embeddings")
+    if seq and most and seq > most:
+        yield _clash(
+            facts, "positions",
+            f"--max-position-embeddings {most} is less than --seq-length {seq}",
+            ("max-position-embeddings", "seq-length"),
+            fix=f"--max-position-embeddings {seq}",
+            edits=(Edit("--max-position-embeddings", str(seq)),),
+        )  # fmt: skip
+
+
+def _tensor(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("tp-comm-overlap") and not own.has("sequence-parallel"):
+        yield _clash(
+            facts, "tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel",
+            ("tp-comm-overlap",), fix="--sequence-parallel", edits=_switch_on("sequence-parallel"),
+        )  # fmt: skip
+    if own.has("sequence-parallel") and facts.tp == 1:
+        yield _clash(
+            facts, "sequence-parallel", "--sequence-parallel has no effect at tp 1",
+            ("sequence-parallel",), severity="note",
+        )  # fmt: skip
+
+
+def _offload(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if not own.number("cpu-offloading-num-layers"):
+        return
+    for other, words in (("pp", facts.pp > 1), ("recompute", own.has("recompute-granularity"))):
+        if words:
+            yield _clash(
+                facts, "activation-offload",
+                f"--cpu-offloading-num-layers excludes {other}", ("cpu-offloading-num-layers",),
+            )  # fmt: skip
+
+
+def _sharding(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("use-megatron-fsdp") and own.text("ckpt-format") != "fsdp_dtensor":
+        yield _clash(
+            facts, "fsdp-checkpoint",
+            "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor", ("use-megatron-fsdp",),
+            fix="--ckpt-format fsdp_dtensor", edits=(Edit("--ckpt-format", "fsdp_dtensor"),),
+        )  # fmt: skip
+    if not own.has("use-torch-fsdp2"):
+        return
+    excluded = [name for name in ("use-distributed-optimizer",) if own.has(name)]
+    words = [f"--{name}" for name in excluded]
+    words += ["pp > 1"] if facts.pp > 1 else []
+    words += ["ep > 1"] if (own.number("expert-model-parallel-size") or 1) > 1 else []
+    untied = own.has("untie-embeddings-and-output-weights")
+    words += [] if untied else ["tied embeddings"]
+    fused = not own.has("no-gradient-accumulation-fusion")
+    words += ["gradient accumulation fusion"] if fused else []
+    if words:
+        yield _clash(
+            facts, "torch-fsdp2", f"--use-torch-fsdp2 excludes {', '.join(words)}",
+            ("use-torch-fsdp2", *excluded),
+        )  # fmt: skip
+
+
+def _loss(facts: Facts) -> Iterator[Problem]:
+    own = facts.arguments
+    if own.has("cross-entropy-loss-fusion") and own.text("cross-entropy-fusion-impl") == "te":
+        yield _clash(
+            facts, "cross-entropy-fusion",
+            "--cross-entropy-fusion-impl te is refused with --cross-entropy-loss-fusion",
+            ("cross-entropy-fusion-impl",), fix="--cross-entropy-fusion-impl native",
+            edits=(Edit("--cross-entropy-fusion-impl", "native"),),
+        )  # fmt: skip
+
+
+_RULES: tuple[Rule, ...] = (
+    _overlap, _experts, _recompute, _connections, _interleaving, _precision, _optimizer,
+    _attention, _tensor, _offload, _sharding, _loss,
+)  # fmt: skip

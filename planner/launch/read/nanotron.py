@@ -1,0 +1,191 @@
+"""Reader of nanotron YAML files. Keys: huggingface/nanotron 2026-04, config/config.py."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, misspelt
+from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.names import known_names
+from planner.launch.read.text import Files
+from planner.specs import ModelSpec
+
+_KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
+    table: known_names(f"nanotron-{table}")
+    for table in ("parallelism", "tokens", "optimizer", "model")
+}
+_ENGINES = {"1f1b": None, "afab": "gpipe"}
+_TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
+_M = "model.model_config"
+# Keys that nanotron's model configurations share with those of Hugging Face.
+_MODEL_KEYS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "intermediate_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings",
+    "attention_bias", "head_dim",
+)  # fmt: skip
+
+
+def read_nanotron(
+    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that a nanotron file describes."""
+    return _Reader(document, launch, files, hints).found()
+
+
+class _Reader:
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    ) -> None:
+        self.own, self.launch, self.files, self.hints = document, launch, files, hints
+        self.problems: list[Problem] = [*unknown_keys(document)]
+
+    def found(self) -> Found:
+        par, tok = "parallelism", "tokens"
+        dp, pp, tp = (self._number(f"{par}.{name}", 1) for name in ("dp", "pp", "tp"))
+        cp = self._number(f"{par}.context_parallel_size", 1)
+        ep = self._number(f"{par}.expert_parallel_size", 1)
+        mbs = self.hints.mbs or self._number(f"{tok}.micro_batch_size", 1)
+        acc = self.hints.grad_acc or self._number(f"{tok}.batch_accumulation_per_replica", 1)
+        seq = self.hints.seq or self._number(f"{tok}.sequence_length", 1)
+        zero = self._choice("optimizer.zero_stage", 0, (0, 1))
+        shape = None if self.hints.model else self._model(seq)
+        unknown = tuple(own for own in self.own.settings.values() if not _is_known(own.key))
+        engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
+        return Found(
+            format="nanotron",
+            files=self.files.by_path,
+            framework="nanotron",
+            variations=self._variations(tp),
+            shape=shape,
+            model=self.hints.model,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep,
+            etp=1 if ep > 1 else None,
+            dp=dp,
+            zero=int(zero),
+            world=self.launch.world if self.launch else dp * pp * tp * cp,
+            mbs=mbs,
+            grad_acc=None if self.hints.gbs else acc,
+            gbs=self.hints.gbs,
+            seq=seq,
+            recompute=self.hints.recompute or self._recompute(),
+            schedule=_ENGINES.get(engine) if pp > 1 else None,
+            main_file=self.own.path,
+            where=self._where(),
+            settings=tuple(self.own.settings.values()),
+            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            unknown=unknown,
+            problems=tuple(self.problems),
+        )
+
+    def _where(self) -> dict[str, Any]:
+        par, tok = "parallelism", "tokens"
+        keys = {name: f"{par}.{name}" for name in ("dp", "pp", "tp")} | {
+            "cp": f"{par}.context_parallel_size", "ep": f"{par}.expert_parallel_size",
+            "mbs": f"{tok}.micro_batch_size", "grad_acc": f"{tok}.batch_accumulation_per_replica",
+            "seq": f"{tok}.sequence_length", "zero": "optimizer.zero_stage",
+            "recompute": f"{par}.recompute_layer",
+        }  # fmt: skip
+        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        return {name: own for name, own in found.items() if own is not None}
+
+    def _number(self, key: str, default: int) -> int:
+        value = self.own.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            text = f"{key}: {value!r} is not a whole number of at least 1"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return default
+        return value
+
+    def _choice(self, key: str, default: object, choices: tuple[Any, ...]) -> Any:
+        value = self.own.get(key, default)
+        if value in choices:
+            return value
+        named = ", ".join(str(own) for own in choices)
+        close = difflib.get_close_matches(str(value), [str(o) for o in choices], n=1, cutoff=0.3)
+        self.problems.append(
+            Problem(
+                "option-value",
+                f"{key}: {value!r}; nanotron has {named}",
+                places=self.own.place(key),
+                fix=close[0] if close else "",
+                edits=(Edit(key, close[0]),) if close else (),
+            )
+        )
+        return default
+
+    def _recompute(self) -> str:
+        self.own.get("parallelism.tp_recompute_allgather")
+        return "full" if self.own.get("parallelism.recompute_layer", False) is True else "none"
+
+    def _variations(self, tp: int) -> tuple[str, ...]:
+        mode = self._choice("parallelism.tp_mode", "REDUCE_SCATTER", _TP_MODES)
+        self.own.get("parallelism.tp_linear_async_communication")
+        names = []
+        if tp > 1 and mode == "ALL_REDUCE":
+            names.append("no-sequence-parallel")
+        if not self.own.get("optimizer.accumulate_grad_in_fp32", True):
+            names.append("bf16-gradients")
+        return tuple(names)
+
+    def _model(self, seq: int) -> ModelSpec | None:
+        """The model_config, which shares its keys with Hugging Face's config.json."""
+        from planner.models.errors import ModelError
+        from planner.models.hf_config import model_from_hf_config
+
+        values = {name: self.own.get(f"{_M}.{name}") for name in _MODEL_KEYS}
+        config: dict[str, object] = {name: own for name, own in values.items() if own is not None}
+        experts = self.own.has(f"{_M}.moe_config")
+        if experts:
+            text = "experts of nanotron's own model are not read; give --model"
+            self.problems.append(Problem("model-unknown", text, places=self.own.place(_M)))
+            return None
+        qwen = self.own.get(f"{_M}.is_qwen2_config", False)
+        self.own.get(f"{_M}.is_llama_config")
+        config["model_type"] = "qwen2" if qwen else "llama"
+        where = f"{self.own.path} (model.model_config)"
+        try:
+            spec = model_from_hf_config(config, where=where)
+        except ModelError as error:
+            text = f"the model is not known: {error}"
+            self.problems.append(Problem("model-unknown", text, fix="--model NAME"))
+            return None
+        return spec.model_copy(
+            update={
+                "pretraining_seq": seq,
+                "name": "from model_config",
+                "source": "nanotron model_config",
+            }
+        )
+
+
+def unknown_keys(document: Document) -> Iterator[Problem]:
+    """Keys that nanotron's dataclasses do not have, which its loader refuses."""
+    for table, known in _KEYS.items():
+        for key in document.names(table):
+            if key in known:
+                continue
+            name = f"{table}.{key}" if table else key
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+            places = [
+                o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")
+            ]
+            yield Problem(
+                "unknown-option",
+                f"{name}: nanotron has no such key and refuses it",
+                places=tuple(places[:1]),
+                fix=close[0] if close else "",
+                edits=misspelt(document, name, close),
+            )
+
+
+def _is_known(key: str) -> bool:
+    first, _, rest = key.partition(".")
+    if first not in _KEYS[""]:
+        return False
+    return first not in _KEYS or not rest or rest.split(".")[0] in _KEYS[first]

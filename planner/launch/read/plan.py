@@ -1,0 +1,52 @@
+"""Reader of the planner's own plan files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.launch.read.found import Found, Hints
+from planner.launch.read.text import Files
+
+
+def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
+    """Plan `number` of a plan file. UsageError if there is none."""
+    from planner.explain import pick_plan
+    from planner.plan_file import read_plan_file
+
+    result = read_plan_file(path)
+    plan, request = pick_plan(result, number), result.request
+    own = plan.degrees
+    recomputes = plan.recompute != "none"
+    return Found(
+        format="plan",
+        files=files.by_path,
+        framework=request.framework,
+        model=hints.model or request.model,
+        tp=own.tp,
+        pp=own.pp,
+        vpp=own.vpp,
+        cp=own.cp,
+        ep=own.ep,
+        etp=own.etp,
+        dp=own.dp,
+        shard=own.shard,
+        zero=own.zero,
+        world=own.gpus,
+        mbs=hints.mbs or own.mbs,
+        gbs=hints.gbs or plan.gbs,
+        seq=hints.seq or plan.seq,
+        block_layers=plan.layout.block_layers,
+        recompute=hints.recompute or plan.recompute,
+        recomputed=plan.layout.recomputed if recomputes and not hints.recompute else None,
+        optimizer=plan.optimizer,
+        optimizer_kernel=plan.optimizer_kernel or None,
+        optimizer_offload=plan.optimizer_offload,
+        precision=request.precision,
+        dtype=request.dtype,
+        schedule=request.schedule,
+        attention=request.attention,
+        dropout=request.dropout,
+        expert_imbalance=request.expert_imbalance,
+        plan_gpus=request.gpus,
+        main_file=str(path),
+    )

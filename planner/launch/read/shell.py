@@ -1,0 +1,371 @@
+"""A shell script read without running it: variables, arrays, defaults, arithmetic, simple tests.
+
+tree-sitter's grammar of bash makes the tree; `Shell` walks it in order and collects the commands
+that would run, each word with the places its characters come from. What only running could tell
+(output of commands, tests on files, variables that nobody sets) is unknown, and said to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from planner.launch.read.arithmetic import evaluate_arithmetic
+from planner.launch.read.shell_tests import Tests, matches
+from planner.launch.read.shell_words import Value, Word, spaced
+from planner.launch.read.text import Files, Text, join
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+# Wrappers that take a command as their arguments.
+_SBATCH = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?", re.MULTILINE)
+# What Slurm sets from its options.
+_SLURM_VARIABLES = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "n": ("SLURM_NTASKS", "SLURM_NPROCS"),
+}
+# Functions that call functions end somewhere.
+_DEEPEST = 20
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that would run, with the variables that it would see."""
+
+    words: tuple[Word, ...]
+    environment: Mapping[str, Text]
+    file: str
+    line: int
+
+
+@dataclass
+class Shell:
+    """The state of a script while it is read; scripts may follow each other in one shell."""
+
+    files: Files
+    given: Mapping[str, str]
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, tuple[Text, Node]] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
+    # Files that the script would write: path -> content.
+    written: dict[str, Text] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    errors: list[tuple[str, int, str]] = field(default_factory=list)
+    depth: int = 0
+
+    def read(self, source: Text, *, nested: bool = False) -> None:
+        """Walk a script. Errors of syntax are collected, with file and line."""
+        if not nested:
+            self._read_directives(source)
+        tree = _parse(source.value)
+        if tree.has_error:
+            self._note_errors(source, tree)
+        _Walk(self, source).run(tree)
+
+    def _read_directives(self, source: Text) -> None:
+        """`#SBATCH --nodes=8`: what Slurm will put into the environment."""
+        for match in _SBATCH.finditer(source.value):
+            for name in _SLURM_VARIABLES.get(match[1], ()):
+                if match[2] is None:
+                    continue
+                # gres=gpu:a100:8 ends with the number.
+                at = match.start(2) + (match[2].rfind(":") + 1)
+                self.variables[name] = source[at : match.end(2)]
+        nodes, tasks = (self.variables.get(own) for own in ("SLURM_NNODES", "SLURM_NTASKS"))
+        per_node = self.variables.get("SLURM_NTASKS_PER_NODE")
+        if tasks is None and isinstance(nodes, Text) and isinstance(per_node, Text):
+            product = evaluate_arithmetic(f"{nodes.value}*{per_node.value}", {})
+            if product is not None:
+                self.variables["SLURM_NTASKS"] = Text.made(str(product))
+
+    def _note_errors(self, source: Text, tree: Node) -> None:
+        for node in _broken(tree):
+            place = source[node.start_byte : node.end_byte + 1].first()
+            words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
+            missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
+            self.errors.append((place[0] if place else "", self.files.line(place), missing))
+
+    def lookup(self, name: str) -> Value | None:
+        """A variable's value: as given by the user, else as set so far."""
+        if name in self.given:
+            return Text.made(self.given[name])
+        return self.variables.get(name)
+
+    def environment(self) -> dict[str, Text]:
+        """What a command started now would see."""
+        seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
+        return {name: own for name, own in seen.items() if isinstance(own, Text)}
+
+
+def _parse(text: str) -> Node:
+    """Syntax tree; offsets in characters."""
+    import tree_sitter
+    import tree_sitter_bash
+
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    # One byte a character, so that offsets agree; nothing outside ASCII is syntax.
+    return parser.parse(re.sub(r"[^\x00-\x7f]", "?", text).encode()).root_node
+
+
+def _broken(node: Node) -> Iterator[Node]:
+    if node.type == "ERROR" or node.is_missing:
+        yield node
+        return
+    for child in node.children:
+        if child.has_error or child.is_missing:
+            yield from _broken(child)
+
+
+class _Walk(Tests):
+    """One script (or text of one) walked in a shell."""
+
+    def __init__(self, shell: Shell, source: Text) -> None:
+        super().__init__(shell, source)
+        self.shell = shell
+
+    # --- statements -----------------------------------------------------------------------------
+
+    def run(self, node: Node) -> None:
+        """A statement, or each of a list of them."""
+        handler = getattr(self, f"_run_{node.type}", None)
+        if handler is not None:
+            handler(node)
+        elif node.type in _CONTAINERS:
+            for child in node.named_children:
+                self.run(child)
+        elif node.type in _LOOPS:
+            self._note(node, "a loop is not followed")
+
+    def _note(self, node: Node, what: str) -> None:
+        place = self.piece(node).first()
+        self.shell.notes.append(f"line {self.shell.files.line(place)}: {what}")
+
+    def _run_list(self, node: Node) -> None:
+        """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
+        left, right = node.named_children[0], node.named_children[-1]
+        outcome = self._outcome(left)
+        operator = next(child.type for child in node.children if child.type in ("&&", "||"))
+        if outcome is None or outcome == (operator == "&&"):
+            if outcome is None and left.type == "test_command":
+                self._note(node, "a test that reading cannot decide; taken as not met")
+                return
+            self.run(right)
+
+    def _outcome(self, node: Node) -> bool | None:
+        """Whether a statement succeeds; it is run, if it is one that is run."""
+        if node.type in ("test_command", "negated_command") or self._is_arithmetic(node):
+            return self.test(node)
+        if node.type == "command" and self.name(node) in ("[", "test"):
+            return None
+        if node.type == "list":
+            return self.test(node)
+        self.run(node)
+        return None
+
+    def _is_arithmetic(self, node: Node) -> bool:
+        return node.type == "compound_statement" and self.piece(node).value.startswith("((")
+
+    def _run_compound_statement(self, node: Node) -> None:
+        if self._is_arithmetic(node):
+            self._assign_arithmetic(self.piece(node).value[2:-2])
+            return
+        for child in node.named_children:
+            self.run(child)
+
+    def _assign_arithmetic(self, text: str) -> None:
+        """`(( X = Y * 2 ))`, `let`."""
+        match = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*)", text, re.DOTALL)
+        if match:
+            self.shell.variables[match[1]] = self.calculated(match[2])
+
+    def _run_if_statement(self, node: Node) -> None:
+        clauses = self._clauses(node)
+        for test, body in clauses:
+            met = True if test is None else self.test(test)
+            if met is None and test is not None:
+                self._note(test, "a test that reading cannot decide; taken as not met")
+            if met:
+                for statement in body:
+                    self.run(statement)
+                return
+
+    def _clauses(self, node: Node) -> list[tuple[Node | None, list[Node]]]:
+        """(test, statements) of if, elif and else; no test for else."""
+        own: list[Node] = []
+        rest: list[tuple[Node | None, list[Node]]] = []
+        for child in node.named_children:
+            if child.type == "elif_clause":
+                rest.append((child.named_children[0], child.named_children[1:]))
+            elif child.type == "else_clause":
+                rest.append((None, child.named_children))
+            elif child.type != "comment":
+                own.append(child)
+        return [(own[0], own[1:]), *rest]
+
+    def _run_case_statement(self, node: Node) -> None:
+        word, *items = node.named_children
+        value = self.value(word)
+        if value.unknown:
+            self._note(node, "a case that reading cannot decide; skipped")
+            return
+        for item in items:
+            patterns = item.children_by_field_name("value")
+            if any(matches(value.value, self.value(own).value) for own in patterns):
+                for statement in item.named_children[len(patterns) :]:
+                    self.run(statement)
+                return
+
+    def _run_function_definition(self, node: Node) -> None:
+        name = self.piece(node.named_children[0]).value
+        self.shell.functions[name] = (self.source, node.named_children[-1])
+
+    def _run_declaration_command(self, node: Node) -> None:
+        exports = node.children[0].type == "export"
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                name = self._assign(child)
+            elif child.type == "variable_name":
+                name = self.piece(child).value
+            else:
+                continue
+            if exports:
+                self.shell.exported.add(name)
+
+    def _run_variable_assignment(self, node: Node) -> None:
+        self._assign(node)
+
+    def _assign(self, node: Node) -> str:
+        target, value_node = node.named_children[0], node.named_children[1:]
+        name = self.piece(target).value
+        appends = any(child.type == "+=" for child in node.children)
+        if target.type == "subscript":
+            return name
+        value: Value = self._assigned(value_node[0]) if value_node else Text("")
+        if appends:
+            value = _appended(self.shell.variables.get(name), value)
+        self.shell.variables[name] = value
+        return name
+
+    def _assigned(self, node: Node) -> Value:
+        if node.type == "array":
+            return [word.text for child in node.named_children for word in self.words(child)]
+        return self.value(node)
+
+    def _run_redirected_statement(self, node: Node) -> None:
+        for child in node.named_children:
+            if child.type == "heredoc_redirect":
+                self._keep_heredoc(child)
+            elif child.type not in ("file_redirect", "herestring_redirect"):
+                self.run(child)
+
+    def _keep_heredoc(self, node: Node) -> None:
+        """`cat <<EOF > file`: the text that the file will hold."""
+        body = next((own for own in node.named_children if own.type == "heredoc_body"), None)
+        target = next((own for own in node.named_children if own.type == "file_redirect"), None)
+        if target is None:
+            siblings = node.parent.named_children if node.parent else []
+            target = next((own for own in siblings if own.type == "file_redirect"), None)
+        if body is None or target is None:
+            return
+        start = next(own for own in node.named_children if own.type == "heredoc_start")
+        raw = self.piece(start).value[:1] in ("'", '"')
+        path = self.value(target.named_children[-1])
+        self.shell.written[path.value] = self.piece(body) if raw else self.inside(body)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _run_command(self, node: Node) -> None:
+        before = {
+            self.piece(own.named_children[0]).value: own
+            for own in node.named_children
+            if own.type == "variable_assignment"
+        }
+        words = [
+            word
+            for child in node.named_children
+            if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
+            for word in self.words(child)
+        ]
+        environment = self.shell.environment()
+        for name, own in before.items():
+            value = self.value(own.named_children[1]) if own.named_child_count > 1 else Text("")
+            environment[name] = value
+        self._collect(node, words, environment)
+
+    def _collect(self, node: Node, words: list[Word], environment: dict[str, Text]) -> None:
+        """What a command means to the shell, else a command to keep."""
+        name = words[0].text.value if words else ""
+        shell = self.shell
+        if name == "let":
+            for word in words[1:]:
+                self._assign_arithmetic(word.text.value)
+        elif name == "eval":
+            self._nested(spaced(word.text for word in words[1:]))
+        elif name in (".", "source"):
+            self._source(words[1:])
+        elif name == "unset":
+            for word in words[1:]:
+                shell.variables.pop(word.text.value, None)
+        elif name in shell.functions:
+            self._call(*shell.functions[name])
+        elif (inner := _inline_script(words)) is not None:
+            self._nested(inner)
+        else:
+            place = self.piece(node).first()
+            file = place[0] if place else ""
+            line = shell.files.line(place)
+            shell.commands.append(Command(tuple(words), environment, file, line))
+
+    def _nested(self, script: Text) -> None:
+        """A script in a word: `eval`, `bash -c`."""
+        if script.unknown or self.shell.depth > _DEEPEST:
+            return
+        self.shell.depth += 1
+        self.shell.read(script, nested=True)
+        self.shell.depth -= 1
+
+    def _call(self, source: Text, body: Node) -> None:
+        if self.shell.depth > _DEEPEST:
+            return
+        self.shell.depth += 1
+        _Walk(self.shell, source).run(body)
+        self.shell.depth -= 1
+
+    def _source(self, words: list[Word]) -> None:
+        """`source config.sh`: a file that was given too has been read already."""
+        name = words[0].text.value.rsplit("/", 1)[-1] if words else ""
+        given = [path for path in self.shell.files.by_path if path.rsplit("/", 1)[-1] == name]
+        if not given:
+            what = words[0].text.value or words[0].text.unknown if words else ""
+            self.shell.notes.append(f"source {what}: not read; give that file too, before this one")
+
+
+_CONTAINERS = (
+    "program", "pipeline", "subshell", "do_group", "negated_command",
+)  # fmt: skip
+_LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
+
+
+def _appended(old: Value | None, more: Value) -> Value:
+    if isinstance(old, list) or isinstance(more, list):
+        first = old if isinstance(old, list) else [old] if old is not None else []
+        return [*first, *(more if isinstance(more, list) else [more])]
+    return join([old or Text(""), more])
+
+
+def _inline_script(words: list[Word]) -> Text | None:
+    """What `bash -c "..."` runs, behind srun or not; None for another command."""
+    for at, word in enumerate(words[:-2]):
+        shell = word.text.value.rsplit("/", 1)[-1]
+        if shell in ("bash", "sh") and re.fullmatch(r"-\w*c", words[at + 1].text.value):
+            return words[at + 2].text
+    return None

@@ -1,0 +1,209 @@
+"""Words of a script as the shell expands them: variables, defaults, quotes, arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from planner.launch.read.arithmetic import evaluate_arithmetic
+from planner.launch.read.text import Span, Text, join
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Value = Text | list[Text]
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a command: its value, and where the script uses it."""
+
+    text: Text
+    used: Span | None = None
+
+
+class Variables(Protocol):
+    """Where values come from and defaults go."""
+
+    variables: dict[str, Value]
+
+    def lookup(self, name: str) -> Value | None:
+        """A variable's value; None where nothing sets it."""
+
+
+class Words:
+    """Expansion of one script's nodes. `source`: its text."""
+
+    def __init__(self, variables: Variables, source: Text) -> None:
+        self.state, self.source = variables, source
+
+    def piece(self, node: Node) -> Text:
+        """A node's text as written."""
+        return self.source[node.start_byte : node.end_byte]
+
+    def words(self, node: Node) -> list[Word]:
+        """What a node becomes when the shell expands it: none, one or several words."""
+        used = self.piece(node).span()
+        if node.type == "comment":
+            return []
+        listed = self._listed(node)
+        if listed is not None:
+            return [Word(text, text.span()) for text in listed]
+        value = self.value(node)
+        if value.unknown:
+            return [Word(value, used)]
+        if node.type in ("simple_expansion", "expansion", "command_substitution"):
+            parts = list(value.split())
+            whole = len(parts) == 1
+            return [Word(part, used if whole else part.span()) for part in parts]
+        return [Word(value, used)]
+
+    def _listed(self, node: Node) -> list[Text] | None:
+        """`"${ARGS[@]}"`: the words of an array; None if the node is something else."""
+        inner = node
+        if node.type == "string" and node.named_child_count == 1:
+            inner = node.named_children[0]
+            if self.piece(inner).value != self.piece(node).value[1:-1]:
+                return None
+        if inner.type not in ("expansion", "simple_expansion"):
+            return None
+        match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)", self.piece(inner).value)
+        if not match:
+            return None
+        value = self.state.lookup(match[1]) if match[1] else None
+        if value is None:
+            return []
+        return value if isinstance(value, list) else [value]
+
+    def value(self, node: Node) -> Text:
+        """A node's text once expanded, as one word."""
+        match node.type:
+            case "string" | "heredoc_body" | "concatenation" | "command_name":
+                return self.inside(node, quoted=node.type == "string")
+            case "raw_string" | "ansi_c_string":
+                return self.piece(node)[1 + (node.type == "ansi_c_string") : -1]
+            case "simple_expansion" | "expansion":
+                return self._expanded(node)
+            case "arithmetic_expansion":
+                text = self.piece(node).value
+                return self.calculated(text[3:-2] if text.startswith("$((") else text[2:-1])
+            case "command_substitution" | "process_substitution":
+                return Text.not_known(f"output of {self.piece(node).value}")
+        return _unescaped(self.piece(node))
+
+    def inside(self, node: Node, *, quoted: bool = False) -> Text:
+        """Text between and of a node's children, with expansions replaced."""
+        start, end = node.start_byte + quoted, node.end_byte - quoted
+        parts: list[Text] = []
+        for child in node.named_children:
+            if child.type in ("string_content", "heredoc_content"):
+                continue
+            parts.append(self._plain(start, child.start_byte, quoted))
+            parts.append(self.value(child))
+            start = child.end_byte
+        parts.append(self._plain(start, end, quoted))
+        return join(parts)
+
+    def _plain(self, start: int, end: int, quoted: bool) -> Text:
+        piece = self.source[start:end]
+        return _continued(piece) if quoted else piece
+
+    def _expanded(self, node: Node) -> Text:
+        text = self.piece(node).value
+        match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
+        if not match:
+            match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
+            return self._variable(match[1]) if match else Text.not_known(text)
+        name, index, operator, _ = match.groups()
+        if operator is None and match[4]:
+            return Text.not_known(text)
+        value = self._element(name, index) if index is not None else self._variable(name)
+        if operator in (":-", "-", ":=", "=", ":+", "+"):
+            return self._default(node, operator, name, value)
+        return value
+
+    def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
+        """`${X:-8}`: the value, or what stands for it."""
+        unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
+        at = self.piece(node).value.index(operator) + len(operator) + node.start_byte
+        if operator.endswith("+"):
+            return Text("") if unset else self._between(node, at)
+        if not unset:
+            return value
+        default = self._between(node, at)
+        if operator.endswith("="):
+            self.state.variables[name] = default
+        return default
+
+    def _between(self, node: Node, start: int) -> Text:
+        """What stands from `start` to the closing brace of an expansion."""
+        children = [child for child in node.named_children if child.start_byte >= start]
+        parts: list[Text] = []
+        for child in children:
+            parts += [self.source[start : child.start_byte], self.value(child)]
+            start = child.end_byte
+        return join([*parts, self.source[start : node.end_byte - 1]])
+
+    def _variable(self, name: str) -> Text:
+        value = self.state.lookup(name)
+        if value is None:
+            return Text.not_known(f"${name}, which the files do not set")
+        if isinstance(value, list):
+            return value[0] if value else Text("")
+        return value
+
+    def _element(self, name: str, index: str) -> Text:
+        value = self.state.lookup(name)
+        if value is None:
+            return Text.not_known(f"${name}, which the files do not set")
+        if isinstance(value, Text):
+            return value
+        if index in ("@", "*"):
+            return spaced(value)
+        at = self.calculated(index)
+        if at.unknown or int(at.value) >= len(value):
+            return Text.not_known(f"${{{name}[{index}]}}")
+        return value[int(at.value)]
+
+    def calculated(self, text: str) -> Text:
+        """An arithmetic expression."""
+        values: dict[str, str] = {}
+        for name in re.findall(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)", text):
+            value = self._variable(name)
+            if value.unknown:
+                return value
+            values[name] = value.value
+        number = evaluate_arithmetic(text, values)
+        return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
+
+
+def spaced(words: Iterable[Text]) -> Text:
+    """Words with blanks between them."""
+    parts: list[Text] = []
+    for word in words:
+        parts += [word, Text.made(" ")]
+    return join(parts[:-1])
+
+
+def _unescaped(piece: Text) -> Text:
+    """A bare word without its backslashes."""
+    if "\\" not in piece.value:
+        return piece
+    kept = [at for at in range(len(piece.value)) if not _is_escape(piece.value, at)]
+    return join([piece[at : at + 1] for at in kept]) if kept else Text("")
+
+
+def _is_escape(text: str, at: int) -> bool:
+    before = len(text[:at]) - len(text[:at].rstrip("\\"))
+    return text[at] == "\\" and before % 2 == 0
+
+
+def _continued(piece: Text) -> Text:
+    """The inside of double quotes: a backslash before a line's end, $, ", ` or itself goes."""
+    parts, start = [], 0
+    for match in re.finditer(r"\\\n|\\(?=[$`\"\\])", piece.value):
+        parts.append(piece[start : match.start()])
+        start = match.end()
+    return join([*parts, piece[start:]])

@@ -1,0 +1,120 @@
+"""Text that remembers where each character was written, through variables and quoting."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+# File and offset of a character; None: made, not written (the result of arithmetic).
+Origin = tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters `start` to `end` of a file."""
+
+    file: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file's content, and the line of each offset."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(at + 1 for at, letter in enumerate(self.text) if letter == "\n")]
+
+    def line(self, offset: int) -> int:
+        """Line number, from 1."""
+        return bisect.bisect_right(self._starts, offset)
+
+    def as_text(self) -> Text:
+        """The whole content, every character with its place."""
+        return Text(self.text, tuple((self.path, at) for at in range(len(self.text))))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A value and where its characters come from.
+
+    `unknown` says why the value is not known (a command's output, a variable that no file sets);
+    `value` then is empty.
+    """
+
+    value: str
+    origin: tuple[Origin, ...] = ()
+    unknown: str = ""
+
+    @staticmethod
+    def made(value: str) -> Text:
+        """A value that stands in no file as it is."""
+        return Text(value, (None,) * len(value))
+
+    @staticmethod
+    def not_known(why: str) -> Text:
+        """A value that reading alone cannot tell."""
+        return Text("", (), why)
+
+    def __getitem__(self, part: slice) -> Text:
+        return Text(self.value[part], self.origin[part], self.unknown)
+
+    def span(self) -> Span | None:
+        """Where the value stands as it is, in one piece of one file; None otherwise."""
+        if not self.origin or any(own is None for own in self.origin):
+            return None
+        known = [own for own in self.origin if own is not None]
+        (file, start), end = known[0], known[-1][1] + 1
+        in_place = all(own == (file, start + at) for at, own in enumerate(known))
+        return Span(file, start, end) if in_place else None
+
+    def first(self) -> Origin:
+        """Place of the first character that stands in a file."""
+        return next((own for own in self.origin if own is not None), None)
+
+    def split(self) -> Iterator[Text]:
+        """Words apart by white space."""
+        start = None
+        for at, letter in enumerate(self.value):
+            if letter.isspace():
+                if start is not None:
+                    yield self[start:at]
+                start = None
+            elif start is None:
+                start = at
+        if start is not None:
+            yield self[start:]
+
+
+def join(parts: Iterable[Text]) -> Text:
+    """Parts one after another; unknown if one of them is."""
+    pieces = list(parts)
+    for piece in pieces:
+        if piece.unknown:
+            return piece
+    return Text(
+        "".join(piece.value for piece in pieces),
+        tuple(own for piece in pieces for own in piece.origin),
+    )
+
+
+@dataclass
+class Files:
+    """Every file that was read, by path."""
+
+    by_path: dict[str, SourceFile] = field(default_factory=dict)
+
+    def add(self, path: str, text: str) -> SourceFile:
+        """Remember a file."""
+        self.by_path[path] = SourceFile(path, text)
+        return self.by_path[path]
+
+    def line(self, origin: Origin) -> int:
+        """Line of a place; 0 for none."""
+        return self.by_path[origin[0]].line(origin[1]) if origin else 0

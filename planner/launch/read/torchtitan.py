@@ -1,0 +1,410 @@
+"""Reader of torchtitan 0.2 TOML files, and of what 0.3's configuration functions share with them.
+
+Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, parallel_dims.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, misspelt
+from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.names import known_names
+from planner.launch.read.text import Files
+from planner.launch.read.torchtitan_layout import (
+    SCHEDULES,
+    named_parts,
+    schedule_of,
+    stage_count,
+    stage_layers,
+)
+
+# (model.name, model.flavor) -> catalogue name.
+MODELS: Mapping[tuple[str, str], str] = {
+    ("llama3", "8b"): "llama-3.1-8b",
+    ("llama3", "70b"): "llama-3.1-70b",
+    ("llama3", "405b"): "llama-3.1-405b",
+    ("llama4", "17bx16e"): "llama-4-scout",
+    ("llama4", "17bx128e"): "llama-4-maverick",
+    ("llama4", "17bx16e_irope"): "llama-4-scout",
+    ("llama4", "17bx128e_irope"): "llama-4-maverick",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("deepseek_v3", "236b"): "deepseek-v2",
+    ("deepseek_v3", "671b"): "deepseek-v3",
+    ("qwen3", "0.6b"): "qwen3-0.6b",
+    ("qwen3", "1.7b"): "qwen3-1.7b",
+    ("qwen3", "4b"): "qwen3-4b",
+    ("qwen3", "8b"): "qwen3-8b",
+    ("qwen3", "14b"): "qwen3-14b",
+    ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
+    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("gpt_oss", "20b"): "gpt-oss-20b",
+    ("gpt_oss", "120b"): "gpt-oss-120b",
+}
+KEYS = known_names("torchtitan")
+_P, _T, _A = "parallelism", "training", "activation_checkpoint"
+_DEGREES = {
+    "tp": f"{_P}.tensor_parallel_degree",
+    "pp": f"{_P}.pipeline_parallel_degree",
+    "cp": f"{_P}.context_parallel_degree",
+    "ep": f"{_P}.expert_parallel_degree",
+    "mbs": f"{_T}.local_batch_size",
+    "gbs": f"{_T}.global_batch_size",
+    "seq": f"{_T}.seq_len",
+}
+_DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
+_UNMODELLED = {
+    f"{_P}.pipeline_parallel_schedule_csv": "a schedule of its own: costed as the named one",
+    f"{_P}.disable_loss_parallel": "logits gathered on every tensor rank: more memory",
+    f"{_P}.context_parallel_rotate_method": "costed as a ring",
+    f"{_A}.per_op_sac_force_recompute_mm_shapes_by_fqns": "costed as the plain per-op policy",
+    "optimizer.early_step_in_backward": "no gradients between steps: less memory than predicted",
+    "profiling.enable_profiling": "profiled steps are slower",
+}
+_OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
+# Mixed precision is what FSDP2 does; without FSDP or other splits torchtitan uses autocast.
+_KERNELS = {"for-loop": "forloop", "foreach": "foreach", "fused": "fused"}
+
+
+def read_torchtitan(
+    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that a TOML file describes, with a command's world size if there is one."""
+    reader = TorchtitanReader(document, launch, files, hints)
+    reader.problems += list(unknown_keys(document))
+    return reader.found("torchtitan-0.2")
+
+
+def unknown_keys(document: Document) -> Iterator[Problem]:
+    """Keys that torchtitan 0.2.2 does not have, which its loader refuses, and the nearest."""
+    for key, own in document.settings.items():
+        if key in KEYS or any(key.startswith(f"{known}.") for known in KEYS):
+            continue
+        close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
+        yield Problem(
+            "unknown-option",
+            f"{key}: torchtitan 0.2 has no such field and refuses it",
+            places=(own.place,),
+            fix=close[0] if close else "",
+            edits=misspelt(document, key, close),
+        )
+
+
+class TorchtitanReader:
+    """A document of dotted torchtitan keys, and what is gathered from it."""
+
+    def __init__(
+        self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    ) -> None:
+        self.own, self.launch, self.files, self.hints = document, launch, files, hints
+        self.problems: list[Problem] = []
+        self.assumed: list[str] = []
+
+    def found(self, form: Any) -> Found:
+        """Everything that was read."""
+        degrees = self._degrees()
+        world = self.launch.world if self.launch else None
+        gpus = self.hints.gpus or world
+        replicate, shard = self._replicas(degrees, gpus)
+        model = self._model()
+        batch = self._batch(degrees, replicate * shard)
+        layout = self._layout(degrees, model)
+        zero = self._zero(degrees, shard)
+        hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
+        unknown = [key for key in self.own.settings if not _is_known(key)]
+        return Found(
+            format=form,
+            files=self.files.by_path,
+            framework="torchtitan",
+            variations=self._variations(degrees),
+            model=model,
+            tp=degrees["tp"],
+            pp=degrees["pp"],
+            cp=degrees["cp"],
+            ep=degrees["ep"],
+            etp=self._expert_tensor(degrees),
+            dp=replicate * shard,
+            shard=hybrid,
+            zero=zero,
+            world=world,
+            seq=self.hints.seq or degrees["seq"],
+            recompute=self.hints.recompute or self._recompute(),
+            optimizer=self._optimizer(),
+            optimizer_kernel=self._kernel(),
+            optimizer_offload=float(bool(self.own.get(f"{_T}.enable_cpu_offload", False))),
+            precision=self._precision(),
+            main_file=self.own.path,
+            where=self._where(),
+            settings=tuple(self.own.settings.values()),
+            unused=tuple(o for o in self.own.rest() if o.key not in unknown),
+            unmodelled=self._unmodelled(),
+            unknown=tuple(self.own.settings[key] for key in unknown),
+            problems=tuple(self.problems),
+            assumed=tuple(self.assumed),
+            **batch,
+            **layout,
+        )
+
+    def _where(self) -> dict[str, Any]:
+        keys = _DEGREES | {
+            "schedule": f"{_P}.pipeline_parallel_schedule",
+            "recompute": f"{_A}.mode",
+        }
+        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        return {name: own for name, own in found.items() if own is not None}
+
+    def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
+        return tuple(
+            (self.own.settings[key], why)
+            for key, why in _UNMODELLED.items()
+            if self.own.get(key) and key in self.own.settings
+        )
+
+    # --- degrees --------------------------------------------------------------------------------
+
+    def _whole(self, key: str, default: int) -> int:
+        """A whole number; anything else is a problem, and the default."""
+        value = self.own.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            text = f"{key} = {value!r}: needs a whole number"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return default
+        return value
+
+    def _degrees(self) -> dict[str, int]:
+        found = {name: self._whole(key, _DEFAULTS[name]) for name, key in _DEGREES.items()}
+        for name in ("tp", "pp", "cp", "ep", "mbs"):
+            if found[name] < 1:
+                text = f"{_DEGREES[name]} = {found[name]}: at least 1"
+                place = self.own.place(_DEGREES[name])
+                self.problems.append(Problem("option-value", text, places=place))
+                found[name] = 1
+        return found
+
+    def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
+        """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
+        replicate = max(1, self._whole(f"{_P}.data_parallel_replicate_degree", 1))
+        shard = self._whole(f"{_P}.data_parallel_shard_degree", -1)
+        if shard < 0:
+            others = replicate * degrees["cp"] * degrees["tp"] * degrees["pp"]
+            shard = max(1, (gpus or others) // others)
+        return replicate, max(1, shard)
+
+    def _expert_tensor(self, degrees: dict[str, int]) -> int | None:
+        given = self._whole(f"{_P}.expert_tensor_parallel_degree", 1)
+        if degrees["ep"] == 1:
+            return None
+        if given not in (1, degrees["tp"]):
+            self.problems.append(
+                Problem(
+                    "expert-tensor-degree",
+                    f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp",
+                    places=self.own.place(f"{_P}.expert_tensor_parallel_degree"),
+                )
+            )
+        return given
+
+    def _batch(self, degrees: dict[str, int], dp: int) -> dict[str, Any]:
+        """mbs, grad_acc and gbs: with a pipeline, the local batch is cut into micro-batches."""
+        local = self.hints.mbs or degrees["mbs"]
+        gbs = self.hints.gbs or (degrees["gbs"] if degrees["gbs"] > 0 else local * dp)
+        self._check_batch(gbs, local, dp)
+        if degrees["pp"] == 1:
+            return {"mbs": local, "gbs": gbs}
+        mbs = self._whole(f"{_P}.pipeline_parallel_microbatch_size", 1)
+        if mbs < 1 or local % mbs:
+            self.problems.append(
+                Problem(
+                    "micro-batch",
+                    f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size "
+                    f"{local}",
+                    places=self.own.place(_DEGREES["mbs"]),
+                )
+            )
+            mbs = 1
+        if gbs > local * dp:
+            self.problems.append(
+                Problem(
+                    "not-modelled",
+                    "the pipeline drains between gradient accumulations: slower than predicted; "
+                    f"local_batch_size = {gbs // dp} would run them in one",
+                    "warning",
+                    self.own.place(_DEGREES["gbs"], _DEGREES["mbs"]),
+                )
+            )
+        return {"mbs": mbs, "gbs": gbs}
+
+    def _check_batch(self, gbs: int, local: int, dp: int) -> None:
+        if gbs % (local * dp):
+            below = gbs // (local * dp) * local * dp
+            near = " or ".join(str(own) for own in (below, below + local * dp) if own)
+            self.problems.append(
+                Problem(
+                    "batch-size",
+                    f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
+                    f"{local}·{dp}; nearest {near}",
+                    places=self.own.place(_DEGREES["gbs"], _DEGREES["mbs"]),
+                )
+            )
+
+    # --- the model and its layers ---------------------------------------------------------------
+
+    def _model(self) -> str | None:
+        name = str(self.own.get("model.name", "llama3"))
+        flavor = str(self.own.get("model.flavor", "debugmodel"))
+        if self.hints.model:
+            return self.hints.model
+        known = MODELS.get((name.lower(), flavor.lower()))
+        if known is None:
+            self.problems.append(
+                Problem(
+                    "model-unknown",
+                    f"model {name} {flavor} is not in the catalogue",
+                    places=self.own.place("model.name", "model.flavor"),
+                    fix="--model NAME, config.json or .toml",
+                )
+            )
+        return known
+
+    def _layout(self, degrees: dict[str, int], model: str | None) -> dict[str, Any]:
+        """vpp, layers of each block and the schedule."""
+        key = f"{_P}.pipeline_parallel_schedule"
+        text = str(self.own.get(key, "1F1B"))
+        known = schedule_of(text)
+        if known is None:
+            self.problems.append(_unknown_schedule(text, key, self.own.place(key)))
+            known = ("1F1B", "1f1b", 1)
+        if degrees["pp"] == 1:
+            return {}
+        name, schedule, least = known
+        if schedule is None:
+            why = f"schedule {name} is not modelled"
+            self.problems.append(Problem("not-predictable", why, "warning", self.own.place(key)))
+        usual = schedule in ("1f1b", "interleaved", None)
+        layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
+        return layout | self._blocks(degrees["pp"], least == 1, model)
+
+    def _blocks(self, pp: int, single: bool, model: str | None) -> dict[str, Any]:
+        from planner.models.catalog import load_model
+
+        own = f"{_P}.pipeline_parallel_"
+        ends = (
+            self._whole(f"{own}first_stage_less_layers", 1),
+            self._whole(f"{own}last_stage_less_layers", 1),
+        )
+        parts = named_parts(self.own.get(f"{_P}.module_fqns_per_model_part"))
+        if parts is not None:
+            return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
+        if model is None:
+            return {}
+        layers = load_model(model).spec.layers
+        key = f"{own}layers_per_stage"
+        per_stage = self._whole(key, 0) or None
+        chunks, problem = stage_count(layers, pp, per_stage, single, ends)
+        if problem is not None:
+            self.problems.append(problem)
+            return {"vpp": chunks}
+        blocks = stage_layers(layers, pp * chunks, ends)
+        if blocks is None:
+            text = f"{layers} layers cannot be split over {pp * chunks} stages"
+            self.problems.append(Problem("layers-per-stage", text, places=self.own.place(key)))
+        return {"vpp": chunks, "block_layers": blocks}
+
+    # --- how it trains --------------------------------------------------------------------------
+
+    def _zero(self, degrees: dict[str, int], shard: int) -> int:
+        """FSDP as ZeRO: 3, or 2 where weights stay gathered until backward; DDP is 0."""
+        policy = str(self.own.get(f"{_P}.fsdp_reshard_after_forward", "default"))
+        if shard * degrees["cp"] == 1:
+            return 0
+        if policy == "always" or (policy == "default" and degrees["pp"] == 1):
+            return 3
+        if policy not in ("default", "never"):
+            key = f"{_P}.fsdp_reshard_after_forward"
+            text = f"{key} {policy!r}: default, always or never"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+        return 2
+
+    def _recompute(self) -> str:
+        mode = str(self.own.get(f"{_A}.mode", "selective"))
+        option = str(self.own.get(f"{_A}.selective_ac_option", "2"))
+        if mode == "selective":
+            if option.isdigit() and int(option) > 0:
+                return f"full/{option}" if int(option) > 1 else "full"
+            if option != "op":
+                key = f"{_A}.selective_ac_option"
+                text = f"{key} {option!r}: op, or a number (every so-manieth layer)"
+                self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return "selective"
+        if mode == "memory_budget":
+            return f"budget={self.own.get(f'{_A}.memory_budget', 0.5):g}"
+        if mode not in ("none", "full"):
+            key = f"{_A}.mode"
+            text = f"{key} {mode!r}: none, selective, full or memory_budget"
+            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            return "none"
+        return mode
+
+    def _optimizer(self) -> str:
+        name = str(self.own.get("optimizer.name", "AdamW"))
+        if name.lower() not in _OPTIMIZERS:
+            text = f"optimizer {name} is not modelled; costed as AdamW"
+            place = self.own.place("optimizer.name")
+            self.problems.append(Problem("not-modelled", text, "warning", place))
+        return _OPTIMIZERS.get(name.lower(), "adamw")
+
+    def _kernel(self) -> str | None:
+        return _KERNELS.get(str(self.own.get("optimizer.implementation", "fused")))
+
+    def _precision(self) -> str:
+        """fp8 and mxfp8 by the converters that replace linear layers."""
+        converters = [str(own) for own in self.own.get("model.converters", []) or []]
+        if any("mx" in own for own in converters):
+            return "mxfp8"
+        if any("float8" in own for own in converters):
+            return "fp8"
+        for key in (f"{_T}.dtype", f"{_T}.mixed_precision_param", f"{_T}.mixed_precision_reduce"):
+            self.own.get(key)
+        if str(self.own.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
+            text = "training in fp32 is not modelled for torchtitan"
+            place = self.own.place(f"{_T}.mixed_precision_param")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+        return "bf16"
+
+    def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
+        names = []
+        compiled = bool(self.own.get("compile.enable", False))
+        components = self.own.get("compile.components", ["model", "loss"])
+        if not (compiled and "model" in components):
+            names.append("eager-blocks")
+        if self.own.get(f"{_P}.enable_async_tensor_parallel", False) and degrees["tp"] > 1:
+            names.append("async-tp")
+        if self.own.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":
+            names.append("fused-dispatch")
+        if self.own.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
+            names.append("no-sequence-parallel")
+        return tuple(names)
+
+
+def _is_known(key: str) -> bool:
+    return key in KEYS or any(key.startswith(f"{known}.") for known in KEYS)
+
+
+def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:
+    """A name that torch does not have; torchtitan's parsers let it through."""
+    lower = {name.lower(): name for name in SCHEDULES}
+    close = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.3)
+    named = ", ".join(name for name, (own, _) in SCHEDULES.items() if own)
+    return Problem(
+        "unknown-schedule",
+        f"pipeline_parallel_schedule {text!r}: torch has {named} (found out when the pipeline is "
+        "built)",
+        places=place,
+        fix=f"{key} = {lower[close[0]]}" if close else "",
+        edits=(Edit(key, lower[close[0]]),) if close else (),
+        late=True,
+    )

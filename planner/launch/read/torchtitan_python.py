@@ -1,0 +1,196 @@
+"""Reader of torchtitan 0.3 configuration functions: Python parsed, never imported.
+
+Calls of the configuration classes with literal arguments, and assignments to their fields, become
+the dotted keys of 0.2, whose meanings they kept.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.errors import UsageError
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.torchtitan import TorchtitanReader
+
+# Class called -> table whose fields its arguments are.
+_TABLES: Mapping[str, str] = {
+    "ParallelismConfig": "parallelism",
+    "TrainingConfig": "training",
+    "CompileConfig": "compile",
+}
+# Class called -> mode of activation checkpointing.
+_CHECKPOINTING: Mapping[str, str] = {
+    "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
+}  # fmt: skip
+_CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
+
+
+def is_torchtitan_python(text: str) -> bool:
+    """Whether a Python file configures torchtitan."""
+    return "torchtitan" in text and any(f"{name}(" in text for name in _TABLES)
+
+
+def read_torchtitan_python(
+    text: Text, path: str, launch: LaunchCommand | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that a configuration function describes. UsageError with the line of a slip."""
+    try:
+        module = ast.parse(text.value)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+    wanted = _wanted(launch)
+    function = _function(module, wanted)
+    if function is None:
+        asked = f" named {wanted}" if wanted else ""
+        raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
+    document = _Walk(module, function, text, path, files).document()
+    document.settings.setdefault(
+        "activation_checkpoint.mode", Setting("activation_checkpoint.mode", "none", path)
+    )
+    reader = TorchtitanReader(document, launch, files, hints)
+    reader.problems += list(_unread(document))
+    return reader.found("torchtitan-0.3")
+
+
+def _wanted(launch: LaunchCommand | None) -> str | None:
+    """Value of --config."""
+    words = [word.text.value for word in launch.arguments] if launch else []
+    for at, word in enumerate(words):
+        if word == "--config" and at + 1 < len(words):
+            return words[at + 1]
+        if word.startswith("--config="):
+            return word.partition("=")[2]
+    return None
+
+
+def _function(module: ast.Module, wanted: str | None) -> ast.FunctionDef | None:
+    found = [own for own in module.body if isinstance(own, ast.FunctionDef)]
+    if wanted is not None:
+        return next((own for own in found if own.name == wanted), None)
+    named = [own for own in found if _called(own, "Config") or _called(own, "ParallelismConfig")]
+    return named[0] if named else None
+
+
+def _called(function: ast.FunctionDef, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Call) and _name(node.func) == name for node in ast.walk(function)
+    )
+
+
+def _name(node: ast.expr) -> str:
+    """Last name of a dotted expression."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+class _Walk:
+    """One function's calls and assignments as settings."""
+
+    def __init__(
+        self, module: ast.Module, function: ast.FunctionDef, text: Text, path: str, files: Files
+    ) -> None:
+        self.function, self.text, self.path, self.files = function, text, path, files
+        self.module = module
+        self.constants = {
+            target.id: own.value
+            for own in (*module.body, *function.body)
+            if isinstance(own, ast.Assign)
+            for target in own.targets
+            if isinstance(target, ast.Name)
+        }
+        starts = [0]
+        for line in text.value.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line))
+        self.starts = starts
+
+    def document(self) -> Document:
+        document = Document(self.path, {})
+        for key, node, whole in self._keys():
+            document.settings[key] = self._setting(key, node, whole)
+        return document
+
+    def _keys(self) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
+        for node in ast.walk(self.function):
+            if isinstance(node, ast.Call):
+                yield from self._call(node)
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                names = ast.unparse(node.targets[0]).split(".")[1:]
+                if names and names[0] in _TABLES.values():
+                    yield ".".join(names), node.value, None
+
+    def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
+        name = _name(node.func)
+        owner = _name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        table = _TABLES.get(name)
+        if table is not None:
+            yield from ((f"{table}.{own.arg}", own.value, own) for own in node.keywords if own.arg)
+        mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
+        if mode is not None:
+            yield "activation_checkpoint.mode", ast.Constant(mode), None
+            if mode == "selective":
+                yield "activation_checkpoint.selective_ac_option", ast.Constant("op"), None
+            for own in node.keywords:
+                if own.arg:
+                    yield f"activation_checkpoint.{own.arg}", own.value, own
+        converter = _CONVERTERS.get(owner)
+        if converter is not None:
+            yield "model.converters", ast.List([ast.Constant(converter)]), None
+        if name == "model_registry" and node.args:
+            yield "model.flavor", node.args[0], None
+            yield "model.name", ast.Constant(self._model_package()), None
+
+    def _model_package(self) -> str:
+        """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
+        for own in ast.walk(self.module):
+            if isinstance(own, ast.ImportFrom) and any(
+                n.name == "model_registry" for n in own.names
+            ):
+                parts = (own.module or "").split(".")
+                if "models" in parts[:-1]:
+                    return parts[parts.index("models") + 1]
+        return ""
+
+    def _setting(self, key: str, node: ast.expr, keyword: ast.keyword | None) -> Setting:
+        value, node = self._value(node)
+        line = getattr(node, "lineno", 0)
+        if not line:
+            return Setting(key, value, self.path, self.function.lineno)
+        span = self._span(node)
+        whole = self._span(keyword) if keyword is not None else None
+        unknown = f"{ast.unparse(node)}, which is no literal" if value is ... else ""
+        own = None if value is ... else value
+        return Setting(key, own, self.path, line, (span,) if span else (), whole, unknown)
+
+    def _span(self, node: ast.expr | ast.keyword) -> Span | None:
+        """Where a node stands."""
+        start = self._offset(node.lineno, node.col_offset)
+        return self.text[start : self._offset(node.end_lineno, node.end_col_offset)].span()
+
+    def _offset(self, line: int | None, column: int | None) -> int:
+        """Offset in characters; columns of ast are bytes of UTF-8."""
+        start = self.starts[(line or 1) - 1]
+        before = self.text.value[start:].split("\n", 1)[0].encode()[: column or 0]
+        return start + len(before.decode(errors="ignore"))
+
+    def _value(self, node: ast.expr) -> tuple[Any, ast.expr]:
+        """A literal, through names that stand for one; `...` for anything else."""
+        if isinstance(node, ast.Name) and node.id in self.constants:
+            node = self.constants[node.id]
+        try:
+            return ast.literal_eval(node), node
+        except (ValueError, TypeError, SyntaxError):
+            return ..., node
+
+
+def _unread(document: Document) -> Iterator[Problem]:
+    for own in document.settings.values():
+        if own.unknown:
+            text = f"{own.key} is {own.unknown}: its default is taken"
+            yield Problem("unresolved", text, "warning", (own.place,))

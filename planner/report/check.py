@@ -1,0 +1,287 @@
+"""What `planner check` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.check.assess import Assessment
+from planner.check.changes import Change
+from planner.check.measured import GIB, Comparison, Findings
+from planner.check.variations import variation
+from planner.explain import Explanation
+from planner.launch.read.found import Found, Problem
+from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
+from planner.report.plans import (
+    batch_sentence,
+    batch_text,
+    degrees_text,
+    error_text,
+    recompute_text,
+    step_time_text,
+)
+from planner.report.search import job_facts
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import gib, percent_sure, plural, seconds, share, signed_share
+
+_FORMATS = {
+    "megatron": "Megatron-LM arguments",
+    "torchtitan-0.2": "torchtitan 0.2 TOML",
+    "torchtitan-0.3": "torchtitan 0.3 configuration function",
+    "deepspeed": "DeepSpeed JSON",
+    "accelerate": "accelerate YAML",
+    "nanotron": "nanotron YAML",
+    "plan": "plan file",
+}
+_MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
+_MOST_PLACES = 3
+
+
+def check_report(
+    assessment: Assessment,
+    explanation: Explanation | None,
+    changes: Sequence[Change],
+    findings: Findings | None,
+    *,
+    verbose: bool = False,
+) -> Report:
+    """The whole report: verdict, problems, prediction, changes, measurement."""
+    blocks: list[Block] = [Facts(_head_facts(assessment, explanation))]
+    blocks += _problem_blocks(assessment)
+    if explanation is not None:
+        blocks += [stage_table(explanation), time_table(explanation)]
+        blocks.append(Notes(metric_notes(explanation)))
+    if findings is not None:
+        blocks += _measured_blocks(findings)
+    blocks += _change_blocks(assessment, changes)
+    blocks += _setting_blocks(assessment.found, verbose=verbose)
+    return Report(tuple(blocks))
+
+
+def verdict(assessment: Assessment) -> str:
+    """One sentence: whether it will run, and fit."""
+    plan, errors = assessment.plan, assessment.errors
+    if errors:
+        fits = ""
+        if plan is not None:
+            fits = ", and would not fit" if not plan.fits else "; mended, it would fit"
+        return f"WILL NOT RUN: {plural(len(errors), 'error')}{fits}"
+    if plan is None:
+        reasons = "; ".join(own.text for own in assessment.unpredictable)
+        return f"no error found, but no prediction either: {reasons}"
+    if not plan.fits:
+        return f"WILL NOT FIT (probability to fit {percent_sure(plan.fit_probability)})"
+    warned = sum(own.severity == "warning" for own in assessment.problems)
+    also = f"; {plural(warned, 'warning')}" if warned else ""
+    return f"runs and fits (probability {percent_sure(plan.fit_probability)}){also}"
+
+
+def _head_facts(
+    assessment: Assessment, explanation: Explanation | None
+) -> tuple[tuple[str, str], ...]:
+    found, setup, plan = assessment.found, assessment.setup, assessment.plan
+    files = ", ".join(Path(path).name for path in found.files)
+    rows = [("files", f"{files} ({_FORMATS[found.format]})"), ("verdict", verdict(assessment))]
+    if explanation is not None:
+        rows += job_facts(explanation.job)
+    if setup is not None:
+        rows.append(("degrees", degrees_text(setup.degrees)))
+        target = float(setup.request.gbs or setup.degrees.gbs)
+        if plan is not None:
+            rows.append(("batch", batch_sentence(plan, target)))
+        rows.append(("mbs×acc", batch_text(setup.degrees)))
+        rows.append(("recompute", recompute_text(plan) if plan else setup.recompute))
+    for name in found.variations:
+        rows.append(("setting", variation(name, found.framework).words))
+    rows += [("assumed", text) for text in found.assumed]
+    if plan is not None:
+        rows += [
+            ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
+            ("MFU", _mfu_text(assessment)),
+            ("peak", f"stage {plan.heaviest_stage}: {peak_sentence(plan)}"),
+        ]
+    return tuple(rows)
+
+
+def _mfu_text(assessment: Assessment) -> str:
+    """MFU with the interval that the step time's makes."""
+    plan = assessment.plan
+    if plan is None:
+        return ""
+    low, high = (plan.mfu * plan.step_time_s / t for t in (plan.step_time.high, plan.step_time.low))
+    return f"{share(plan.mfu)} ({share(low)} to {share(high)}, 80 % interval)"
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+def _problem_blocks(assessment: Assessment) -> list[Block]:
+    if not assessment.problems:
+        return [Notes(("No rule of the framework is broken.",))]
+    rows = tuple((_MARKS[own.severity], problem_text(own)) for own in assessment.problems)
+    return [Facts(rows, "Problems")]
+
+
+def problem_text(own: Problem) -> str:
+    """Sentence, fix, rule and places of a problem."""
+    said = any(words in own.text for words in ("run time", "found out", "without a word"))
+    late = " (not found before run time)" if own.late and not said else ""
+    fix = f". Write: {own.fix}" if own.fix else ""
+    places = ", ".join(_short(place) for place in own.places[:_MOST_PLACES])
+    more = " …" if len(own.places) > _MOST_PLACES else ""
+    where = f"  {places}{more}" if places else ""
+    return f"{own.text}{late}{fix}  [{own.rule}]{where}"
+
+
+def _short(place: str) -> str:
+    """A place by the file's name alone."""
+    return place.rsplit("/", 1)[-1]
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def _change_blocks(assessment: Assessment, changes: Sequence[Change]) -> list[Block]:
+    if assessment.setup is None or assessment.unpredictable:
+        return []
+    if not changes:
+        text = "No single change that was tried makes it faster by 1 % and fits."
+        if assessment.plan is None or not assessment.plan.fits:
+            text = "No single change that was tried makes it run and fit."
+        return [Notes((text,))]
+    table = TableData(
+        title=_change_title(assessment, changes),
+        columns=(
+            Column("change", "left", wrap=True),
+            Column("step time"),
+            Column("tokens/s"),
+            Column("peak\nGiB"),
+            Column("fits"),
+            Column("gain", "left", wrap=True),
+        ),
+        rows=tuple(_change_row(own) for own in changes),
+    )
+    return [table]
+
+
+def _change_title(assessment: Assessment, changes: Sequence[Change]) -> str:
+    if assessment.plan is None:
+        return "Single changes that would run"
+    if assessment.plan.fits and changes[0].sufficient:
+        return "Best single changes"
+    if not changes[0].sufficient:
+        return "No single change makes it fit safely; those that help most"
+    return "Best single changes that make it fit"
+
+
+def _change_row(own: Change) -> tuple[str, ...]:
+    plan = own.plan
+    return (
+        own.change,
+        step_time_text(plan),
+        f"{plan.tokens_per_s:,.0f}",
+        gib(plan.peak_bytes),
+        percent_sure(plan.fit_probability),
+        _gain(own),
+    )
+
+
+def _gain(own: Change) -> str:
+    if own.faster is None or own.saved_bytes is None:
+        return "runs"
+    pace = f"{signed_share(own.faster)} tokens/s"
+    size = gib(abs(own.saved_bytes))
+    if float(size) == 0.0:
+        return f"{pace}, same memory"
+    return f"{pace}, {size} GiB {'less' if own.saved_bytes > 0 else 'more'}"
+
+
+# --- measurement ----------------------------------------------------------------------------------
+
+
+def _measured_blocks(findings: Findings) -> list[Block]:
+    blocks: list[Block] = []
+    if findings.comparisons:
+        rows = tuple(_comparison_row(own) for own in findings.comparisons)
+        columns = (
+            Column("", "left"),
+            Column("measured"),
+            Column("predicted"),
+            Column("ratio"),
+            Column("verdict", "left", wrap=True),
+        )
+        blocks.append(TableData(columns, rows, "Measured against predicted"))
+    if findings.explanations:
+        rows = tuple(
+            (own.what, _amount(own.figure, own.predicted), "near" if own.near else "a part of it")
+            for own in findings.explanations
+        )
+        blocks.append(
+            TableData(
+                (
+                    Column("if …", "left", wrap=True),
+                    Column("predicted"),
+                    Column("explains the gap", "left"),
+                ),
+                rows,
+                "What could explain the gap: the model with one thing changed",
+            )
+        )
+    elif any(not own.agrees for own in findings.comparisons):
+        blocks.append(Notes(("No single thing that was tried explains the gap.",)))
+    blocks += _convention_blocks(findings)
+    return blocks
+
+
+def _convention_blocks(findings: Findings) -> list[Block]:
+    if not findings.conventions:
+        return []
+    rows = tuple(
+        (own.name, seconds(own.step_time_s), "yes" if own.plausible else "no")
+        for own in findings.conventions
+    )
+    table = TableData(
+        (Column("MFU counted as", "left", wrap=True), Column("step time"), Column("plausible")),
+        rows,
+        "What the stated MFU means",
+    )
+    return [table, *([Notes(findings.verdicts)] if findings.verdicts else [])]
+
+
+def _comparison_row(own: Comparison) -> tuple[str, ...]:
+    verdict_text = (
+        "within the 80 % interval"
+        if own.agrees
+        else f"{'above' if own.ratio > 1 else 'below'} the 80 % interval"
+    )
+    error = error_text(own.predicted, own.interval)
+    return (
+        own.figure,
+        _amount(own.figure, own.measured),
+        f"{_amount(own.figure, own.predicted)} {error}",
+        f"{own.ratio:.2f}",
+        verdict_text,
+    )
+
+
+def _amount(figure: str, value: float) -> str:
+    return seconds(value) if figure == "step time" else f"{value / GIB:.1f} GiB"
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def _setting_blocks(found: Found, *, verbose: bool) -> list[Block]:
+    blocks: list[Block] = []
+    if found.unmodelled:
+        rows = tuple((own.key, f"{why}  {_short(own.place)}") for own, why in found.unmodelled)
+        blocks.append(
+            Notes(tuple(f"{key}: {text}" for key, text in rows), "Left out of the prediction")
+        )
+    if found.unused and verbose:
+        rows = tuple((own.key, f"{own.value}  {_short(own.place)}") for own in found.unused)
+        blocks.append(Facts(rows, "Known, and without effect on memory and time"))
+    elif found.unused:
+        text = f"{plural(len(found.unused), 'setting')} without effect on memory and time (-v)."
+        blocks.append(Notes((text,)))
+    return blocks

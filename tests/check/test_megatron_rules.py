@@ -1,0 +1,163 @@
+"""Each rule over Megatron's options: the smallest launch that breaks it, and its mended twin."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.check.assess import assess
+from planner.launch.read.found import Problem
+from tests.check.conftest import OVERLAPPED, SMALL, Read, rules, script
+
+_MOE = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024"
+
+# Rule, options that break it, options that do not.
+CASES = [
+    ("unknown-option", "--recompute-granularty selective", "--recompute-granularity selective"),
+    ("unknown-option", "stray", ""),
+    ("option-value", "--normalization RmsNorm2", "--normalization RMSNorm"),
+    ("option-value", "--micro-batch-size", ""),
+    ("option-value", "--context-parallel-size two", "--context-parallel-size 2"),
+    ("option-value", "--tensor-model-parallel-size 0", ""),
+    ("overlap-param-gather", "--overlap-param-gather", OVERLAPPED),
+    ("overlap-param-gather", "--use-distributed-optimizer --overlap-param-gather", OVERLAPPED),
+    ("moe-tensor-needs-sequence", f"{_MOE} --tensor-model-parallel-size 2",
+     f"{_MOE} --tensor-model-parallel-size 2 --sequence-parallel"),
+    ("recompute-method", "--recompute-granularity selective --recompute-method uniform",
+     "--recompute-granularity selective"),
+    ("recompute-method", "--recompute-granularity full --recompute-method block",
+     "--recompute-granularity full --recompute-method block --recompute-num-layers 2"),
+    ("interleaving-p2p", "--pipeline-model-parallel-size 2 --no-overlap-p2p-communication "
+     "--num-virtual-stages-per-pipeline-rank 2",
+     "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2"),
+    ("precision", "--fp16", ""),
+    ("precision", "--fp8-format hybrid --fp4-format e2m1", "--fp8-format hybrid"),
+    ("fp8-param-gather", "--fp8-format hybrid --fp8-param-gather",
+     "--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer"),
+    ("optimizer-offload", f"{OVERLAPPED} --optimizer-cpu-offload",
+     f"{OVERLAPPED} --optimizer-cpu-offload --use-precision-aware-optimizer"),
+    ("precision-aware-optimizer", "--use-precision-aware-optimizer",
+     "--use-precision-aware-optimizer --use-distributed-optimizer"),
+    ("precision-aware-optimizer", "--exp-avg-dtype bf16", "--exp-avg-dtype fp32"),
+    ("mla-and-gqa", "--multi-latent-attention", ""),
+    ("positions", "--max-position-embeddings 2048", ""),
+    ("tp-comm-overlap", "--tensor-model-parallel-size 2 --tp-comm-overlap",
+     "--tensor-model-parallel-size 2 --tp-comm-overlap --sequence-parallel"),
+    ("activation-offload", "--cpu-offloading-num-layers 4 --recompute-granularity selective",
+     "--cpu-offloading-num-layers 4"),
+    ("fsdp-checkpoint", "--use-megatron-fsdp",
+     "--use-megatron-fsdp --ckpt-format fsdp_dtensor"),
+    ("torch-fsdp2", "--use-torch-fsdp2 --use-distributed-optimizer",
+     "--use-torch-fsdp2 --untie-embeddings-and-output-weights --no-gradient-accumulation-fusion"),
+    ("cross-entropy-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+     "--cross-entropy-loss-fusion"),
+    ("vpp-options", "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 "
+     "--num-layers-per-virtual-pipeline-stage 2",
+     "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"),
+    ("vpp-options", "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1 "
+     "--num-layers-per-virtual-pipeline-stage 1", ""),
+    ("layers-by-pp", "--pipeline-model-parallel-size 3", "--pipeline-model-parallel-size 4"),
+    ("layers-by-chunk", "--pipeline-model-parallel-size 2 "
+     "--num-layers-per-virtual-pipeline-stage 3",
+     "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4"),
+    ("layers-by-ends", "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3",
+     "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 1"),
+    ("layout-text", "--pipeline-model-parallel-layout Etx", ""),
+    ("layout-stages", "--pipeline-model-parallel-size 2 "
+     "--pipeline-model-parallel-layout 'Et*8|t*4|t*4L'",
+     "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*8|t*8L'"),
+    ("layout-layers", "--pipeline-model-parallel-size 2 "
+     "--pipeline-model-parallel-layout 'Et*8|t*9L'", ""),
+    ("moe-layer-freq", f"{_MOE} --moe-layer-freq [0]*3+[1]*3", f"{_MOE} --moe-layer-freq 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "wrong", "right"), CASES)
+def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
+    found = read(script(f"{SMALL} {wrong}"))
+    assert rule in rules(found)
+    assert rule not in rules(read(script(f"{SMALL} {right}"), "right.sh"))
+    problem = next(own for own in found.problems if own.rule == rule)
+    assert problem.places or rule == "option-value"
+
+
+def problem_of(read: Read, arguments: str, rule: str) -> Problem:
+    """The problem of a rule in a script."""
+    return next(own for own in read(script(arguments)).problems if own.rule == rule)
+
+
+def test_unknown_option_has_the_nearest_and_its_line(read: Read) -> None:
+    own = problem_of(read, f"{SMALL} \\\n --recompute-granularty full", "unknown-option")
+    assert own.fix == "--recompute-granularity"
+    assert own.places[0].endswith("launch.sh:4")
+    assert "refuses" in own.text
+
+
+def test_abbreviations_are_unknown(read: Read) -> None:
+    """allow_abbrev is off."""
+    assert "unknown-option" in rules(read(script(f"{SMALL} --sequence-par")))
+
+
+def test_connections_by_gpu_and_by_fsdp(read: Read) -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} --tensor-model-parallel-size 2"
+    found = read(text)
+    rule = "cuda-device-max-connections"
+    hopper, blackwell = assess(found, "8xH100"), assess(found, "8xB200")
+    assert rule in {own.rule for own in hopper.errors}
+    assert rule not in {own.rule for own in blackwell.problems}
+    fsdp = script(f"{SMALL} --use-megatron-fsdp --ckpt-format fsdp_dtensor")
+    assert rule in rules(read(fsdp, "fsdp.sh"))
+    assert rule in rules(read(text.replace("torchrun", f"{_OFF} torchrun"), "off.sh"))
+
+
+_OFF = "CUDA_DEVICE_MAX_CONNECTIONS=8"
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "gpus"),
+    [
+        ("experts-fill-stage",
+         f"{_MOE} --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 "
+         "--pipeline-model-parallel-size 2", "8xH100"),
+        ("experts-by-ep", f"{_MOE} --expert-model-parallel-size 3", "8xH100"),
+        ("experts-needed", "--expert-model-parallel-size 2", "8xH100"),
+        ("interleaving-microbatches", "--pipeline-model-parallel-size 4 --global-batch-size 10 "
+         "--num-virtual-stages-per-pipeline-rank 2", "8xH100"),
+        ("batch-size", "--global-batch-size 60", "8xH100"),
+        ("world-size", "--tensor-model-parallel-size 2 --context-parallel-size 3 "
+         "--sequence-parallel", "8xH100"),
+        ("heads-by-tp", "--tensor-model-parallel-size 64 --sequence-parallel", "64xH100"),
+        ("kv-heads-by-tp", "--tensor-model-parallel-size 2 --sequence-parallel "
+         "--num-attention-heads 24 --num-query-groups 3 --kv-channels 64", "8xH100"),
+        ("sequence-by-cp", "--context-parallel-size 3", "3xH100"),
+    ],
+)  # fmt: skip
+def test_shape_rules_are_named_with_places(read: Read, rule: str, options: str, gpus: str) -> None:
+    """Rules over degrees, also those that Megatron checks at run time only."""
+    found = read(script(f"{SMALL} {options}"))
+    broken = {own.rule: own for own in assess(found, gpus).errors}
+    assert rule in broken
+    assert broken[rule].places
+
+
+def test_ignored_rules_are_notes(read: Read) -> None:
+    found = read(script(f"{SMALL} --my-own-option 3"))
+    assert not assess(found, "8xH100").passes
+    eased = assess(found, "8xH100", ignored=("unknown-option",))
+    assert eased.passes
+    assert [own.severity for own in eased.problems if own.rule == "unknown-option"] == ["note"]
+
+
+def test_other_world_is_a_warning(read: Read) -> None:
+    found = read(script(SMALL))
+    assert "launched-processes" in {own.rule for own in assess(found, "16xH100").problems}
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--hybrid-layer-pattern M-M*", "--use-torch-fsdp2", "--experimental-attention-variant dsa"],
+)
+def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> None:
+    own = assess(read(script(f"{SMALL} {options}")), "8xH100")
+    assert own.plan is None
+    assert not own.passes
+    assert own.unpredictable
