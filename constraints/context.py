@@ -100,7 +100,7 @@ class Capabilities:
     sequence_parallel: Literal["with-tp", "never"] = "with-tp"
     kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
     vocabulary_padded: bool = True
-    interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
+    interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     needs_microbatches_at_least_pp: bool = False
     # Hybrid sharding from this ZeRO stage on; None: none.

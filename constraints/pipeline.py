@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from constraints.context import Columns, Mask, RuleContext, divides
 from constraints.rule import shape_rule
 
@@ -54,14 +56,25 @@ def interleaving_needs_pipeline(columns: Columns, ctx: RuleContext) -> Mask:  # 
 
 @shape_rule(
     "interleaving-microbatches",
-    "an interleaved schedule runs micro-batches in groups of pp",
-    source=f"{_SCHEDULES}, forward_backward_pipelining_with_interleaving (run time only)",
-    wording=lambda ctx: f"{ctx.framework.name}: with vpp > 1 pp must divide grad_acc",
+    "an interleaved schedule runs micro-batches in groups of pp, or in rounds of one size",
+    source=f"{_SCHEDULES}, forward_backward_pipelining_with_interleaving (run time only); torch, "
+    "distributed/pipelining/schedules.py, ScheduleInterleaved1F1B",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: with vpp > 1 "
+        + (
+            "pp must divide grad_acc"
+            if ctx.framework.interleaved_microbatches == "multiple-of-pp"
+            else "grad_acc must be a multiple of max(1, grad_acc // pp)"
+        )
+    ),
 )
 def interleaving_microbatches(columns: Columns, ctx: RuleContext) -> Mask | bool:
     if ctx.framework.interleaved_microbatches == "any":
         return True
-    mask: Mask = (columns["vpp"] == 1) | divides(columns["pp"], columns["grad_acc"])
+    pp, grad_acc = columns["pp"], columns["grad_acc"]
+    rounds = np.maximum(1, grad_acc // pp)
+    in_groups = ctx.framework.interleaved_microbatches == "multiple-of-pp"
+    mask: Mask = (columns["vpp"] == 1) | divides(pp if in_groups else rounds, grad_acc)
     return mask
 
 

@@ -144,7 +144,7 @@ def _complete(plan: Configured, job: Job, degrees: Degrees) -> Degrees:
     etp = degrees.tp if plan.degrees.etp == plan.degrees.tp else plan.degrees.etp
     vpp = 1 if degrees.pp == 1 else min(degrees.vpp, max(1, job.model.layers // degrees.pp))
     step = degrees.mbs * degrees.dp
-    grouped = vpp > 1 and job.framework.parallelism.interleaved_microbatches == "multiple-of-pp"
+    grouped = vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
     group = degrees.pp if grouped else 1
     grad_acc = max(1, round(plan.gbs / (step * group))) * group
     return degrees.model_copy(update={"etp": etp, "vpp": vpp, "grad_acc": grad_acc})

@@ -50,7 +50,7 @@ class Parallelism(_Frozen):
     vocabulary_multiple: int = 1
     vocabulary_padded: bool = True
     # Interleaving: micro-batches per step must be a multiple of pp.
-    interleaved_microbatches: Literal["multiple-of-pp", "any"] = "multiple-of-pp"
+    interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     # Which layer splits over stages the framework can express.
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     # `full` recompute of N layers: the same N on every stage, or chosen per stage; mixed: and the

@@ -78,8 +78,9 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
         return False
     if vpp == 1:
         return True
-    grouped = framework.interleaved_microbatches == "multiple-of-pp"
-    return framework.interleaved and pp > 1 and not (grouped and s["grad_acc"] % pp)
+    size = {"multiple-of-pp": pp, "whole-rounds": max(1, s["grad_acc"] // pp), "any": 1}
+    left = s["grad_acc"] % size[framework.interleaved_microbatches]
+    return framework.interleaved and pp > 1 and not left
 
 
 def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:

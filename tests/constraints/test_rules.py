@@ -215,6 +215,11 @@ LIFTED = [
         {"vpp": 2, "pp": 2, "grad_acc": 3},
         context(interleaved_microbatches="any"),
     ),
+    (
+        "interleaving-microbatches",
+        {"vpp": 2, "pp": 2, "grad_acc": 3},
+        context(interleaved_microbatches="whole-rounds"),
+    ),
     ("microbatches-fill-pipeline", {"pp": 2, "grad_acc": 1}, context()),
     ("schedule-chunks", {"pp": 2, "vpp": 3}, context()),
     ("schedule-chunks", {"pp": 2, "vpp": 3}, context(schedule="zb-h1")),

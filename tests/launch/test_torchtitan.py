@@ -120,12 +120,12 @@ def test_golden_toml(name: str) -> None:
     ("recompute", "expression", "table"),
     [
         ("none", "activation_checkpoint=None", {"mode": "none"}),
-        ("full", "activation_checkpoint=FullAC.Config()", {"mode": "full", "early_stop": True}),
+        ("full", "activation_checkpoint=FullAC.Config()", {"mode": "full", "early_stop": False}),
         ("selective", "activation_checkpoint=SelectiveAC.Config()",
-         {"mode": "selective", "selective_ac_option": "op", "early_stop": True}),
+         {"mode": "selective", "selective_ac_option": "op", "early_stop": False}),
         ("budget=0.5", "activation_checkpoint=MemoryBudgetAC.Config(memory_budget=0.5)",
          {"mode": "memory_budget", "memory_budget": 0.5}),
-        ("full/2", None, {"mode": "selective", "selective_ac_option": "2", "early_stop": True}),
+        ("full/2", None, {"mode": "selective", "selective_ac_option": "2", "early_stop": False}),
     ],
 )  # fmt: skip
 def test_recompute_modes(recompute: str, expression: str | None, table: dict[str, object]) -> None:
@@ -161,7 +161,6 @@ REFUSED = (
      "splits the backward"),
     (case("zbv", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=8, more={"schedule": "zb-v"}),
      "splits the backward"),
-    (case("rounds", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=9), "9 micro-batches in 2"),
     (case("tied", "llama-3.2-1b", "8xH100", zero=3, pp=2), "tied embeddings"),
     (case("cp-replicated", LLAMA, "8xH100", zero=0, cp=2), "zero 0 keeps them whole"),
     (case("shard-cp", LLAMA, "16xH100", zero=3, cp=4, shard=2), "no multiple of cp"),
