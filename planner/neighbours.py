@@ -141,7 +141,8 @@ def _step(plan: Configured, job: Job, changes: dict[str, int]) -> Neighbour:
 
 def _complete(plan: Configured, job: Job, degrees: Degrees) -> Degrees:
     """Degrees that follow: etp with tp, fewer chunks on fewer layers, grad_acc for the batch."""
-    etp = degrees.tp if plan.degrees.etp == plan.degrees.tp else plan.degrees.etp
+    follows = job.model.moe is not None and plan.degrees.etp == plan.degrees.tp
+    etp = degrees.tp if follows else plan.degrees.etp
     vpp = 1 if degrees.pp == 1 else min(degrees.vpp, max(1, job.model.layers // degrees.pp))
     step = degrees.mbs * degrees.dp
     grouped = vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"

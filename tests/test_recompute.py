@@ -142,7 +142,8 @@ def test_memory_budget_keeps_what_is_dear_to_make() -> None:
 
 
 def test_memory_budget_of_nothing_runs_what_full_runs() -> None:
-    layer = pieces(context("torchtitan", memory_budget=0.0))[0]
+    """With checkpoints that stop early; others run the last product too, which no budget does."""
+    layer = pieces(context("torchtitan-2024", memory_budget=0.0))[0]
     for op in layer.ops:
         assert bool(op.rerun_with & Module.BUDGET) == bool(op.rerun_with & Module.FULL), op.name
 
@@ -195,14 +196,15 @@ def test_every_kth_layer_lies_between_none_and_full() -> None:
 
 
 def test_memory_budget_trades_time_for_memory() -> None:
-    plans = [evaluated(f"budget={tenth / 10}", "torchtitan") for tenth in (0, 3, 6, 10)]
+    framework = "torchtitan-2024"
+    plans = [evaluated(f"budget={tenth / 10}", framework) for tenth in (0, 3, 6, 10)]
     for less, more in pairwise(plans):
         assert less.stages[0].activations <= more.stages[0].activations
         assert less.time.recompute_s >= more.time.recompute_s
     assert plans[-1].time.recompute_s == 0
-    assert plans[0].time.recompute_s == pytest.approx(
-        evaluated("full", "torchtitan").time.recompute_s
-    )
+    assert plans[0].time.recompute_s == pytest.approx(evaluated("full", framework).time.recompute_s)
+    late = evaluated("full", "torchtitan").time.recompute_s
+    assert late > evaluated("budget=0", "torchtitan").time.recompute_s
 
 
 def test_modules_need_their_part_of_the_model() -> None:

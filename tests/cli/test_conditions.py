@@ -89,7 +89,7 @@ def test_what_if_in_three_forms(run: Run, asked: Path) -> None:
     text = run("explain", str(asked), "1", "--what-if", "--no-neighbours")
     assert text.exit_code == 0, text.stderr
     assert "What if: the best plan after one change" in text.stdout
-    assert "without --fix mbs=2" in " ".join(text.stdout.split())
+    assert "without --fix" in text.stdout
     assert lines_are_short(text.stdout)
     document = json.loads(run("explain", str(asked), "1", "--what-if", "--json").stdout)
     found = WhatIf.model_validate(document["what_if"])

@@ -94,6 +94,12 @@ def test_neighbours_use_the_same_gpus_and_nearly_the_batch() -> None:
         assert near.degrees != own.degrees or near.recompute != own.recompute
 
 
+def test_dense_neighbours_have_no_expert_tensor_degree() -> None:
+    own = plan(degrees=Degrees(dp=64, zero=1, grad_acc=8))
+    found = {near.change: near.degrees for near in neighbours(own, JOB)}
+    assert found["tp 2 (dp 32)"].etp == 1
+
+
 def test_expert_neighbours_only_of_moe_models() -> None:
     assert not [near for near in neighbours(plan(), JOB) if near.change.startswith("ep")]
     moe = result().request.model_copy(update={"model": "mixtral-8x7b"}).resolve()
