@@ -184,7 +184,7 @@ def _neighbour_share(job: Job) -> float:
 
 
 def _score_traffic(job: Job) -> float:
-    """Passes over the scores of unfused attention in units of a fused softmax; 0: fused attention."""
+    """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
     if job.attention != "eager":
         return 0.0
     return TORCH_SOFTMAX_TRAFFIC if job.attention_kernel == "torch" else 1.0

@@ -18,7 +18,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 @jit
 def update_costs(piece: int, key: Key, table: OpTable, job: JobInputs, out: Array) -> None:
-    """Fill the columns PIECE_STATE_*, PIECE_UPDATE_*, PIECE_TENSORS of one piece on one rank, before ZeRO.
+    """Fill PIECE_STATE_*, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
 
     Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
     TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
