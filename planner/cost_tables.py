@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost.inputs import as_declared
+from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
@@ -183,14 +184,10 @@ def _neighbour_share(job: Job) -> float:
 
 
 def _score_traffic(job: Job) -> float:
-    """Passes over the scores of unfused attention in units of a fused softmax; 0: fused attention.
-
-    Torch operations one by one move 33 bytes an entry forward (scale, mask, cast to fp32, softmax,
-    cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout 9 and 11.
-    """
+    """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
     if job.attention != "eager":
         return 0.0
-    return 3.5 if job.attention_kernel == "torch" else 1.0
+    return TORCH_SOFTMAX_TRAFFIC if job.attention_kernel == "torch" else 1.0
 
 
 def framework_inputs(job: Job) -> FrameworkInputs:
@@ -234,6 +231,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             cast_traffic_bytes=kernels.cast_traffic_bytes,
             pipeline_exchange_s=kernels.pipeline_exchange_s,
             outer_tensor_step_s=kernels.outer_tensor_step_s,
+            step_traffic_bytes=kernels.step_traffic_bytes,
+            slice_copy_s=kernels.slice_copy_s,
             accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
             tensor_gather_share=_tensor_gather_share(job),
             tensor_copy_s=kernels.tensor_copy_bytes / streaming,

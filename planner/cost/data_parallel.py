@@ -125,10 +125,12 @@ def optimizer_seconds(
     """Memory-bound update of the parameters that this rank owns.
 
     Bytes per parameter = gradient and states read, states and weight written; plus one read of
-    the gradients for their norm. The offloaded part takes its own time per parameter.
+    the gradients for their norm. The offloaded part takes its own time per parameter. Passes that
+    a framework makes over all gradients or weights of the rank, ZeRO or not, come on top.
     """
+    everything = (dense + expert) * framework.step_traffic_bytes
     owned = dense + expert
     if grid.zero >= 1:
         owned = dense / grid.shards + expert / grid.expert_shards
-    traffic = owned * framework.optimizer_traffic_bytes
+    traffic = owned * framework.optimizer_traffic_bytes + everything
     return traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency) + owned * framework.offload_s

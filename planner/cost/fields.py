@@ -166,7 +166,9 @@ PIECE_TABLE = 26
 # Of PIECE_BACKWARD, the gradients of weights; bytes kept from the gradient of the input to those.
 PIECE_WEIGHT = 27
 PIECE_WEIGHT_SAVED = 28
-PIECE_COLUMNS = 29
+# Parameter tensors.
+PIECE_TENSORS = 29
+PIECE_COLUMNS = 30
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

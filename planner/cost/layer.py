@@ -91,6 +91,8 @@ def piece_cost(
         issue = kernels * framework.issue_s
         if key.pipelined > 0.0 and key.tp > 1.0:
             issue += chunks * key.tp * framework.pipeline_exchange_s
+            if key.tp > links.scale_up_domain:
+                issue += chunks * (key.tp - 1.0) * framework.outer_tensor_step_s
         if framework.blocking_launches > 0.0:
             device = 0.0
         out[column] += max(0.0, issue - device)

@@ -113,7 +113,7 @@ def piece_terms(
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
     out[TERM_WEIGHT] = cost[PIECE_WEIGHT]
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
-    out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, gpu)
+    out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
 
 
 @jit

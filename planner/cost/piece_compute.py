@@ -20,6 +20,12 @@ from planner.cost.inputs import GpuInputs
 from planner.cost.keys import Key, gemm_shape, local_tokens, shard_factor
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
+# Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
+# a fused softmax with dropout. One by one they move 33 bytes an entry forward (scale, mask, cast
+# to fp32, softmax, cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout
+# 9 and 11.
+TORCH_SOFTMAX_TRAFFIC = 3.5
+
 
 @jit
 def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
@@ -70,6 +76,18 @@ def grouped_gemm_seconds(
 
 
 @jit
+def softmax_is_fused(op: Array, key: Key, job: JobInputs) -> bool:
+    """Whether unfused attention runs Megatron's softmax kernel.
+
+    The kernel works on four heads of the micro-batch at a time; where mbs·heads/tp is no multiple
+    of four, torch's operations run one by one instead (Megatron-LM and Megatron-DeepSpeed,
+    megatron/model/fused_softmax.py, `is_kernel_available`). Ignores its limits on the length,
+    which versions raised.
+    """
+    return job.eager_attention == 1.0 and (key.mbs * op[f.OP_HEADS] / key.tp) % 4.0 == 0.0
+
+
+@jit
 def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
     """Forward and backward seconds of core attention on one rank.
 
@@ -79,13 +97,14 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
     queries = job.seq / key.cp
     heads = op[f.OP_HEADS] / key.tp
     if job.eager_attention > 0:
+        traffic = 1.0 if softmax_is_fused(op, key, job) else TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
             key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
-            job.eager_attention, gpu,
+            traffic, gpu,
         )  # fmt: skip
         backward = eager_attention_backward_time_s(
             key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
-            job.eager_attention, gpu,
+            traffic, gpu,
         )  # fmt: skip
         return forward, backward
     window = op[f.OP_WINDOW]
@@ -152,6 +171,17 @@ def context_kernels(op: Array, key: Key) -> float:
     return 4.0 + key.cp
 
 
+@jit
+def softmax_kernels(op: Array, key: Key, job: JobInputs) -> float:
+    """Further kernels of unfused attention, in either pass, without Megatron's fused softmax.
+
+    Cast to fp32, scale, mask, softmax and cast back in place of one kernel.
+    """
+    if int(op[f.OP_KIND]) != f.KIND_ATTENTION or job.eager_attention != 1.0:
+        return 0.0
+    return 0.0 if softmax_is_fused(op, key, job) else 4.0
+
+
 class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
@@ -195,7 +225,7 @@ def compute_terms(
         seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         forward += seconds_forward
         backward += seconds_backward
-        split = context_kernels(op, key)
+        split = context_kernels(op, key) + softmax_kernels(op, key, job)
         kernels_forward += op[f.OP_FORWARD_KERNELS] + split
         kernels_backward += op[f.OP_BACKWARD_KERNELS] + split
         if int(op[f.OP_RERUN_WITH]) & key.modules:

@@ -268,7 +268,7 @@ def data_parallel_terms(
     for stage in range(int(grid.pp)):
         dense, expert = stage_parameters(stage, counts, costs, job)
         update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
-        update_s += stage_update_seconds(stage, counts, costs, grid, job, gpu)
+        update_s += stage_update_seconds(stage, counts, costs, grid, job, framework, gpu)
         optimizer_s = max(optimizer_s, update_s)
         seconds = 0.0
         if grid.zero < 2:

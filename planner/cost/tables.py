@@ -90,6 +90,10 @@ class FrameworkInputs(NamedTuple):
     # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
     # leaves the scale-up domain.
     outer_tensor_step_s: float
+    # HBM bytes per parameter of a rank, ZeRO or not, that a step moves beyond its optimizer's.
+    step_traffic_bytes: float
+    # Seconds of copying one data-parallel rank's slice of one tensor under ZeRO-1.
+    slice_copy_s: float
     # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer.
     accumulation_traffic_bytes: float
     # Seconds per parameter of the copies between a gathered (reduced) flat buffer and weights.

@@ -2,7 +2,8 @@
 
 Muon trains matrices with one moment and the rest with AdamW's two, and multiplies matrices;
 Adafactor keeps a row and a column for each matrix. For optimizers that treat all parameters alike
-every term here is zero.
+every term but the copies of slices
+is zero.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
 @jit
 def update_costs(piece: int, key: Key, table: OpTable, job: JobInputs, out: Array) -> None:
-    """Fill the columns PIECE_STATE_*, PIECE_UPDATE_* of one piece on one rank, before ZeRO.
+    """Fill PIECE_STATE_*, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
 
     Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
     TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
@@ -26,6 +27,7 @@ def update_costs(piece: int, key: Key, table: OpTable, job: JobInputs, out: Arra
         row = table.parameters[index]
         if int(row[f.PARAM_PIECE]) != piece:
             continue
+        out[f.PIECE_TENSORS] += 1.0
         state = row[f.PARAM_STATE]
         out[f.PIECE_UPDATE_BYTES] = max(out[f.PIECE_UPDATE_BYTES], row[f.PARAM_UPDATE_BYTES])
         shard = int(row[f.PARAM_SHARD])
@@ -62,8 +64,23 @@ def largest_update_bytes(cost: Array, grid: Grid, framework: FrameworkInputs) ->
 
 
 @jit
-def extra_update_seconds(cost: Array, grid: Grid, gpu: GpuInputs) -> float:
-    """Seconds to read and write the extra state of one piece, and of its matrix products.
+def slice_copy_seconds(cost: Array, grid: Grid, framework: FrameworkInputs) -> float:
+    """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel a slice.
+
+    Where every tensor is divided over all data-parallel ranks and gathered through a flat buffer,
+    each of its slices is copied by itself: tensors x ranks copies, however small.
+    """
+    if grid.zero != 1 or grid.shards <= 1.0:
+        return 0.0
+    return float(cost[f.PIECE_TENSORS] * grid.shards * framework.slice_copy_s)
+
+
+@jit
+def extra_update_seconds(
+    cost: Array, grid: Grid, framework: FrameworkInputs, gpu: GpuInputs
+) -> float:
+    """Seconds to read and write the extra state of one piece, of its matrix products, and of
+    `slice_copy_seconds`.
 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
@@ -74,7 +91,8 @@ def extra_update_seconds(cost: Array, grid: Grid, gpu: GpuInputs) -> float:
         flop = dense / grid.shards + expert / grid.expert_shards
     traffic = 2.0 * extra_state_bytes(cost, grid)
     products_s = flop / (gpu.matmul16_flop_per_s * gpu.gemm16_max_efficiency)
-    return float(products_s + traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency))
+    traffic_s = traffic / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    return float(products_s + traffic_s + slice_copy_seconds(cost, grid, framework))
 
 
 @jit
@@ -97,11 +115,12 @@ def stage_extra_state(stage: int, counts: Array, costs: Array, grid: Grid, job: 
 
 @jit
 def stage_update_seconds(
-    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs, gpu: GpuInputs
-) -> float:
+    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds that the updates of a stage take beyond the traffic of every parameter."""
     seconds = 0.0
     for piece in range(job.pieces):
         count = pieces_of(piece, stage, counts, grid, job)
-        seconds += count * extra_update_seconds(costs[piece], grid, gpu)
+        seconds += count * extra_update_seconds(costs[piece], grid, framework, gpu)
     return seconds

@@ -256,6 +256,12 @@ class Kernels(_Frozen):
     # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
     # beyond the links' latency: the ring advances at the pace of its slowest exchange.
     outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
+    # optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction.
+    step_traffic_bytes: Bytes = 0.0
+    # CPU time of copying one rank's slice of one tensor between flat buffers and weights or
+    # gradients under ZeRO-1, where slices are copied one by one.
+    slice_copy_s: Annotated[float, Field(ge=0.0)] = 0.0
     # In low precision, activations are cast to 8 bits before they are gathered over tp.
     quantised_gathers: bool = False
     # HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives

@@ -185,7 +185,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     if gbs is None and mbs is None:
         raise UnpredictableRowError("neither mbs nor gbs is stated")
     if mbs is None:
-        mbs = 1
+        mbs = _usual_mbs(row, profile, tp)
     if gbs is None:
         gbs = mbs * dp
     if gbs < mbs * dp:
@@ -197,6 +197,14 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
         zero=zero, mbs=mbs, grad_acc=grad_acc, shard=_shard(row, dp * cp),
     )  # fmt: skip
+
+
+def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
+    """Micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
+    fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`)."""
+    if not _is_eager(row, profile) or row.text("kernel") == "torch":
+        return 1
+    return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
 def _shard(row: MeasuredRow, ranks: int) -> int:

@@ -149,3 +149,87 @@ def test_attention_without_a_fused_softmax_is_slower() -> None:
         for kernel in ("eager", "torch")
     )
     assert fused < unfused < 2.0 * fused
+
+
+def test_softmax_is_fused_where_heads_fill_blocks_of_four() -> None:
+    """12 heads on each of 8 ranks of GPT-3's 96 do, 6 on each of 16 only with two sequences."""
+    fused = replace(make_job("gpt3-175b", "16xA100"), attention="eager", seq=2048)
+    torch = replace(fused, attention_kernel="torch")
+    for degrees, same in (({"tp": 16}, True), ({"tp": 16, "mbs": 2}, False), ({"tp": 8}, False)):
+        times = [
+            cost(CostModel(job), **degrees)[0].piece_costs(0)[0, f.PIECE_FORWARD]
+            for job in (fused, torch)
+        ]
+        assert bool(times[0] == pytest.approx(times[1])) is same
+        assert times[0] <= times[1] * (1.0 + 1e-9)
+
+
+def test_an_unfused_softmax_issues_four_more_kernels() -> None:
+    job = replace(make_job("gpt3-175b", "16xA100"), attention="eager", seq=2048)
+    # So slow a CPU that kernels hide behind launches.
+    slow = with_kernels(job, issue_s=1.0)
+    passes = [
+        cost(CostModel(slow), tp=16, mbs=mbs)[0].piece_costs(0)[
+            0, [f.PIECE_FORWARD, f.PIECE_BACKWARD]
+        ]
+        + cost(CostModel(slow), tp=16, mbs=mbs)[0].piece_costs(0)[
+            0, [f.PIECE_FORWARD_TP, f.PIECE_BACKWARD_TP]
+        ]
+        for mbs in (1, 2)
+    ]
+    assert passes[0] - passes[1] == pytest.approx([4.0, 4.0])
+
+
+def test_megatron_deepspeed_hides_no_reduction_of_input_gradients() -> None:
+    """Under sequence parallelism backward has 6 collectives to forward's 4."""
+    exposed = [
+        cost(CostModel(make_job("gpt3-175b", "8xA100", name)), tp=8)[0].piece_costs(0)[0]
+        for name in ("megatron-deepspeed", "megatron-lm-2022")
+    ]
+    assert exposed[0][f.PIECE_BACKWARD_TP] == pytest.approx(
+        1.5 * exposed[0][f.PIECE_FORWARD_TP], rel=1e-3
+    )
+    assert exposed[1][f.PIECE_BACKWARD_TP] < exposed[1][f.PIECE_FORWARD_TP]
+
+
+@pytest.mark.parametrize(("zero", "dp", "copies"), [(0, 8, 0), (1, 8, 8), (1, 1, 0)])
+def test_zero1_copies_one_slice_of_each_tensor_for_each_rank(
+    zero: int, dp: int, copies: int
+) -> None:
+    job = make_job("llama-3-8b", f"{dp}xH100", "nanotron")
+    plain, slices = (
+        step(with_kernels(job, slice_copy_s=own), dp=dp, zero=zero)[f.STEP_OPTIMIZER]
+        for own in (0.0, 1e-3)
+    )
+    model = CostModel(job)
+    tensors = model.totals @ cost(model)[0].piece_costs(0)[:, f.PIECE_TENSORS]
+    assert tensors > 32 * 6
+    assert slices - plain == pytest.approx(copies * tensors * 1e-3)
+
+
+def test_traffic_at_the_end_of_a_step_is_of_all_parameters_of_a_rank() -> None:
+    job = make_job("llama-3-8b", "8xH100", "nanotron")
+    for zero in (0, 1):
+        none, some = (
+            step(with_kernels(job, step_traffic_bytes=own), dp=4, tp=2, zero=zero)[f.STEP_OPTIMIZER]
+            for own in (0.0, 100.0)
+        )
+        model = CostModel(job)
+        costs = cost(model, tp=2)[0].piece_costs(0)
+        count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+        assert some - none == pytest.approx(100.0 * count / streaming(job), rel=1e-6)
+
+
+def test_exchanges_of_a_group_over_nodes_wait_for_its_ring_in_a_pipeline() -> None:
+    """Each of the 3 x 4 products of a layer adds tp - 1 = 15 steps to what the CPU issues."""
+    passes = []
+    for own in (0.0, 1.0):
+        job = make_job("llama-3-8b", "32xH100", "nanotron")
+        slow = with_kernels(job, pipeline_exchange_s=10.0, outer_tensor_step_s=own)
+        costs = cost(CostModel(slow), tp=16, pp=2)[0].piece_costs(0)[0]
+        forward, backward = (
+            costs[f.PIECE_FORWARD : f.PIECE_FORWARD_EP + 1],
+            costs[f.PIECE_BACKWARD : f.PIECE_BACKWARD_EP + 1],
+        )
+        passes.append(float(forward.sum() + backward.sum()))
+    assert passes[1] - passes[0] == pytest.approx(3 * 4 * 15.0)

@@ -121,3 +121,19 @@ def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
         )
     ]  # fmt: skip
     assert chunks == [2, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("cells", "mbs"),
+    [
+        ({"mbs": ""}, 1),
+        ({"mbs": "", "heads": "80"}, 2),
+        ({"mbs": "", "heads": "72"}, 4),
+        ({"mbs": "", "heads": "80", "flash": "y"}, 1),
+        ({"mbs": "", "heads": "80", "kernel": "torch"}, 1),
+        ({"mbs": "3", "heads": "80"}, 3),
+    ],
+)
+def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], mbs: int) -> None:
+    """12, 10 and 9 heads on each of 8 ranks; the kernel takes four at a time."""
+    assert map_row(row(**cells)).degrees.mbs == mbs
