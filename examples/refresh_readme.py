@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from math import exp
@@ -32,27 +33,100 @@ ADVICE = (
     *("memory", "--model", "llama-3-8b", "--gpus", "8xH100", "--mbs", "2", "--grad-acc", "8"),
     "--advise",
 )
+CONFLICT = (*MAIN_JOB, "--require", "pp <= 4", "--require", "pp >= 8")
+NOTHING_FITS = ("search", "--model", "8b", "--gpus", "2xH100", "--gbs", "16", "--recompute", "none")
+LAUNCH = ("launch", "plans.json", "2", "--nodes-as", "slurm", "-o", "run/")
+WHAT_IF = ("explain", "plans.json", "1", "--what-if", "--no-neighbours")
+CHECK = ("check", "examples/05_check_a_script/pretrain_moe.sh", "--gpus", "32xH100")
+CLUSTERS = ("64xH100", "64xH200", "48xB200", "256xA100", "64xMI300X")
+COMPARE = (
+    *("compare", "--model", "70b", "--tokens", "15T"),
+    *(word for cluster in CLUSTERS for word in ("--gpus", cluster)),
+)
+SCALE = (
+    *("scale", "--model", "405b", "--gpus", "H100", "--from", "512", "--to", "16384"),
+    *("--batch", "fixed", "--price-kind", "owned"),
+)
 
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # "1.83 s, 45,414 candidates/s costed": how long this machine took.
 _WALL_TIME = re.compile(r"[\d.]+ m?s, [\d.,]+( M)? candidates/s")
 
 
-def planner_output(*arguments: str) -> str:
-    """What the command prints into a pipe."""
+def planner_output(*arguments: str, folder: Path = ROOT) -> str:
+    """What the command prints into a pipe: its answer, or why there is none."""
     environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "planner", *arguments],
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
     )
-    # 1 says that a configuration does not fit, which some examples show.
-    if done.returncode not in (0, 1) or not done.stdout:
+    # 1 says that a configuration does not fit, 2 that rules contradict, which some examples show.
+    shown = done.stdout or done.stderr
+    if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr or not shown:
         raise RuntimeError(f"planner {' '.join(arguments)}: {done.stderr}")
-    return done.stdout
+    return shown
+
+
+def console(arguments: Sequence[str], shown: str) -> str:
+    """A command and what it prints as a code block."""
+    words = (f'"{word}"' if " " in word else word for word in arguments)
+    return f"```console\n$ planner {' '.join(words)}\n{shown.rstrip()}\n```\n"
+
+
+def between(text: str, start: str, end: str = "") -> str:
+    """The part of an output from a heading to another, with dots for what is left out."""
+    first = text.index(start)
+    last = text.index(end, first) if end else len(text)
+    before = "...\n" if first else ""
+    return f"{before}{text[first:last].rstrip()}\n" + ("...\n" if end else "")
+
+
+def conflict() -> str:
+    """Rules of a user that contradict each other."""
+    return console(CONFLICT, planner_output(*CONFLICT))
+
+
+def nothing_fits() -> str:
+    """Why nothing fits, and what would."""
+    return console(NOTHING_FITS, between(planner_output(*NOTHING_FITS), "No config", "\n±: 80"))
+
+
+def of_the_plans(arguments: Sequence[str]) -> str:
+    """The output of a command that reads the main job's plan file."""
+    with tempfile.TemporaryDirectory() as name:
+        planner_output(*MAIN_JOB, "-o", "plans.json", folder=Path(name))
+        return planner_output(*arguments, folder=Path(name))
+
+
+def launch() -> str:
+    """A launch folder."""
+    return console(LAUNCH, of_the_plans(LAUNCH))
+
+
+def what_if() -> str:
+    """What binds, and what one change would bring."""
+    return console(WHAT_IF, between(of_the_plans(WHAT_IF), "Constraints (", "\nPlans of"))
+
+
+def check() -> str:
+    """What is wrong with a script."""
+    return console(CHECK, planner_output(*CHECK))
+
+
+def compare() -> str:
+    """Clusters compared: what does not hang on the prices of the day."""
+    text = planner_output(*COMPARE)
+    plans = between(text, "Plans\n", "\ndays: with")
+    return console(COMPARE, between(text, "model ", "\nCost of the run").rstrip() + plans[3:])
+
+
+def scale() -> str:
+    """Throughput against the number of GPUs."""
+    return console(SCALE, between(planner_output(*SCALE), "model ", "\nStep times"))
 
 
 def main_job() -> str:
@@ -182,6 +256,13 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "main-job": main_job,
     "memory-one-gpu": memory_of_one_gpu,
     "memory-advice": memory_advice,
+    "conflict": conflict,
+    "nothing-fits": nothing_fits,
+    "what-if": what_if,
+    "launch": launch,
+    "check": check,
+    "compare": compare,
+    "scale": scale,
     "errors": errors_by_family,
     "accuracy": accuracy,
     "memory": memory_accuracy,

@@ -24,6 +24,7 @@ EXPECTED = {
     "02_evaluate_one.py": "stage 3: 20 layers",
     "03_limits_and_frame.py": "peak_gib",
     "04_custom_model": "Neighbours",
+    "05_check_a_script": "runs and fits",
 }
 
 

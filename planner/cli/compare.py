@@ -11,7 +11,7 @@ import click
 from planner.cli.comparing import (
     build_settings,
     comparing_request,
-    default_jobs,
+    jobs_for,
     limits_for,
     money_options,
     search_options,
@@ -90,7 +90,7 @@ def command(**options: Any) -> None:
             sort=options["sort"],
             fallback_precision=options["precision_fallback"],
             prepare=limits_for(options),
-            jobs=default_jobs(options),
+            jobs=jobs_for(options, len(offers)),
             seed=options["seed"],
             time_limit_s=options["time_limit"],
             progress=progress,

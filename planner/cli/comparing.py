@@ -32,6 +32,8 @@ _FIGURES: dict[str, tuple[str, str]] = {
     "mtbf-node": ("node_mtbf", "Hours between failures of a node, its GPUs apart."),
     "write-bandwidth": ("write_bandwidth", "GB/s of checkpoints a node."),
 }
+# A process of its own starts in about the time of three searches (imports, compiled code).
+SEARCHES_A_PROCESS = 4
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?$")
 _SECONDS = {"s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RATE = re.compile(r"^([A-Z]{3})=(\d+(?:\.\d+)?)$")
@@ -118,7 +120,7 @@ def search_options(function: Command) -> Command:
         click.option("--recompute", metavar="MODES", help="Modes to try, comma-separated, as in "
         "planner search. [default: those of the framework]"),
         click.option("--jobs", type=click.IntRange(min=1), metavar="N",
-        help="Searches at a time. [default: the cores]"),
+        help="Searches at a time. [default: by their number]"),
         click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
         help="Of the solver."),
         click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
@@ -230,8 +232,8 @@ def limits_for(options: dict[str, Any]) -> Prepare:
     return prepare
 
 
-def default_jobs(options: dict[str, Any]) -> int:
-    """Searches at a time."""
+def jobs_for(options: dict[str, Any], searches: int) -> int:
+    """Searches at a time: as asked, else as many processes as pay for their own start."""
     import os
 
-    return int(options["jobs"] or os.cpu_count() or 1)
+    return int(options["jobs"] or max(1, min(os.cpu_count() or 1, searches // SEARCHES_A_PROCESS)))

@@ -10,7 +10,7 @@ import click
 from planner.cli.comparing import (
     build_settings,
     comparing_request,
-    default_jobs,
+    jobs_for,
     limits_for,
     money_options,
     search_options,
@@ -73,6 +73,7 @@ def command(**options: Any) -> None:
 
     from planner.compare.scaling import BATCHES, scale
 
+    batches = BATCHES if options["batch"] == "both" else (options["batch"],)
     with watched(options["quiet"]) as progress:
         scaling = scale(
             request,
@@ -80,9 +81,9 @@ def command(**options: Any) -> None:
             counts,
             options["tokens"],
             settings,
-            batches=BATCHES if options["batch"] == "both" else (options["batch"],),
+            batches=batches,
             prepare=limits_for(options),
-            jobs=default_jobs(options),
+            jobs=jobs_for(options, len(counts) * len(batches)),
             seed=options["seed"],
             time_limit_s=options["time_limit"],
             progress=progress,

@@ -84,10 +84,9 @@ def goodput(run: Run, settings: Settings) -> Goodput:
     """The share of useful time at the best interval between checkpoints, or at the one given.
 
     Rates are those of Llama 3's run, with automatic restarts. The interval runs from the lowest
-    to the highest rate that anyone published (figures failure_rate_low, failure_rate_high of the
-    catalogue), each with its own best time between checkpoints; at its low end restarts are as
-    slow as published (`slowest_restart`). A user's own MTBF and restart time are taken at their
-    word.
+    to the highest rates that anyone published (figures failure_rate_* of the catalogue), each with
+    its own best time between checkpoints; at its low end restarts are as slow as published
+    (`slowest_restart`). A user's own MTBF and restart time are taken at their word.
     """
     rate = _rate(run, settings)
     write_s = run.state_bytes / (run.nodes * settings.value("write_bandwidth") * 1e9)
@@ -96,21 +95,19 @@ def goodput(run: Run, settings: Settings) -> Goodput:
         stop_s = min(write_s, run.state_bytes / run.gpus / run.host_bytes_per_s)
     restart_s = settings.value("restart") + write_s
     by_hand_s = settings.value("restart_by_hand") + write_s
-    low_rate, high_rate = (rate * factor for factor in _range(settings))
-    worst_restart_s = restart_s
-    if "restart" not in settings.figures:
-        worst_restart_s = slowest_restart(1.0 / high_rate, settings) + write_s
-    shares = (
-        _share(rate, stop_s, write_s, restart_s, settings),
-        _share(low_rate, stop_s, write_s, restart_s, settings),
-        _share(high_rate, stop_s, write_s, worst_restart_s, settings),
+    low, highs = _range(run, settings)
+    share = _share(rate, stop_s, write_s, restart_s, settings)
+    most = _share(rate * low, stop_s, write_s, restart_s, settings)
+    least = min(
+        _share(own, stop_s, write_s, _worst_restart_s(own, settings) + write_s, settings)
+        for own in (rate * factor for factor in highs)
     )
     hardware = rate * settings.value("hardware_share")
     repair_s = settings.value("repair") * HOUR_S
     waiting = 0.0
     if settings.spares is not None:
         waiting = reliability.waiting_share(hardware, repair_s, settings.spares)
-    middle, most, least = (share * (1.0 - waiting) for share in shares)
+    middle, most, least = (own * (1.0 - waiting) for own in (share, most, least))
     return Goodput(
         share=middle,
         low=min(least, middle),
@@ -153,14 +150,31 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
     return automatic * exp(min(1.0, max(0.0, place)) * log(by_hand / automatic))
 
 
-def _range(settings: Settings) -> tuple[float, float]:
-    """Factors on the failure rate: lowest published, highest published."""
+def _worst_restart_s(rate: float, settings: Settings) -> float:
+    """Seconds of a restart at the low end of the range; a user's own time is taken at its word."""
+    if "restart" in settings.figures:
+        return settings.value("restart")
+    return slowest_restart(1.0 / rate, settings)
+
+
+def _range(run: Run, settings: Settings) -> tuple[float, tuple[float, ...]]:
+    """Factors on the failure rate: lowest published, and the highest published for such runs.
+
+    Several of these, since the highest need not be the worst: jobs that stop less often are
+    restarted by people. The very highest was measured on jobs of one size; larger ones on the same
+    machines stop less often a node (accounts rsc-1-jobs and rsc-1), so it holds up to that size.
+    """
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
-        return 1.0, 1.0
-    usual = usual_node_rate(settings)
-    low = settings.value("failure_rate_low") / 1000.0 / DAY_S
-    high = settings.value("failure_rate_high") / 1000.0 / DAY_S
-    return low / usual, high / usual
+        return 1.0, (1.0,)
+    usual = usual_node_rate(settings) * 1000.0 * DAY_S
+    highs = tuple(settings.value(name) / usual for name in high_rates(run.gpus))
+    return settings.value("failure_rate_low") / usual, highs
+
+
+def high_rates(gpus: int) -> tuple[str, ...]:
+    """Figures with the highest published failure rates that hold for jobs of a size, rising."""
+    largest = load_economics().accounts["rsc-1-jobs"].gpus
+    return ("failure_rate_by_hand", *(("failure_rate_high",) if gpus <= largest else ()))
 
 
 def usual_node_rate(settings: Settings) -> float:

@@ -47,8 +47,11 @@ def run_searches(
 ) -> list[Outcome]:
     """One full search a distinct task, `jobs` at a time, each in a process of its own.
 
-    With one job everything runs in this process. `progress(name, done, total)` as they end.
+    With one job everything runs in this process, and so does the first search after an install:
+    it compiles the cost core for all. `progress(name, done, total)` as they end.
     """
+    from planner.cost._jit import is_compiled
+
     distinct = list(dict.fromkeys(_key(task) for task in tasks))
     chosen = {_key(task): (task, name) for task, name in zip(tasks, names, strict=True)}
     found: dict[str, Outcome] = {}
@@ -56,14 +59,14 @@ def run_searches(
     if progress is not None:
         progress("searching", 0, len(work))
     processes = min(jobs, len(work))
-    if processes <= 1:
-        for key, task in work:
-            found[key] = search_one(task)
-            _tell(progress, chosen[key][1], len(found), len(work))
-    else:
+    here = len(work) if processes <= 1 else 0 if is_compiled() else 1
+    for key, task in work[:here]:
+        found[key] = search_one(task)
+        _tell(progress, chosen[key][1], len(found), len(work))
+    if here < len(work):
         context = multiprocessing.get_context("spawn")
         with context.Pool(processes, _start_worker, (_threads(processes),)) as pool:
-            for key, outcome in pool.imap_unordered(_run_keyed, work):
+            for key, outcome in pool.imap_unordered(_run_keyed, work[here:]):
                 found[key] = outcome
                 _tell(progress, chosen[key][1], len(found), len(work))
     return [found[_key(task)] for task in tasks]
@@ -99,7 +102,13 @@ def search_one(task: Task) -> Outcome:
     from planner.search.search import search
 
     try:
-        result = search(task.request, top=1, seed=task.seed, time_limit_s=task.time_limit_s)
+        result = search(
+            task.request,
+            top=1,
+            seed=task.seed,
+            time_limit_s=task.time_limit_s,
+            fastest_only=True,
+        )
     except DoesNotFitError as error:
         needs = tuple(relaxation_sentence(own) for own in error.why.relaxations)
         return Outcome(reason=f"nothing fits: {error.why.conflict[0].text}", needs=needs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hardware import Figure, load_sources
-from planner.compare.goodput import HOUR_S
+from planner.compare.goodput import high_rates, HOUR_S
 from planner.compare.money import HOURS_PER_YEAR
 from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Rental, Run
 from planner.compare.run import KIND_NAMES
@@ -146,14 +146,17 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
 
 def _useful(run: Run, settings: Settings) -> Iterator[Step]:
     own = run.goodput
-    low, high = settings.figure("failure_rate_low"), settings.figure("failure_rate_high")
-    rates = f"{low.value:g} to {high.value:g} failures in 1,000 node-days"
+    low = settings.figure("failure_rate_low")
+    highs = [settings.figure(name) for name in high_rates(run.job.used_gpus)]
+    rates = f"{low.value:g} to {highs[-1].value:g} failures in 1,000 node-days"
     measured = f"range: {rates}, and restarts by people"
     yield Step(
         "useful time",
         f"{own.share * 100:.1f} % ({own.low * 100:.1f} to {own.high * 100:.1f})",
         f"t / (M e^(R/M) (e^((t+d)/M) - 1)), Daly 2006; {measured}",
-        f"{low.source}, {high.source}" if own.low < own.high else "",
+        ", ".join(dict.fromkeys(figure.source for figure in (low, *highs)))
+        if own.low < own.high
+        else "",
     )
     if own.by_hand is not None:
         yield Step(

@@ -205,19 +205,20 @@ class Explorer:
             return shapes, self.costed.keys, self.costed.costs
         return shapes, np.concatenate(keys), np.concatenate(costs)
 
-    def explore(self) -> list[Rung]:
+    def explore(self, fastest_only: bool = False) -> list[Rung]:
         """The rungs from the limit down, until nothing fits or plans become far too slow.
 
-        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
-        get the best of what is known, with the gaps that are left.
+        `fastest_only`: until no lower rung can hold a plan faster than the fastest found, which is
+        then that of the whole ladder. Once stopped, by its deadline or by Ctrl-C, it solves no more
+        layouts: the remaining rungs get the best of what is known, with the gaps that are left.
         """
         with stopped_by_signal(self._interrupt):
-            return self._rungs()
+            return self._rungs(fastest_only)
 
     def _interrupt(self) -> None:
         self.stopped = "interrupted"
 
-    def _rungs(self) -> list[Rung]:
+    def _rungs(self, fastest_only: bool) -> list[Rung]:
         rungs: list[Rung] = []
         fastest = np.inf
         for index in range(RUNGS):
@@ -229,6 +230,9 @@ class Explorer:
                 break
             fastest = min(fastest, rung.point.pace)
             rungs.append(rung)
+            # Within less memory nothing is faster than this rung's bound.
+            if fastest_only and rung.bound > fastest:
+                break
         return rungs
 
     def climb(self, index: int) -> Rung:

@@ -50,6 +50,7 @@ def search(
     workers: int = 1,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    fastest_only: bool = False,
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU.
 
@@ -57,7 +58,8 @@ def search(
     `workers`: of the layout solver; equal values repeat the result exactly unless
     `time_limit_s` cuts the search short. Ctrl-C, once plans are known, ends it like a time limit:
     the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
-    it goes.
+    it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
+    the front is then not searched.
     UsageError if no configuration is legal, NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
@@ -71,7 +73,7 @@ def search(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     costed_job = cost_job(request.resolve())
-    explorer, rungs = _explore(costed_job, effort, progress)
+    explorer, rungs = _explore(costed_job, effort, progress, fastest_only)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -98,12 +100,12 @@ def search(
 
 
 def _explore(
-    costed_job: CostedJob, effort: Effort, progress: Progress | None
+    costed_job: CostedJob, effort: Effort, progress: Progress | None, fastest_only: bool
 ) -> tuple[Explorer, list[Rung]]:
     """Search among plans that are safe to recommend; without any, among those that may fit."""
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
         explorer = costed_job.explorer(effort, progress, probability)
-        rungs = explorer.explore()
+        rungs = explorer.explore(fastest_only)
         if explorer.stopped or any(rung.point is not None for rung in rungs):
             break
     return explorer, rungs

@@ -110,6 +110,13 @@ def test_library_call_whatever_was_imported_first() -> None:
     assert isinstance(result, planner.SearchResult)
 
 
+def test_the_fastest_alone_is_that_of_the_front(main_result: SearchResult) -> None:
+    """Less is solved when only the fastest plan is asked for, and it is the same."""
+    fastest = search(MAIN, top=1, fastest_only=True)
+    assert fastest.plans[0] == main_result.plans[0]
+    assert fastest.counts.solved < main_result.counts.solved
+
+
 def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     """Every layout of every shape, costed by the kernel: nothing beats the rungs by a tie."""
     costed_job = cost_job(SMALL.resolve())
