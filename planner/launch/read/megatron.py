@@ -25,8 +25,6 @@ _UNMODELLED: Mapping[str, str] = {
     "moe-latent-size": "a latent space between router and experts",
     "moe-shared-expert-overlap": "shared experts beside the exchange: faster than predicted",
     "delay-wgrad-compute": "weight gradients beside the exchange: faster than predicted",
-    "window-size": "sliding-window attention: costed as full attention",
-    "window-attn-skip-freq": "sliding-window attention: costed as full attention",
     "fp8-param-gather": "weights kept and gathered in fp8: less memory than predicted",
     "fp4-param-gather": "weights kept and gathered in fp4: less memory than predicted",
     "fp32-residual-connection": "fp32 residual: more memory than predicted",
@@ -67,6 +65,8 @@ _UNMODELLED: Mapping[str, str] = {
     "mtp-use-repeated-layer": "one MTP layer run several times",
     "dsa-indexer-topk": "sparse attention: costed as full attention",
 }
+# Fusions that the profile without Transformer Engine does not count on.
+_UNFUSED = ("no-masked-softmax-fusion", "no-bias-swiglu-fusion", "no-bias-gelu-fusion", "no-rope-fusion")
 # Models and modes without a prediction, and why.
 _UNPREDICTABLE: Mapping[str, str] = {
     "hybrid-layer-pattern": "Mamba hybrids are not modelled",
@@ -96,6 +96,9 @@ _VARIATIONS: Mapping[str, str] = {
     "no-overlap-p2p-communication": "pipeline-exposed",
     "deterministic-mode": "deterministic",
 }
+# What launches of the profile without any overlap leave out, together.
+_NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
+_GATHER_EXPOSED = "parameter-gather-exposed"
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OPTIMIZERS = {
     "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
@@ -148,6 +151,7 @@ class _Reader:
             (own, _UNMODELLED[name])
             for name in _UNMODELLED
             if (own := self.arguments.setting(name)) is not None and self._has_effect(name)
+            if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
         self.problems += self.arguments.problems
         return Found(
@@ -224,9 +228,10 @@ class _Reader:
         eager = self._is_eager(local)
         scores_drop = own.real("attention-dropout") > 0.0
         dropout = dropout or (eager and scores_drop)
+        framework, variations = ("megatron-local", ()) if local else self._profile(degrees)
         return {
-            "framework": "megatron-local" if local else "megatron-core",
-            "variations": () if local else self._variations(degrees),
+            "framework": framework,
+            "variations": variations,
             "zero": self._zero(),
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
@@ -245,6 +250,14 @@ class _Reader:
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
         off = self._environment()
         return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """The profile, and what the settings change in it."""
+        names = self._variations(degrees)
+        if set(names) >= _NO_OVERLAP:
+            rest = tuple(own for own in names if own not in (*_NO_OVERLAP, _GATHER_EXPOSED))
+            return "megatron-core-no-overlap", rest
+        return "megatron-core", names
 
     def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
         own = self.arguments
@@ -304,6 +317,8 @@ class _Reader:
         if name is None:
             self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", own))
             return "adamw"
+        if name == "sgd" and own.real("sgd-momentum") == 0.0:
+            return "sgd:momentum=none"
         if name != "adamw" or not own.has("use-precision-aware-optimizer"):
             return name
         moments = (own.text("exp-avg-dtype") or "fp32", own.text("exp-avg-sq-dtype") or "fp32")
