@@ -124,7 +124,7 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
 def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     """Kernels that the plan is costed with."""
     profile = launch.job.framework
-    eager = launch.job.attention == "eager" or profile.attention == "eager"
+    eager = launch.job.attention == "eager"
     local = profile.name == LOCAL_PROFILE
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
     if eager and not local:

@@ -194,11 +194,24 @@ def test_variations(read: Read, options: str, variation: str) -> None:
 
 
 def test_unmodelled_and_unused_are_apart(read: Read) -> None:
-    found = read(script(f"{SMALL} --lr 1e-4 --window-size 1024 --log-interval 5"))
+    found = read(script(f"{SMALL} --lr 1e-4 --rampup-batch-size 16 --log-interval 5"))
     assert [own.key for own in found.unused] == ["--lr", "--log-interval"]
     assert [(own.key, why.split(":")[0]) for own, why in found.unmodelled] == [
-        ("--window-size", "sliding-window attention")
+        ("--rampup-batch-size", "costed at the full batch")
     ]
+
+
+@pytest.mark.parametrize(
+    ("skips", "sliding"),
+    [("", 16), ("--window-attn-skip-freq 4", 12), ("--window-attn-skip-freq ([0]+[1]*15)", 15)],
+)
+def test_windows(skips: str, sliding: int, read: Read) -> None:
+    """The token itself counts; every 4th layer, or those marked 0, see everything."""
+    shape = read(script(f"{SMALL} --window-size 127,0 {skips!r}".replace("'", " "))).shape
+    assert shape is not None
+    assert shape.sliding_window == 128
+    kinds = [kind.attention for kind in shape.kind_sequence]
+    assert kinds.count("sliding") == sliding
 
 
 def test_every_named_option_exists() -> None:

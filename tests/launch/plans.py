@@ -72,7 +72,7 @@ MEGATRON: Mapping[str, Case] = {
     "no-overlap": _with(framework="megatron-core-no-overlap"),
     "local": Case(
         "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2},
-        request={"framework": "megatron-local", "seq": 2048},
+        request={"framework": "megatron-local", "seq": 2048, "attention": "eager"},
     ),
     "gpt3": Case(
         "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2}, "core_attn",
