@@ -56,9 +56,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, Node]]:
     from yaml.nodes import MappingNode, ScalarNode
 
     if isinstance(node, MappingNode):
-        yield from (
-            (key.value, value) for key, value in node.value if isinstance(key, ScalarNode)
-        )
+        yield from ((key.value, value) for key, value in node.value if isinstance(key, ScalarNode))
 
 
 def _blocks(node: Node) -> Iterator[ScalarNode]:

@@ -66,7 +66,12 @@ _UNMODELLED: Mapping[str, str] = {
     "dsa-indexer-topk": "sparse attention: costed as full attention",
 }
 # Fusions that the profile without Transformer Engine does not count on.
-_UNFUSED = ("no-masked-softmax-fusion", "no-bias-swiglu-fusion", "no-bias-gelu-fusion", "no-rope-fusion")
+_UNFUSED = (
+    "no-masked-softmax-fusion",
+    "no-bias-swiglu-fusion",
+    "no-bias-gelu-fusion",
+    "no-rope-fusion",
+)
 # Models and modes without a prediction, and why.
 _UNPREDICTABLE: Mapping[str, str] = {
     "hybrid-layer-pattern": "Mamba hybrids are not modelled",
