@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from click.testing import CliRunner
 
 from planner.check.assess import assess
 from planner.check.given import read_given
-from planner.cli import main
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.registry import TARGETS
 from planner.plan_file import read_plan_file, to_json
+from tests.cli.conftest import run_cli
 from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases
 from tests.launch.plans import MEGATRON, megatron
 from tests.launch.round_trip import EXACT, assert_same, read_back, read_folder
@@ -95,7 +94,7 @@ def test_check_of_the_folder_passes(target: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     launch = example(target)
     write_folder(folder, launch_folder(launch).files, False)
-    result = CliRunner().invoke(main, ["check", "-q", str(folder)])
+    result = run_cli("check", "-q", str(folder))
     assert result.exit_code == 0, result.output
     assert "(from plan.json)" in result.stdout
 
@@ -140,13 +139,13 @@ def test_an_edit_is_seen(tmp_path: Path) -> None:
 def test_a_folder_with_two_launches_asks_which(tmp_path: Path) -> None:
     for name in ("a.toml", "b.toml"):
         (tmp_path / name).write_text('[model]\nname = "llama3"\nflavor = "8B"\n')
-    result = CliRunner().invoke(main, ["check", "-q", str(tmp_path), "--gpus", "8xH100"])
+    result = run_cli("check", "-q", str(tmp_path), "--gpus", "8xH100")
     assert result.exit_code == 2
     assert "several configurations (a.toml, b.toml): name the files" in result.stderr
 
 
 def test_a_folder_without_a_launch(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
-    result = CliRunner().invoke(main, ["check", str(tmp_path), "--gpus", "8xH100"])
+    result = run_cli("check", str(tmp_path), "--gpus", "8xH100")
     assert result.exit_code == 2
     assert "holds no launch file" in result.stderr

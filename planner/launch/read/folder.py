@@ -8,6 +8,8 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from planner.launch.read.detect import READABLE, Kind, file_kind
+from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.text import SourceFile
 
 # Files that a launch folder holds beside those that launch.
 _ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
@@ -58,7 +60,16 @@ def folder_files(folder: Path) -> FolderFiles:
             return FolderFiles((plans[0],))
         raise UsageError(f"{folder} holds no launch file; readable are {READABLE}")
     plan = plans[0] if len(plans) == 1 else None
-    return FolderFiles((*scripts[:1], *configurations), plan, tuple(scripts[1:]))
+    # What a job has inside is what runs, whatever lies beside it.
+    inside = [own for path in scripts[:1] if kinds[path] == "job" for own in _names_inside(path)]
+    beside = [path for path in configurations if path.name not in inside]
+    return FolderFiles((*scripts[:1], *beside), plan, tuple(scripts[1:]))
+
+
+def _names_inside(job: Path) -> list[str]:
+    """Files that a job makes on its nodes."""
+    text = SourceFile(str(job), job.read_text(encoding="utf-8")).as_text()
+    return [own.name for own in embedded_texts(text) if own.name]
 
 
 def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:

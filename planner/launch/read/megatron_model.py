@@ -179,7 +179,7 @@ def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
 def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
     """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
 
-    `--window-attn-skip-freq` N: every N-th layer has full attention; a list: 1 for those that slide.
+    `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
     """
     text = arguments.text("window-size")
     if text is None:
