@@ -18,6 +18,7 @@ _PRECISIONS = {
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 # ZeRO stage -> what Megatron-FSDP shards.
 FSDP_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_WEIGHTS_SHARDED = 3
 _OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 _SIXTEEN_BITS = 2.0
 
@@ -75,6 +76,8 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
             flag("--ckpt-format", "fsdp_dtensor"),
             flag("--init-model-with-meta-device"),
             flag("--no-gradient-accumulation-fusion"),
+            # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
+            *switches(("--fsdp-double-buffer", own.zero == _WEIGHTS_SHARDED)),
         ]
     flags += switches(
         ("--use-distributed-optimizer", own.zero >= 1),
