@@ -27,6 +27,7 @@ Exit status: 0 runs and fits, 1 will not run or not fit, 2 wrong use.
 
 \b
 Example: planner check pretrain.sh --gpus 64xH100
+         planner check run/
          planner check config.toml --gpus 64xH100 --fix
          planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
 
@@ -62,29 +63,30 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """Say whether launch FILEs will run and fit, how fast, and what to change.
 
     FILEs: a Megatron-LM shell script or list of arguments, a torchtitan TOML or configuration
-    function, a DeepSpeed JSON, an accelerate or nanotron YAML, or a plan file; several that
-    belong together at once. They are read, never run.
+    function, a DeepSpeed JSON, an accelerate or nanotron YAML, a Kubernetes or SkyPilot job, or
+    a plan file; several that belong together at once, or the whole folder. They are read, never
+    run.
     """
     style = output_format(options["as_json"], options["as_csv"])
     hints = _hints(options)
     measured = _measured(options)
-    target = _fix_target(paths, options)
 
-    from planner.launch.read.launch import read_launch
+    from planner.check.given import read_given
 
-    found = read_launch(paths, hints, options["plan"])
+    given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
+    target = _fix_target(given.paths, options)
     notice_if_first_run(options["quiet"])
 
     from planner.check.assess import assess
 
-    assessment = assess(found, options["gpus"], options["cluster"], options["ignored"])
+    assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
     with watched(options["quiet"]) as watch:
         from planner.check.changes import best_changes
 
         changes = best_changes(assessment, watch)
         findings = _findings(assessment, measured)
         if target is not None:
-            _write_fixed(assessment, changes, paths, hints, target, watch)
+            _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
     click.get_current_context().exit(0 if assessment.passes else FAILURE)
 
@@ -103,7 +105,6 @@ def _hints(options: dict[str, Any]) -> Hints:
     return Hints(
         **{name: options[name] for name in names},
         environment=dict(_variable(text) for text in options["env"]),
-        gpus=_world(options),
     )
 
 
@@ -112,15 +113,6 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"\w+", name):
         raise UsageError(f"--env {text!r}: write NAME=VALUE")
     return name, value
-
-
-def _world(options: dict[str, Any]) -> int | None:
-    """Number of GPUs, as the rules that need only that take it."""
-    from hardware import load_cluster_file, parse_gpus
-
-    if options["cluster"]:
-        return load_cluster_file(Path(options["cluster"])).num_gpus
-    return parse_gpus(options["gpus"]).num_gpus if options["gpus"] else None
 
 
 def _measured(options: dict[str, Any]) -> Measured | None:

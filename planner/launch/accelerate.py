@@ -8,17 +8,13 @@ from planner.launch.accelerate_schema import accelerate_problems
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
 from planner.launch.hf_rules import hf_refusals
-from planner.launch.hf_train import MODEL_FOLDER, accelerate_script
+from planner.launch.hf_train import MODEL_FOLDER, accelerate_script, attention
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
 from planner.modules import Module
 
 CONFIG, SCRIPT = "accelerate.yaml", "train.py"
-_KERNELS = {
-    "fused": "fused=True, foreach=False",
-    "foreach": "fused=False, foreach=True",
-    "forloop": "fused=False, foreach=False",
-}
-_TORCHAO = {"adamw-8bit": "AdamW8bit", "adamw-4bit": "AdamW4bit"}
+_TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
+_MOMENTUM = 0.9
 
 
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
@@ -81,7 +77,7 @@ def files(launch: Launch) -> Files:
     return {
         CONFIG: head + yaml_text(sections(launch)),
         SCRIPT: accelerate_script(
-            launch, title, _optimizer(launch), _kernel(launch), _imports(launch)
+            launch, title, _optimizer(launch), _kernel(launch), _momentum(launch)
         ),
         f"{MODEL_FOLDER}/config.json": config_text(hf_config(model) or {}),
     }
@@ -179,37 +175,46 @@ def _recomputes(launch: Launch) -> bool:
 
 
 def _optimizer(launch: Launch) -> str:
-    """Expression of the optimizer in train.py."""
-    own = launch.job.optimizer
-    arguments = "lr=run.learning_rate, betas=(0.9, 0.95), weight_decay=0.1"
-    name = "torch.optim.AdamW"
-    if own.family in _TORCHAO:
-        name = _TORCHAO[own.family]
-    if own.family == "sgd":
-        momentum = 0.0 if dict(own.states).get("momentum") == "none" else 0.9
-        name, arguments = "torch.optim.SGD", f"lr=run.learning_rate, momentum={momentum}"
-    return f"{name}(\n        model.parameters(), {arguments}\n    )"
+    """The value of train.py's --optim."""
+    family = launch.job.optimizer.family
+    return "sgd" if family == "sgd" else _TORCHAO.get(family, "adamw_torch")
 
 
-def _imports(launch: Launch) -> str:
-    own = launch.job.optimizer.family
-    return f"from torchao.optim import {_TORCHAO[own]}\n" if own in _TORCHAO else ""
+def _momentum(launch: Launch) -> float:
+    return 0.0 if dict(launch.job.optimizer.states).get("momentum") == "none" else _MOMENTUM
 
 
 def _kernel(launch: Launch) -> str:
     """How torch updates the parameters; torchao's optimizers have one way."""
-    own = launch.job.optimizer
-    return "" if own.family in _TORCHAO else _KERNELS[launch.job.optimizer_setting.kernel]
+    job = launch.job
+    return "" if job.optimizer.family in _TORCHAO else job.optimizer_setting.kernel
 
 
-def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
-    """train.py under accelerate launch."""
+def command(launch: Launch) -> Command:
+    """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     return Command(
-        argv=(SCRIPT,),
+        argv=(SCRIPT, *_arguments(launch)),
         launcher="accelerate",
         launcher_arguments=("--config_file", CONFIG),
         environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
     )
+
+
+def _arguments(launch: Launch) -> tuple[str, ...]:
+    own = launch.plan.degrees
+    values = {
+        "model-folder": MODEL_FOLDER,
+        "seq-length": launch.plan.seq,
+        "micro-batch-size": own.mbs,
+        "gradient-accumulation-steps": own.grad_acc,
+        "attn-implementation": attention(launch),
+        "optim": _optimizer(launch),
+    }
+    if _kernel(launch):
+        values["optimizer-kernel"] = _kernel(launch)
+    if launch.job.optimizer.family == "sgd":
+        values["sgd-momentum"] = _momentum(launch)
+    return tuple(word for key, value in values.items() for word in (f"--{key}", str(value)))
 
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
@@ -218,7 +223,7 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
     return (
         *section_choices([s for s in sections(launch) if s.title]),
         Choice(
-            f"train.py: MICRO_BATCH, ACCUMULATION = {own.mbs}, {own.grad_acc}",
+            f"train.py --micro-batch-size {own.mbs} --gradient-accumulation-steps {own.grad_acc}",
             f"global batch {own.gbs} = {own.mbs} · {own.grad_acc} · dp {own.dp}; gradients are "
             "reduced after every micro-batch, or FSDP2 would keep them whole",
         ),

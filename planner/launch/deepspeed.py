@@ -10,7 +10,7 @@ from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_refusals
-from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, trainer_script
+from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, attention, trainer_script
 from planner.modules import Module
 from planner.ops import pieces
 from planner.ops.context import OpContext
@@ -192,6 +192,9 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
     own = launch.plan.degrees
     values = {
         "deepspeed": CONFIG,
+        "model_folder": MODEL_FOLDER,
+        "seq_length": str(launch.plan.seq),
+        "attn_implementation": attention(launch),
         "output_dir": "outputs",
         "per_device_train_batch_size": str(own.mbs),
         "gradient_accumulation_steps": str(own.grad_acc),

@@ -46,12 +46,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
 from transformers import Trainer, TrainingArguments
 
-SEQUENCE = {seq}
-
 
 @dataclass
 class RunArguments:
     model_folder: str = field(default="{folder}", metadata={{"help": "holds config.json"}})
+    seq_length: int = field(default={seq}, metadata={{"help": "tokens of a sequence"}})
+    attn_implementation: str = field(default="{attention}", metadata={{"help": "sdpa or eager"}})
     dataset: str | None = field(default=None, metadata={{"help": "datasets.save_to_disk folder"}})
 {data}
 
@@ -62,11 +62,11 @@ def main():
     config = AutoConfig.from_pretrained(run.model_folder)
     config.use_cache = False
     model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.{dtype}, attn_implementation="{attention}"
+        config, dtype=torch.{dtype}, attn_implementation=run.attn_implementation
     )
     count = training.max_steps * training.train_batch_size * training.world_size
     count *= training.gradient_accumulation_steps
-    data = read_data(run.dataset, count, SEQUENCE, config.vocab_size)
+    data = read_data(run.dataset, count, run.seq_length, config.vocab_size)
     trainer = Trainer(model=model, args=training, train_dataset=data)
     trainer.train()
     if torch.cuda.is_available() and trainer.is_world_process_zero():
@@ -80,7 +80,7 @@ if __name__ == "__main__":
 
 _ACCELERATE = '''"""{title}
 
-accelerate launch --config_file accelerate.yaml train.py [--dataset FOLDER]
+accelerate launch --config_file accelerate.yaml train.py ...: the launcher gives the arguments.
 """
 
 import argparse
@@ -91,22 +91,37 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, init_empty_weights
 from accelerate.utils import GradientAccumulationPlugin, set_seed
 from torch.distributed.fsdp import MixedPrecisionPolicy
-{imports}from transformers import AutoConfig, AutoModelForCausalLM
-
-# The plan: global batch of {gbs} sequences = {mbs} x {acc} of accumulation x {dp} ranks.
-SEQUENCE, MICRO_BATCH, ACCUMULATION = {seq}, {mbs}, {acc}
+from transformers import AutoConfig, AutoModelForCausalLM
 {data}
 
 def read_arguments():
+    """Defaults are the plan's: {gbs} sequences a step on {dp} ranks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model-folder", default="{folder}", help="holds config.json")
     parser.add_argument("--dataset", help="datasets.save_to_disk folder; default: random tokens")
+    parser.add_argument("--seq-length", type=int, default={seq}, help="tokens of a sequence")
+    parser.add_argument("--micro-batch-size", type=int, default={mbs}, help="sequences of a rank")
+    parser.add_argument("--gradient-accumulation-steps", type=int, default={acc})
+    parser.add_argument("--attn-implementation", default="{attention}", help="sdpa or eager")
+    parser.add_argument(
+        "--optim",
+        default="{optim}",
+        choices=["adamw_torch", "adamw_torch_8bit", "adamw_torch_4bit", "sgd"],
+        help="as transformers names them; 8 and 4 bits: torchao",
+    )
+    parser.add_argument(
+        "--optimizer-kernel",
+        default={kernel},
+        choices=["fused", "foreach", "forloop"],
+        help="how torch updates the parameters; none for torchao",
+    )
+    parser.add_argument("--sgd-momentum", type=float, default={momentum})
     parser.add_argument("--steps", type=int, default={steps})
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     return parser.parse_args()
 
 
-def make_accelerator():
+def make_accelerator(run):
     """Settings that accelerate.yaml has no keys for; the rest comes from there."""
     plugin = FullyShardedDataParallelPlugin(
         # fp32 shards, bf16 gathered parameters and compute, fp32 gradient reduction
@@ -115,13 +130,33 @@ def make_accelerator():
         ),
     )
     # Gradients are reduced after every micro-batch: unreduced ones would be kept whole.
-    accumulation = GradientAccumulationPlugin(num_steps=ACCUMULATION, sync_each_batch=True)
+    accumulation = GradientAccumulationPlugin(
+        num_steps=run.gradient_accumulation_steps, sync_each_batch=True
+    )
     return Accelerator(fsdp_plugin=plugin, gradient_accumulation_plugin=accumulation)
+
+
+def make_optimizer(run, parameters):
+    settings = {{"lr": run.learning_rate, "betas": (0.9, 0.95), "weight_decay": 0.1}}
+    if run.optim == "sgd":
+        return torch.optim.SGD(parameters, lr=run.learning_rate, momentum=run.sgd_momentum)
+    if run.optim == "adamw_torch":
+        return torch.optim.AdamW(parameters, **settings)
+    from torchao.optim import AdamW4bit, AdamW8bit
+
+    kind = AdamW8bit if run.optim == "adamw_torch_8bit" else AdamW4bit
+    return kind(parameters, **settings)
+
+
+def set_kernel(optimizer, name):
+    """Once the parameters are on their device."""
+    for group in optimizer.param_groups:
+        group.update(fused=name == "fused", foreach=name == "foreach")
 
 
 def main():
     run = read_arguments()
-    accelerator = make_accelerator()
+    accelerator = make_accelerator(run)
     set_seed(0)
     config = AutoConfig.from_pretrained(run.model_folder)
     config.use_cache = False
@@ -129,14 +164,17 @@ def main():
     first = accelerator.is_main_process
     with contextlib.nullcontext() if first else init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="{attention}"
+            config, dtype=torch.float32, attn_implementation=run.attn_implementation
         )
-    optimizer = {optimizer}
-    count = run.steps * MICRO_BATCH * ACCUMULATION * accelerator.num_processes
-    data = read_data(run.dataset, count, SEQUENCE, config.vocab_size)
-    loader = torch.utils.data.DataLoader(data, batch_size=MICRO_BATCH, drop_last=True)
+    optimizer = make_optimizer(run, model.parameters())
+    batch, accumulation = run.micro_batch_size, run.gradient_accumulation_steps
+    count = run.steps * batch * accumulation * accelerator.num_processes
+    data = read_data(run.dataset, count, run.seq_length, config.vocab_size)
+    loader = torch.utils.data.DataLoader(data, batch_size=batch, drop_last=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-{kernel}    train(accelerator, model, optimizer, loader)
+    if run.optimizer_kernel is not None:
+        set_kernel(optimizer, run.optimizer_kernel)
+    train(accelerator, model, optimizer, loader)
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_reserved() / 2**30
         accelerator.print(f"peak reserved memory of rank 0: {{peak:.2f}} GiB")
@@ -165,7 +203,8 @@ if __name__ == "__main__":
 '''
 
 
-def _attention(launch: Launch) -> str:
+def attention(launch: Launch) -> str:
+    """Transformers' name of the attention."""
     return "eager" if launch.job.attention == "eager" else "sdpa"
 
 
@@ -178,18 +217,15 @@ def trainer_script(launch: Launch, title: str) -> str:
         folder=MODEL_FOLDER,
         data=_DATA,
         dtype=dtype,
-        attention=_attention(launch),
+        attention=attention(launch),
     )
 
 
-def accelerate_script(launch: Launch, title: str, optimizer: str, kernel: str, imports: str) -> str:
-    """train.py with a loop of its own.
+def accelerate_script(launch: Launch, title: str, optim: str, kernel: str, momentum: float) -> str:
+    """train.py with a loop of its own, its defaults the plan's.
 
-    `optimizer`: the expression that makes it; `kernel`: torch's argument that picks its kernel,
-    set once the parameters are on their device ("" for the optimizer's own); `imports`: a line
-    that the optimizer needs, or "".
+    `optim`, `kernel` ("" for the optimizer's own), `momentum`: values of its arguments.
     """
-    lines = f"    for group in optimizer.param_groups:\n        group.update({kernel})\n"
     own = launch.plan.degrees
     return _ACCELERATE.format(
         title=title,
@@ -201,8 +237,8 @@ def accelerate_script(launch: Launch, title: str, optimizer: str, kernel: str, i
         acc=own.grad_acc,
         dp=own.dp,
         steps=TRIAL_STEPS,
-        attention=_attention(launch),
-        optimizer=optimizer,
-        imports=imports,
-        kernel=lines if kernel else "",
+        attention=attention(launch),
+        optim=optim,
+        kernel=f'"{kernel}"' if kernel else None,
+        momentum=momentum,
     )

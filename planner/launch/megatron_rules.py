@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.launch.contract import Launch, Refusal
-from planner.launch.megatron_run import is_fsdp
+from planner.launch.megatron_run import LOCAL_PROFILE, is_fsdp
 from planner.plan import LayerLayout
 
 _SCHEDULES = ("1f1b", "interleaved")
@@ -21,6 +21,16 @@ def run_refusals(launch: Launch) -> Iterator[Refusal]:
     yield from _experts(launch)
     yield from _sharding(launch)
     yield from _recompute(launch)
+    yield from _attention(launch)
+
+
+def _attention(launch: Launch) -> Iterator[Refusal]:
+    if launch.job.framework.name == LOCAL_PROFILE and launch.job.attention == "flash":
+        # dot_product_attention.py: the scores are made in full.
+        yield Refusal(
+            "--transformer-impl local has no flash attention",
+            "--attention eager, or --framework megatron-core",
+        )
 
 
 def _schedule(launch: Launch) -> Iterator[Refusal]:

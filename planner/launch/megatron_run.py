@@ -18,6 +18,7 @@ _PRECISIONS = {
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 # ZeRO stage -> what Megatron-FSDP shards.
 FSDP_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_WEIGHTS_SHARDED = 3
 _OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 _SIXTEEN_BITS = 2.0
 
@@ -75,6 +76,8 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
             flag("--ckpt-format", "fsdp_dtensor"),
             flag("--init-model-with-meta-device"),
             flag("--no-gradient-accumulation-fusion"),
+            # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
+            *switches(("--fsdp-double-buffer", own.zero == _WEIGHTS_SHARDED)),
         ]
     flags += switches(
         ("--use-distributed-optimizer", own.zero >= 1),
@@ -124,7 +127,7 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
 def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     """Kernels that the plan is costed with."""
     profile = launch.job.framework
-    eager = launch.job.attention == "eager" or profile.attention == "eager"
+    eager = launch.job.attention == "eager"
     local = profile.name == LOCAL_PROFILE
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
     if eager and not local:

@@ -38,6 +38,21 @@ _USUAL_REPORT = (
     "the time between two optimizer steps (`train_steps_per_second` of the Trainer)",
     "`torch.cuda.max_memory_allocated()` at the end of a step, or nvidia-smi",
 )
+# Targets whose files `planner check` does not read.
+_UNREAD = ("megatron-bridge",)
+# What `planner check` needs to know where one file is all it has.
+_ALONE = {
+    "torchtitan": "a size that torchtitan's registry has not needs `--model`",
+    "torchtitan-0.2": "a size that torchtitan's registry has not needs `--model`",
+    "deepspeed": (
+        "ds_config.json holds neither model, sequence length, recomputation nor attention: "
+        "`--model`, `--seq`, `--recompute`, or the launcher's script beside it"
+    ),
+    "accelerate": (
+        "accelerate.yaml holds neither model, batch, sequence length nor optimizer: `--model`, "
+        "`--mbs`, `--grad-acc`, `--seq`, or the launcher's script beside it"
+    ),
+}
 
 
 def readme(
@@ -56,6 +71,7 @@ def readme(
         _time(launch, expected),
         _first_steps(launch, expected),
         _comparison(expected),
+        _changes(launch),
         _assumptions(launch),
     ]
     return "\n\n".join(parts) + "\n"
@@ -108,7 +124,7 @@ def _files(files: Files) -> str:
 
 
 def _kind(name: str) -> str:
-    starts = ("launch.", "sky.", "jobset.")
+    starts = ("launch.", "sky.", "jobset.", "trainjob.")
     return "starts the job" if name.startswith(starts) else "configuration of the framework"
 
 
@@ -233,6 +249,31 @@ def _comparison(expected: Expectations) -> str:
     return "\n".join(
         ["## Compare with the prediction", "", _paragraph(text), "", command, "", _paragraph(after)]
     )
+
+
+def _changes(launch: Launch) -> str:
+    """How to check the files once they were edited, and what each needs beside it."""
+    if launch.target in _UNREAD:
+        text = (
+            f"`planner check {PLAN_FILE}` says whether the plan runs and fits; it does not read "
+            f"the files of {launch.target}."
+        )
+        return "\n".join(["## After a change of these files", "", _paragraph(text)])
+    text = (
+        "In this folder, `planner check .` reads them back, without running them: will they run, "
+        "will they fit, how fast. Exit status 0 says that they will: put it before the job. The "
+        f"machine{_from_plan(launch)} it takes from {PLAN_FILE}."
+    )
+    alone = _ALONE.get(launch.target, "")
+    lines = ["## After a change of these files", "", _paragraph(text)]
+    if alone:
+        words = f"Without the folder: {alone}, and `--gpus` for the machine."
+        lines += ["", _paragraph(words)]
+    return "\n".join(lines)
+
+
+def _from_plan(launch: Launch) -> str:
+    return " and the model" if launch.target.startswith("torchtitan") else ""
 
 
 def _assumptions(launch: Launch) -> str:

@@ -35,7 +35,7 @@ TARGETS = {
     for own in (
         Target(
             "megatron-core", "megatron", "megatron-core", "Megatron-LM of core 0.19, flags",
-            ("megatron-core-no-overlap", "megatron-local"),
+            ("megatron-core-no-overlap", "megatron-local", "megatron-fsdp"),
         ),
         Target(
             "megatron-bridge", "megatron_bridge", "megatron-bridge",

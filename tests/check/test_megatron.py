@@ -177,7 +177,7 @@ def test_options(read: Read, options: str, field: str, value: object) -> None:
         ("--use-distributed-optimizer", "gradient-reduction-exposed"),
         ("--use-distributed-optimizer --overlap-grad-reduce", "parameter-gather-exposed"),
         ("--tp-comm-overlap --sequence-parallel --tensor-model-parallel-size 2", "tp-overlap"),
-        ("--no-gradient-accumulation-fusion", "unfused-accumulation"),
+        ("--no-gradient-accumulation-fusion --overlap-grad-reduce", "unfused-accumulation"),
         ("--grad-reduce-in-bf16", "bf16-gradients"),
         ("--cuda-graph-impl local", "cuda-graphs"),
         ("--moe-token-dispatcher-type flex", "fused-dispatch"),
@@ -193,12 +193,30 @@ def test_variations(read: Read, options: str, variation: str) -> None:
     assert profile != as_request(plain, "8xH100").request.find_framework()
 
 
+def test_a_launch_without_any_overlap_has_its_own_profile(read: Read) -> None:
+    found = read(script(f"{SMALL} --use-distributed-optimizer --no-gradient-accumulation-fusion"))
+    assert (found.framework, found.variations) == ("megatron-core-no-overlap", ())
+
+
 def test_unmodelled_and_unused_are_apart(read: Read) -> None:
-    found = read(script(f"{SMALL} --lr 1e-4 --window-size 1024 --log-interval 5"))
+    found = read(script(f"{SMALL} --lr 1e-4 --rampup-batch-size 16 --log-interval 5"))
     assert [own.key for own in found.unused] == ["--lr", "--log-interval"]
     assert [(own.key, why.split(":")[0]) for own, why in found.unmodelled] == [
-        ("--window-size", "sliding-window attention")
+        ("--rampup-batch-size", "costed at the full batch")
     ]
+
+
+@pytest.mark.parametrize(
+    ("skips", "sliding"),
+    [("", 16), ("--window-attn-skip-freq 4", 12), ('--window-attn-skip-freq "([0]+[1]*15)"', 15)],
+)
+def test_windows(skips: str, sliding: int, read: Read) -> None:
+    """The token itself counts; every 4th layer, or those marked 0, see everything."""
+    shape = read(script(f"{SMALL} --window-size 127,0 {skips}")).shape
+    assert shape is not None
+    assert shape.sliding_window == 128
+    kinds = [kind.attention for kind in shape.kind_sequence]
+    assert kinds.count("sliding") == sliding
 
 
 def test_every_named_option_exists() -> None:

@@ -35,6 +35,7 @@ def _with(**request: object) -> Case:
 
 
 _PIPE = {"tp": 4, "pp": 4, "cp": 2, "dp": 2, "zero": 1, "grad_acc": 16}
+_FSDP = {"framework": "megatron-fsdp"}
 _V3 = {"tp": 1, "pp": 16, "ep": 64, "dp": 64, "zero": 1, "grad_acc": 32}
 
 MEGATRON: Mapping[str, Case] = {
@@ -69,10 +70,16 @@ MEGATRON: Mapping[str, Case] = {
     "lion": _with(optimizer="lion"),
     "muon": _with(optimizer="muon"),
     "offload": _with(optimizer_offload=0.5),
+    "fsdp": _dense(degrees={"dp": 8, "zero": 3, "grad_acc": 2}, request=_FSDP),
+    "fsdp-tensor": _dense(degrees={"tp": 2, "dp": 4, "zero": 3}, recompute="full", request=_FSDP),
+    "fsdp-gradients": _dense(degrees={"dp": 8, "zero": 2, "mbs": 2}, request=_FSDP),
+    "fsdp-experts": Case(
+        "mixtral-8x7b", "32xH100", {"ep": 8, "dp": 32, "zero": 3}, "full", request=_FSDP
+    ),
     "no-overlap": _with(framework="megatron-core-no-overlap"),
     "local": Case(
         "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2},
-        request={"framework": "megatron-local", "seq": 2048},
+        request={"framework": "megatron-local", "seq": 2048, "attention": "eager"},
     ),
     "gpt3": Case(
         "gpt3-1.3b", "8xA100", {"tp": 2, "dp": 4, "zero": 1, "grad_acc": 2}, "core_attn",
@@ -106,6 +113,7 @@ BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
     if name not in ("no-overlap", "local", "lion", "muon", "fp8-states")
+    and case.request.get("framework") != "megatron-fsdp"
 }
 
 

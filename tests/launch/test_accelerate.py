@@ -41,15 +41,22 @@ def test_says_what_the_plan_says(own: Case) -> None:
 
 @pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
 def test_script_has_the_batch(own: Case) -> None:
+    """Its defaults are what the launcher gives it."""
     text = accelerate.files(launch(own))["train.py"]
-    names: dict[str, int] = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
-            keys = [ast.unparse(own) for own in node.targets[0].elts]
-            names = dict(zip(keys, ast.literal_eval(node.value), strict=True))
+    defaults = {
+        node.args[0].value: ast.literal_eval(word.value)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "parser.add_argument"
+        for word in node.keywords
+        if word.arg == "default" and isinstance(node.args[0], ast.Constant)
+    }
+    words = accelerate.command(launch(own)).argv[1:]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert {name: str(defaults[name]) for name in given} == given
     degrees = launch(own).plan.degrees
-    assert names["MICRO_BATCH"] * names["ACCUMULATION"] * degrees.dp == degrees.gbs
-    assert names["SEQUENCE"] == launch(own).plan.seq
+    batch = defaults["--micro-batch-size"] * defaults["--gradient-accumulation-steps"]
+    assert batch * degrees.dp == degrees.gbs
+    assert defaults["--seq-length"] == launch(own).plan.seq
     assert max(len(line) for line in text.splitlines()) <= 100
 
 

@@ -65,7 +65,9 @@ def test_model_is_the_plan_s(own: Case) -> None:
 def test_script_is_python(own: Case) -> None:
     text = deepspeed.files(launch(own))["train.py"]
     ast.parse(text)
-    assert f"SEQUENCE = {launch(own).plan.seq}" in text
+    words = deepspeed.command(launch(own)).argv
+    assert words[words.index("--seq_length") + 1] == str(launch(own).plan.seq)
+    assert f"seq_length: int = field(default={launch(own).plan.seq}" in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
 

@@ -151,6 +151,7 @@ def test_the_readme_says_what_to_expect_and_when_to_worry(folder: LaunchFolder) 
         "Step time to expect",
         "The first ten steps",
         "Compare with the prediction",
+        "After a change of these files",
         "Taken for granted",
     ]
     assert f"Worry above {plan.step_time.high:.2f} s" in " ".join(text.split())

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -23,7 +23,7 @@ NODES_AS = get_args(NodesAs)
 def script(launch: Launch, nodes_as: NodesAs, own: Command | None = None) -> str:
     """The bash lines inside whatever starts the job."""
     launch = replace(launch, nodes_as=nodes_as)
-    ((name, text),) = launcher_files(launch, own or command(launch), {}).items()
+    name, text = next(iter(launcher_files(launch, own or command(launch), {}).items()))
     if name.endswith((".sh", ".sbatch")):
         return text
     document = list(yaml.safe_load_all(text))[-1]
@@ -89,6 +89,69 @@ def test_job_set() -> None:
     assert f"{name}-node-0-0.{name}" in container["args"][0]
     # Kubernetes itself expands $(NAME) in arguments.
     assert "$(" not in container["args"][0]
+
+
+def node_of(train_job: dict[str, Any]) -> dict[str, Any]:
+    """What a TrainJob changes in its runtime's pods."""
+    (patch,) = train_job["spec"]["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert job["name"] == "node"
+    pod: dict[str, Any] = job["template"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_train_job() -> None:
+    """Fields of trainer.kubeflow.org/v1alpha1, TrainJobSpec and RuntimePatch."""
+    launch = replace(bridge("uneven"), nodes_as="k8s")
+    own = command(launch)
+    files = {"a.py": "x = 1\n", "model/config.json": "{}\n"}
+    text = launcher_files(launch, own, files)["trainjob.yaml"]
+    configuration, job = yaml.safe_load_all(text)
+    assert configuration["data"] == {"a.py": "x = 1\n", "model.config.json": "{}\n"}
+    assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
+    assert set(job["spec"]) == {"runtimeRef", "trainer", "runtimePatches"}
+    assert job["spec"]["runtimeRef"] == {"name": "torch-distributed"}
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job["metadata"]["name"])
+    trainer = job["spec"]["trainer"]
+    assert set(trainer) <= {
+        "image", "command", "args", "env", "numNodes", "numProcPerNode", "resourcesPerNode",
+    }  # fmt: skip
+    assert trainer["numNodes"] * trainer["numProcPerNode"] == launch.plan.degrees.gpus
+    assert trainer["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 8}
+    # The plugin for torch refuses variables that it sets itself.
+    assert not any(env["name"].startswith("PET_") for env in trainer.get("env", ()))
+    (script,) = trainer["args"]
+    for name in ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"):
+        assert f'"${{{name}}}"' in script
+    assert arguments(script) == list(own.argv[1:])
+    pod = node_of(job)
+    (container,) = pod["containers"]
+    assert set(container) == {"name", "volumeMounts"}
+    names = {mount["name"] for mount in container["volumeMounts"]}
+    assert names == {volume["name"] for volume in pod["volumes"]}
+    items = pod["volumes"][1]["configMap"]["items"]
+    assert {item["key"]: item["path"] for item in items} == {
+        "a.py": "a.py", "model.config.json": "model/config.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_kubernetes_jobs_run_the_same(name: str) -> None:
+    launch = replace(megatron(name), nodes_as="k8s")
+    files = launcher_files(launch, command(launch), {})
+    (train_job,) = yaml.safe_load_all(files["trainjob.yaml"])
+    text = train_job["spec"]["trainer"]["args"][0]
+    run = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert arguments(text) == arguments(script(launch, "k8s"))
+
+
+def test_keys_of_a_config_map() -> None:
+    """Kubernetes takes letters, digits, dots, dashes and underscores."""
+    launch = replace(megatron("dense"), nodes_as="k8s")
+    for text in launcher_files(launch, command(launch), {"model/config.json": "{}\n"}).values():
+        configuration, _ = yaml.safe_load_all(text)
+        assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in configuration["data"])
 
 
 def test_skypilot_task() -> None:

@@ -13,19 +13,9 @@ from planner.launch.nanotron import stage_split
 from planner.launch.nanotron_schema import nanotron_problems
 from planner.models.catalog import load_model
 from tests.launch.golden_files import check_golden
+from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, case, changed, launch_of
-
-LLAMA = "llama-3.1-8b"
-BASE = case("base", LLAMA, "16xH100", zero=1, tp=4, grad_acc=4)
-MATRIX = (
-    BASE,
-    case("dp", "llama-3.2-1b", "8xH100", zero=1, mbs=2),
-    case("replicated", "llama-3.2-1b", "8xH100", zero=0),
-    case("recompute", LLAMA, "16xH100", zero=1, tp=2, recompute="full"),
-    case("biases", "qwen2.5-7b", "8xH100", zero=1, tp=4),
-    case("one-by-one", "llama-3.2-1b", "8xH100", zero=1, more={"optimizer_kernel": "forloop"}),
-)
 
 
 def launch(own: Case) -> Launch:

@@ -1,4 +1,4 @@
-"""A JobSet: one pod a node, found by name; the configuration in a ConfigMap beside it."""
+"""A JobSet, and the same as a Kubeflow TrainJob: one pod a node, the configuration beside it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,43 @@ from planner.launch.contract import Command, Files, Launch
 from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines
 from planner.launch.launchers.slurm import job_name
 
-SCRIPT = "jobset.yaml"
+SCRIPT, TRAIN_JOB = "jobset.yaml", "trainjob.yaml"
 _MOUNT = "/launch"
 _WORK = "/tmp/launch"
+# Name of the replicated job and of its container: Kubeflow's runtimes have the same.
 _GROUP = "node"
+_IMAGE = "registry.example.com/train:latest"
+# Kubeflow Trainer's runtime for torch (manifests/base/runtimes); what its plugin sets in each pod
+# (pkg/constants/constants.go). Patches of the runtime's pods: Trainer 2.2 and newer.
+_RUNTIME = "torch-distributed"
+_PATCHED_BY = "planner.launch/volumes"
 
 
 def launcher_files(launch: Launch, command: Command, configuration: Files) -> Files:
-    """`jobset.yaml`, with the framework's files inside."""
-    name = job_name(launch)
-    meeting = Rendezvous('"${JOB_COMPLETION_INDEX}"', f"{name}-{_GROUP}-0-0.{name}")
-    if launch.nodes == 1:
-        meeting = Rendezvous("0", "127.0.0.1")
-    lines = [
-        f"# {headline(launch)}.",
-        f"# Written by planner launch; README.md says what to expect. {how_to_start(launch)}",
-        "# PLACEHOLDERS: the image, and the values of env.",
-        *(_config_map(name, configuration) if configuration else []),
-        *_job_set(launch, command, meeting, bool(configuration)),
-    ]
-    return {SCRIPT: "\n".join(lines) + "\n"}
+    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside."""
+    jobs = {
+        SCRIPT: (how_to_start(launch), _job_set),
+        TRAIN_JOB: (
+            f"Run: kubectl apply -f {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)",
+            _train_job,
+        ),
+    }
+    files: dict[str, str] = {}
+    for file, (start, job) in jobs.items():
+        lines = [
+            f"# {headline(launch)}.",
+            f"# Written by planner launch; README.md says what to expect. {start}",
+            "# PLACEHOLDERS: the image, and the values of env.",
+            *(_config_map(job_name(launch), configuration) if configuration else []),
+            *job(launch, command, configuration),
+        ]
+        files[file] = "\n".join(lines) + "\n"
+    return files
+
+
+def _key(file: str) -> str:
+    """A file's key in the ConfigMap: letters, digits, dots, dashes and underscores."""
+    return file.replace("/", ".")
 
 
 def _config_map(name: str, configuration: Files) -> list[str]:
@@ -40,7 +57,7 @@ def _config_map(name: str, configuration: Files) -> list[str]:
     ]
     for file, text in configuration.items():
         # Indentation and last lines as they are.
-        lines += [f"  {json.dumps(file)}: |2+", *_block(text.splitlines(), 4)]
+        lines += [f"  {json.dumps(_key(file))}: |2+", *_block(text.splitlines(), 4)]
     return [*lines, "---"]
 
 
@@ -48,8 +65,53 @@ def _block(lines: list[str], indent: int) -> list[str]:
     return [" " * indent + line if line else "" for line in lines]
 
 
-def _job_set(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:
+def _train_job(launch: Launch, command: Command, configuration: Files) -> list[str]:
+    """Kubeflow Trainer makes the JobSet from its runtime, and says who is first."""
+    meeting = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
+    if launch.nodes == 1:
+        meeting = Rendezvous("0", "127.0.0.1")
+    return [
+        "apiVersion: trainer.kubeflow.org/v1alpha1",
+        "kind: TrainJob",
+        "metadata:",
+        f"  name: {job_name(launch)}",
+        "spec:",
+        "  runtimeRef:",
+        f"    name: {_RUNTIME}",
+        "  trainer:",
+        f"    image: {_IMAGE}",
+        *_block(_environment(command), 4),
+        f"    numNodes: {launch.nodes}",
+        f"    numProcPerNode: {launch.gpus_per_node}",
+        *_block(_bash(launch, command, meeting, bool(configuration)), 4),
+        "    resourcesPerNode:",
+        "      limits:",
+        f"        {_resource(launch)}: {launch.gpus_per_node}",
+        "  runtimePatches:",
+        f"    - manager: {_PATCHED_BY}",
+        "      trainingRuntimeSpec:",
+        "        template:",
+        "          spec:",
+        "            replicatedJobs:",
+        f"              - name: {_GROUP}",
+        "                template:",
+        "                  spec:",
+        "                    template:",
+        "                      spec:",
+        "                        containers:",
+        f"                          - name: {_GROUP}",
+        "                            volumeMounts:",
+        *_block(_mounts(configuration), 30),
+        "                        volumes:",
+        *_block(_volumes(launch, configuration), 26),
+    ]
+
+
+def _job_set(launch: Launch, command: Command, configuration: Files) -> list[str]:
     name = job_name(launch)
+    meeting = Rendezvous('"${JOB_COMPLETION_INDEX}"', f"{name}-{_GROUP}-0-0.{name}")
+    if launch.nodes == 1:
+        meeting = Rendezvous("0", "127.0.0.1")
     return [
         "apiVersion: jobset.x-k8s.io/v1alpha2",
         "kind: JobSet",
@@ -69,44 +131,59 @@ def _job_set(launch: Launch, command: Command, meeting: Rendezvous, mounted: boo
         "          backoffLimit: 0",
         "          template:",
         "            spec:",
-        *_block(_pod(launch, command, meeting, mounted), 14),
+        *_block(_pod(launch, command, meeting, configuration), 14),
     ]
 
 
-def _pod(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:
+def _pod(launch: Launch, command: Command, meeting: Rendezvous, configuration: Files) -> list[str]:
     """The pod of a node: all its GPUs, shared memory, the script."""
-    script = ["set -euo pipefail"]
-    if mounted:
-        # A ConfigMap cannot be written to; frameworks write beside their configuration.
-        script.append(f"mkdir -p {_WORK} && cp -L {_MOUNT}/* {_WORK} && cd {_WORK}")
-    script += program_lines(launch, command, meeting)
-    configuration = [f"- name: configuration\n  configMap:\n    name: {job_name(launch)}"]
-    mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
-    if mounted:
-        mounts += ["- name: configuration", f"  mountPath: {_MOUNT}"]
-    volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
-    if mounted:
-        volumes += configuration[0].splitlines()
     return [
         "restartPolicy: Never",
         "containers:",
-        "  - name: train",
-        "    image: registry.example.com/train:latest",
+        f"  - name: {_GROUP}",
+        f"    image: {_IMAGE}",
         *_block(_environment(command), 4),
-        '    command: ["bash", "-c"]',
-        "    args:",
-        "      - |",
-        *_block(script, 8),
+        *_block(_bash(launch, command, meeting, bool(configuration)), 4),
         "    ports:",
         f"      - containerPort: {PORT}",
         "    resources:",
         "      limits:",
         f"        {_resource(launch)}: {launch.gpus_per_node}",
         "    volumeMounts:",
-        *_block(mounts, 6),
+        *_block(_mounts(configuration), 6),
         "volumes:",
-        *_block(volumes, 2),
+        *_block(_volumes(launch, configuration), 2),
     ]
+
+
+def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:
+    """`command` and `args` of the container."""
+    script = ["set -euo pipefail"]
+    if mounted:
+        # A ConfigMap cannot be written to; frameworks write beside their configuration.
+        script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
+    script += program_lines(launch, command, meeting)
+    return ['command: ["bash", "-c"]', "args:", "  - |", *_block(script, 4)]
+
+
+def _mounts(configuration: Files) -> list[str]:
+    mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
+    if configuration:
+        mounts += ["- name: configuration", f"  mountPath: {_MOUNT}"]
+    return mounts
+
+
+def _volumes(launch: Launch, configuration: Files) -> list[str]:
+    """Shared memory for NCCL and data loaders; the configuration, with its folders."""
+    volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
+    if not configuration:
+        return volumes
+    volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
+    if any("/" in file for file in configuration):
+        volumes.append("    items:")
+        for file in configuration:
+            volumes += [f"      - key: {_key(file)}", f"        path: {file}"]
+    return volumes
 
 
 def _environment(command: Command) -> list[str]:

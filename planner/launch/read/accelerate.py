@@ -69,6 +69,8 @@ class _Reader:
             seq=self.hints.seq,
             recompute=self._recompute(),
             optimizer=self.script.optimizer or "adamw",
+            optimizer_kernel=self.script.kernel,
+            attention=self.script.attention,
             optimizer_offload=float(self._on(f"{_F}offload_params")),
             precision=precision,
             dtype=dtype,

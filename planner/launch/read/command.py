@@ -63,11 +63,12 @@ def whole_number(setting: Setting | None) -> int | None:
 def take_apart(command: Command, files: Files) -> LaunchCommand | None:
     """The launch that a command is; None if it starts no Python program."""
     words = command.words
-    at = _program_index(words)
+    spelled = [_spelled(word, files) for word in words]
+    at = _program_index(spelled)
     if at is None:
         return None
     before = words[:at]
-    program = words[at].text.value
+    program = spelled[at]
     options = tuple(_options(before, files))
     launcher = _launcher(before)
     found = {
@@ -89,29 +90,39 @@ def arguments_as_command(arguments: Text) -> Command:
     return Command(words, {}, place[0] if place else "", 1)
 
 
-def _program_index(words: Sequence[Word]) -> int | None:
+def _spelled(word: Word, files: Files) -> str:
+    """A word's value; as it is written, where a variable in it is not known."""
+    if not word.text.unknown or word.used is None:
+        return word.text.value
+    return files.by_path[word.used.file].text[word.used.start : word.used.end].strip("\"'")
+
+
+def _program_index(words: Sequence[str]) -> int | None:
     """Index of the script or module that is trained with."""
-    for at, word in enumerate(words):
-        value = word.text.value
+    for at, value in enumerate(words):
         if value == "-m" and at + 1 < len(words):
-            module = words[at + 1].text.value
-            if module not in _MODULE_LAUNCHERS:
+            if words[at + 1] not in _MODULE_LAUNCHERS:
                 return at + 1
         elif value.endswith(".py") and not value.startswith("-"):
-            if words[at - 1].text.value.startswith("-") and "=" not in words[at - 1].text.value:
-                switches = ("-u", "-m", "--no-python", "-O")
-                if at and words[at - 1].text.value not in switches and not _is_runner(words[:at]):
-                    continue
+            if _is_option_value(words, at):
+                continue
             return at
         elif value.endswith("run_train.sh"):
             return at
     return None
 
 
-def _is_runner(before: Sequence[Word]) -> bool:
-    return any(_PYTHON.match(word.text.value.rsplit("/", 1)[-1]) for word in before) or any(
-        word.text.value.rsplit("/", 1)[-1] in _PER_GPU_LAUNCHERS for word in before
-    )
+def _is_option_value(words: Sequence[str], at: int) -> bool:
+    """Whether a file is the value of the option before it, not the program."""
+    before = words[at - 1] if at else ""
+    if not before.startswith("-") or "=" in before or before in ("-u", "-m", "--no-python", "-O"):
+        return False
+    return not _is_runner(words[:at])
+
+
+def _is_runner(before: Sequence[str]) -> bool:
+    names = [word.rsplit("/", 1)[-1] for word in before]
+    return any(_PYTHON.match(name) or name in _PER_GPU_LAUNCHERS for name in names)
 
 
 def _launcher(before: Sequence[Word]) -> str:

@@ -31,6 +31,9 @@ _UNMODELLED = {
     "data_types.grad_accum_dtype": "costed with gradients in 16 bits",
     "communication_data_type": "costed in the gradients' type",
 }
+# Types of gradients: modelled as that of the products.
+_SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
+_PRECISION_NAMES = {"bf16": ("bf16", "bfloat16"), "fp16": ("fp16", "half")}
 _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
@@ -83,6 +86,8 @@ class _Reader:
             seq=self.hints.seq,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
+            optimizer_kernel=None if self._own_optimizer() else self.script.kernel,
+            attention=self.script.attention,
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
             main_file=self.own.path,
@@ -92,7 +97,7 @@ class _Reader:
             unmodelled=tuple(
                 (self.own.settings[key], why)
                 for key, why in _UNMODELLED.items()
-                if self.own.get(key) not in _OFF and key in self.own.settings
+                if self._is_unmodelled(key)
             ),
             unknown=tuple(unknown),
             problems=tuple(self.problems),
@@ -104,6 +109,14 @@ class _Reader:
         keys = {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"}
         found = {name: self.own.settings.get(key) for name, key in keys.items()}
         return self.script.where | {name: own for name, own in found.items() if own is not None}
+
+    def _is_unmodelled(self, key: str) -> bool:
+        """Whether a setting asks for something that the prediction leaves out."""
+        value = self.own.get(key)
+        if key not in self.own.settings or value in _OFF:
+            return False
+        names = _PRECISION_NAMES["fp16" if self._on("fp16.enabled") else "bf16"]
+        return not (key in _SAME_TYPE and str(value).lower() in names)
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -166,11 +179,17 @@ class _Reader:
             acc = 1
         return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
 
+    def _own_optimizer(self) -> bool:
+        """Whether DeepSpeed makes the optimizer, not the script."""
+        return self.own.get("optimizer.type") not in (None, "auto")
+
     def _optimizer(self) -> str:
-        name = self.own.get("optimizer.type")
-        if name in (None, "auto"):
+        if not self._own_optimizer():
             return self.script.optimizer or "adamw"
+        name = self.own.get("optimizer.type")
         known = _OPTIMIZERS.get(str(name).lower())
+        if known == "sgd" and self.own.get("optimizer.params.momentum", 0.0) == 0.0:
+            return "sgd:momentum=none"
         if known is None:
             text = f"optimizer {name} is not modelled; costed as AdamW"
             place = self.own.place("optimizer.type")

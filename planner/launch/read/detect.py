@@ -9,16 +9,17 @@ from typing import Literal
 
 from planner.errors import UsageError
 from planner.launch.read.document import yaml_document
+from planner.launch.read.embedded import is_embedding
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files, Text
 
 Kind = Literal[
     "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
-    "nanotron", "plan",
+    "nanotron", "plan", "job",
 ]  # fmt: skip
 READABLE = (
     "a Megatron shell script or list of arguments, a torchtitan TOML, a DeepSpeed JSON, an "
-    "accelerate or nanotron YAML, or a plan file"
+    "accelerate or nanotron YAML, a Kubernetes or SkyPilot job with such a script, or a plan file"
 )
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
@@ -90,6 +91,8 @@ def _yaml_kind(name: str, text: str) -> Kind:
     own = _mapping_kind(text)
     if own is not None:
         return own
+    if is_embedding(text):
+        return "job"
     try:
         yaml.safe_load(text)
     except yaml.YAMLError:

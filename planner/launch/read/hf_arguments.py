@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Hints, Setting
@@ -13,7 +15,9 @@ from planner.launch.read.text import Files
 # TrainingArguments (transformers 5.23) and common scripts' own: argument -> field of `Hints`.
 _NAMES: Mapping[str, str] = {
     "per_device_train_batch_size": "mbs",
+    "micro_batch_size": "mbs",
     "gradient_accumulation_steps": "grad_acc",
+    "model_folder": "model",
     "model_name_or_path": "model",
     "model_name": "model",
     "block_size": "seq",
@@ -25,20 +29,27 @@ _NAMES: Mapping[str, str] = {
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
 # --optim -> the planner's name.
 _OPTIMIZERS = {
-    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
+    "adamw": "adamw", "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
     "adamw_8bit": "adamw-8bit", "adamw_bnb_8bit": "adamw-8bit", "paged_adamw_8bit": "adamw-8bit",
     "adamw_torch_8bit": "adamw-8bit", "adamw_torch_4bit": "adamw-4bit",
     "adafactor": "adafactor", "lion_32bit": "lion", "sgd": "sgd",
 }  # fmt: skip
+# --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
+_KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
 
 
 @dataclass
 class HfArguments:
-    """`hints`: what the script's arguments say, what the caller says having won."""
+    """`hints`: what the script's arguments say, what the caller says having won.
+
+    `kernel`: of torch's optimizers, by --optimizer-kernel or --optim.
+    """
 
     hints: Hints = field(default_factory=Hints)
     given: dict[str, Setting] = field(default_factory=dict)
     optimizer: str | None = None
+    kernel: str | None = None
+    attention: Literal["flash", "eager"] = "flash"
 
     @property
     def where(self) -> dict[str, Setting]:
@@ -55,12 +66,11 @@ def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) 
         if field_name is not None and not own.unknown:
             text = str(own.value)
             number = int(text) if text.isdigit() else None
-            value = text if field_name == "model" else number
+            value = _model(name, text, launch) if field_name == "model" else number
             if value is not None:
                 values.setdefault(field_name, value)
     if any(_is_on(given.get(name)) for name in _CHECKPOINTING):
         values["recompute"] = "full"
-    optimizer = given.get("optim")
     merged = {
         name: getattr(hints, name) if getattr(hints, name) is not None else values.get(name)
         for name in ("model", "seq", "mbs", "grad_acc", "recompute")
@@ -75,8 +85,40 @@ def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) 
             **merged,  # type: ignore[arg-type]
         ),
         given,
-        _OPTIMIZERS.get(str(optimizer.value)) if optimizer else None,
+        _optimizer(given),
+        _text(given, "optimizer_kernel") or _KERNELS.get(_text(given, "optim") or ""),
+        "eager" if _text(given, "attn_implementation") == "eager" else "flash",
     )
+
+
+def _text(given: Mapping[str, Setting], name: str) -> str | None:
+    own = given.get(name)
+    return None if own is None or own.unknown else str(own.value)
+
+
+def _optimizer(given: Mapping[str, Setting]) -> str | None:
+    """The planner's name of --optim, SGD without momentum told apart."""
+    name = _OPTIMIZERS.get(_text(given, "optim") or "")
+    if name == "sgd" and is_zero(_text(given, "sgd_momentum") or "1"):
+        return "sgd:momentum=none"
+    return name
+
+
+def is_zero(text: str) -> bool:
+    """Whether a text is the number 0."""
+    try:
+        return float(text) == 0.0
+    except ValueError:
+        return False
+
+
+def _model(option: str, text: str, launch: LaunchCommand | None) -> str | None:
+    """A model's name, or its folder's config.json, beside the script or where the path leads."""
+    beside = Path(launch.command.file).parent if launch else Path()
+    for folder in (beside / text, Path(text)):
+        if (folder / "config.json").is_file():
+            return str(folder / "config.json")
+    return None if option == "model_folder" else text
 
 
 def _given(words: Sequence[Word], files: Files) -> dict[str, Setting]:

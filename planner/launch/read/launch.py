@@ -21,17 +21,18 @@ from planner.launch.read.document import (
     toml_document,
     yaml_document,
 )
+from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
 
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron", "plan")
 _KINDS: dict[str, tuple[Kind, ...]] = {
-    "megatron": ("shell", "arguments"),
-    "torchtitan": ("torchtitan", "torchtitan-python", "shell"),
-    "deepspeed": ("deepspeed", "shell"),
-    "accelerate": ("accelerate", "shell"),
-    "nanotron": ("nanotron", "shell"),
+    "megatron": ("shell", "arguments", "job"),
+    "torchtitan": ("torchtitan", "torchtitan-python", "shell", "job"),
+    "deepspeed": ("deepspeed", "shell", "job"),
+    "accelerate": ("accelerate", "shell", "job"),
+    "nanotron": ("nanotron", "shell", "job"),
     "plan": ("plan",),
 }
 _LARGEST_BYTES = 4 * 2**20
@@ -166,6 +167,12 @@ def _read_shells(read: _Read, hints: Hints) -> None:
     shell = Shell(read.files, hints.environment)
     for path in scripts:
         shell.read(read.texts[path])
+    for path in read.of_kind("job"):
+        for own in embedded_texts(read.texts[path]):
+            if own.name:
+                shell.written[own.name] = own.text
+            else:
+                shell.read(own.text)
     found = (take_apart(command, read.files) for command in shell.commands)
     read.commands += [own for own in found if own is not None]
     for path, text in shell.written.items():
@@ -190,7 +197,7 @@ def _add_written(path: str, text: Text, read: _Read) -> None:
         kind = file_kind(path, text.value)
     except UsageError:
         return
-    if kind not in (None, "shell", "arguments", "plan") and path not in read.kinds:
+    if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
         read.kinds[path] = kind
         read.texts[path] = text
 

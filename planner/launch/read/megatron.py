@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import Arguments, parse_arguments, unknown_problems
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
@@ -25,8 +25,6 @@ _UNMODELLED: Mapping[str, str] = {
     "moe-latent-size": "a latent space between router and experts",
     "moe-shared-expert-overlap": "shared experts beside the exchange: faster than predicted",
     "delay-wgrad-compute": "weight gradients beside the exchange: faster than predicted",
-    "window-size": "sliding-window attention: costed as full attention",
-    "window-attn-skip-freq": "sliding-window attention: costed as full attention",
     "fp8-param-gather": "weights kept and gathered in fp8: less memory than predicted",
     "fp4-param-gather": "weights kept and gathered in fp4: less memory than predicted",
     "fp32-residual-connection": "fp32 residual: more memory than predicted",
@@ -64,9 +62,27 @@ _UNMODELLED: Mapping[str, str] = {
     "torch-fsdp2-no-reshard-after-forward": "weights stay gathered",
     "use-te-activation-func": "unfused activation function",
     "high-priority-a2a-comm-stream": "the exchange on a stream of its own",
+    "megatron-fsdp-main-grads-dtype": "costed with gradients in the weights' type",
+    "megatron-fsdp-main-params-dtype": "costed with main weights in fp32",
+    "megatron-fsdp-grad-comm-dtype": "costed in the gradients' type",
+    "suggested-communication-unit-size": "costed as two layers at a time",
     "mtp-use-repeated-layer": "one MTP layer run several times",
     "dsa-indexer-topk": "sparse attention: costed as full attention",
 }
+# Values of such options that the prediction does count on.
+_AS_COSTED = {
+    "cp-comm-type": "p2p",
+    "megatron-fsdp-main-grads-dtype": "auto",
+    "megatron-fsdp-main-params-dtype": "fp32",
+    "megatron-fsdp-grad-comm-dtype": "auto",
+}
+# Fusions that the profile without Transformer Engine does not count on.
+_UNFUSED = (
+    "no-masked-softmax-fusion",
+    "no-bias-swiglu-fusion",
+    "no-bias-gelu-fusion",
+    "no-rope-fusion",
+)
 # Models and modes without a prediction, and why.
 _UNPREDICTABLE: Mapping[str, str] = {
     "hybrid-layer-pattern": "Mamba hybrids are not modelled",
@@ -96,6 +112,10 @@ _VARIATIONS: Mapping[str, str] = {
     "no-overlap-p2p-communication": "pipeline-exposed",
     "deterministic-mode": "deterministic",
 }
+# What launches of the profile without any overlap leave out, together.
+_NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
+_GATHER_EXPOSED = "parameter-gather-exposed"
+_GRADIENTS_SHARDED = 2
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _OPTIMIZERS = {
     "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
@@ -148,6 +168,7 @@ class _Reader:
             (own, _UNMODELLED[name])
             for name in _UNMODELLED
             if (own := self.arguments.setting(name)) is not None and self._has_effect(name)
+            if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
         self.problems += self.arguments.problems
         return Found(
@@ -224,9 +245,12 @@ class _Reader:
         eager = self._is_eager(local)
         scores_drop = own.real("attention-dropout") > 0.0
         dropout = dropout or (eager and scores_drop)
+        framework, variations = ("megatron-local", ()) if local else self._profile(degrees)
+        if framework == "megatron-fsdp":
+            self._fsdp(degrees)
         return {
-            "framework": "megatron-local" if local else "megatron-core",
-            "variations": () if local else self._variations(degrees),
+            "framework": framework,
+            "variations": variations,
             "zero": self._zero(),
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
@@ -245,6 +269,18 @@ class _Reader:
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
         off = self._environment()
         return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """The profile, and what the settings change in it."""
+        names = self._variations(degrees)
+        if self._zero() >= _GRADIENTS_SHARDED:
+            # Its gradients are added to no buffer, and in 16 bits anyway.
+            its_own = ("unfused-accumulation", "bf16-gradients")
+            return "megatron-fsdp", tuple(own for own in names if own not in its_own)
+        if set(names) >= _NO_OVERLAP:
+            rest = tuple(own for own in names if own not in (*_NO_OVERLAP, _GATHER_EXPOSED))
+            return "megatron-core-no-overlap", rest
+        return "megatron-core", names
 
     def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
         own = self.arguments
@@ -267,15 +303,35 @@ class _Reader:
 
     def _zero(self) -> int:
         own = self.arguments
+        stage = _SHARDING.get(own.text("data-parallel-sharding-strategy") or "", 3)
         if own.has("use-megatron-fsdp"):
-            stage = _SHARDING.get(own.text("data-parallel-sharding-strategy") or "", 3)
-            if stage > 1:
-                self.problems.append(
-                    _unpredictable("Megatron-FSDP beyond optimizer states is not modelled", own)
-                )
-            return min(stage, 1)
-        own.has("data-parallel-sharding-strategy")
+            return stage
         return int(own.has("use-distributed-optimizer"))
+
+    def _fsdp(self, degrees: dict[str, Any]) -> None:
+        """What the profile of Megatron-FSDP leaves out."""
+        apart = (
+            ("pipeline-model-parallel-size", degrees["pp"] > 1, "with a pipeline"),
+            ("num-distributed-optimizer-instances", self._shard(degrees) > 0, "in groups (HSDP)"),
+        )
+        for name, is_so, words in apart:
+            if is_so:
+                text = f"Megatron-FSDP {words} is not modelled"
+                place = self.arguments.place("use-megatron-fsdp", name)
+                self.problems.append(Problem("not-predictable", text, "warning", place))
+        buffered = self.arguments.has("fsdp-double-buffer") or self.arguments.has("use-nccl-ub")
+        if self._zero() > _GRADIENTS_SHARDED and not buffered:
+            self.problems.append(
+                Problem(
+                    "not-modelled",
+                    "no --fsdp-double-buffer: up to 10^9 elements of gradients and half as many "
+                    "of weights are held beyond the two layers that the prediction counts",
+                    "warning",
+                    self.arguments.place("use-megatron-fsdp"),
+                    "--fsdp-double-buffer",
+                    (Edit("--fsdp-double-buffer", ""),),
+                )
+            )
 
     def _shard(self, degrees: dict[str, Any]) -> int:
         instances = self.arguments.number("num-distributed-optimizer-instances") or 1
@@ -304,6 +360,8 @@ class _Reader:
         if name is None:
             self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", own))
             return "adamw"
+        if name == "sgd" and own.real("sgd-momentum") == 0.0:
+            return "sgd:momentum=none"
         if name != "adamw" or not own.has("use-precision-aware-optimizer"):
             return name
         moments = (own.text("exp-avg-dtype") or "fp32", own.text("exp-avg-sq-dtype") or "fp32")
@@ -341,8 +399,7 @@ class _Reader:
                 )
 
     def _has_effect(self, name: str) -> bool:
-        values = self.arguments.many(name)
-        return not (name == "cp-comm-type" and set(values) == {"p2p"})
+        return set(self.arguments.many(name)) != {_AS_COSTED.get(name)}
 
 
 def selective_name(modules: tuple[str, ...]) -> str:

@@ -58,9 +58,11 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     rms = arguments.text("normalization") == "RMSNorm"
     ffn = number("ffn-hidden-size") or _usual_ffn(hidden, gated)
     moe = _moe(arguments, ffn, bias)
-    kinds = _layer_kinds(arguments, layers) if moe else ()
+    experts = _expert_layers(arguments, layers) if moe else []
+    window, slides = _windows(arguments, layers)
+    kinds = _layer_kinds(layers, slides, experts)
     mla = _mla(arguments)
-    all_experts = moe is not None and (not kinds or all(kind.ffn == "moe" for kind in kinds))
+    all_experts = moe is not None and all(experts)
     head_dim = number("kv-channels") or (hidden // heads if heads else 0)
     return ModelSpec(
         name="from the arguments",
@@ -74,16 +76,17 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         max_positions=max(number("max-position-embeddings") or seq, 1),
         pretraining_seq=seq,
         gated=gated,
-        activation="silu" if arguments.has("swiglu") else "gelu",
+        activation=_activation(arguments),
         norm="rmsnorm" if rms else "layernorm",
         norm_bias=not rms,
         tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
         position=_position(arguments),
         qkv_bias=bias or arguments.has("add-qkv-bias"),
         attention_out_bias=bias,
-        mlp_bias=bias,
+        mlp_bias=bias and not all_experts,
         qk_norm="head" if arguments.has("qk-layernorm") and mla is None else "none",
         attention_sinks=arguments.text("softmax-type") == "learnable",
+        sliding_window=window,
         mla=mla,
         moe=moe,
         layer_kinds=kinds,
@@ -140,28 +143,79 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
         shared_gate=arguments.has("moe-shared-expert-gate"),
         score_correction_bias=arguments.has("moe-router-enable-expert-bias"),
         expert_bias=bias,
+        # router.py, TopKRouter: a bias where linear layers have one.
+        router_bias=bias,
     )
 
 
-def _layer_kinds(arguments: Arguments, layers: int) -> tuple[LayerKind, ...]:
+def _activation(arguments: Arguments) -> str:
+    """The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost."""
+    if arguments.has("swiglu") or arguments.has("quick-geglu"):
+        return "silu"
+    return "relu2" if arguments.has("squared-relu") else "gelu"
+
+
+def _layer_kinds(layers: int, slides: list[bool], experts: list[bool]) -> tuple[LayerKind, ...]:
+    """A kind for each layer; none where all are alike with full attention."""
+    if not any(slides) and (all(experts) or not experts):
+        return ()
+    return tuple(
+        LayerKind(
+            attention="sliding" if slides and slides[at] else "full",
+            ffn="moe" if experts and experts[at] else "dense",
+        )
+        for at in range(layers)
+    )
+
+
+def _expert_layers(arguments: Arguments, layers: int) -> list[bool]:
     """`--moe-layer-freq`: every N-th layer from the first on, or a list of 0 and 1."""
     text = arguments.text("moe-layer-freq") or "1"
-    pattern = [int(at % int(text) == 0) for at in range(layers)] if text.isdigit() else None
-    if pattern is None:
-        pattern = read_pattern(text)
-    if pattern is None or len(pattern) != layers:
-        arguments.problems.append(
-            Problem(
-                "moe-layer-freq",
-                f"--moe-layer-freq {text}: needs a number or a list of {layers} zeros and ones"
-                + (f"; this one has {len(pattern)}" if pattern is not None else ""),
-                places=arguments.place("moe-layer-freq"),
-            )
+    if text.isdigit() and int(text) > 0:
+        return [at % int(text) == 0 for at in range(layers)]
+    return _marks(arguments, "moe-layer-freq", text, layers) or [True] * layers
+
+
+def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
+    """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
+
+    `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
+    """
+    text = arguments.text("window-size")
+    if text is None:
+        arguments.has("window-attn-skip-freq")
+        return None, []
+    match = re.fullmatch(r"\(?\s*(-?\d+)\s*,\s*(-?\d+)\s*\)?", text)
+    if match is None or int(match[1]) < 0:
+        if match is None:
+            reason = f"--window-size {text}: needs left,right"
+            place = arguments.place("window-size")
+            arguments.problems.append(Problem("option-value", reason, places=place))
+        return None, []
+    skips = arguments.text("window-attn-skip-freq")
+    if skips is None:
+        slides = [True] * layers
+    elif skips.isdigit() and int(skips) > 0:
+        slides = [(at + 1) % int(skips) != 0 for at in range(layers)]
+    else:
+        slides = _marks(arguments, "window-attn-skip-freq", skips, layers) or [True] * layers
+    return int(match[1]) + 1, slides
+
+
+def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool] | None:
+    """A mark a layer; None, and a problem, where the text is no list of that length."""
+    pattern = read_pattern(text)
+    if pattern is not None and len(pattern) == layers:
+        return [bool(own) for own in pattern]
+    arguments.problems.append(
+        Problem(
+            name,
+            f"--{name} {text}: needs a number or a list of {layers} zeros and ones"
+            + (f"; this one has {len(pattern)}" if pattern is not None else ""),
+            places=arguments.place(name),
         )
-        return ()
-    if all(pattern):
-        return ()
-    return tuple(LayerKind(ffn="moe" if own else "dense") for own in pattern)
+    )
+    return None
 
 
 def read_pattern(text: str) -> list[int] | None:

@@ -74,6 +74,7 @@ class _Reader:
             gbs=self.hints.gbs,
             seq=seq,
             recompute=self.hints.recompute or self._recompute(),
+            optimizer_kernel=self._kernel(),
             schedule=_ENGINES.get(engine) if pp > 1 else None,
             main_file=self.own.path,
             where=self._where(),
@@ -118,6 +119,11 @@ class _Reader:
             )
         )
         return default
+
+    def _kernel(self) -> str | None:
+        """How AdamW updates; None where the file does not say."""
+        fused = self.own.get("optimizer.optimizer_factory.torch_adam_is_fused")
+        return {True: "fused", False: "forloop"}.get(fused) if isinstance(fused, bool) else None
 
     def _recompute(self) -> str:
         self.own.get("parallelism.tp_recompute_allgather")

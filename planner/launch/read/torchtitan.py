@@ -46,6 +46,7 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
 KEYS = known_names("torchtitan")
+NEWER_KEYS = known_names("torchtitan-newer")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEGREES = {
     "tp": f"{_P}.tensor_parallel_degree",
@@ -67,7 +68,10 @@ _UNMODELLED = {
 }
 _OPTIMIZERS = {"adamw": "adamw", "adam": "adamw"}
 # Mixed precision is what FSDP2 does; without FSDP or other splits torchtitan uses autocast.
-_KERNELS = {"for-loop": "forloop", "foreach": "foreach", "fused": "fused"}
+_HALF_STATES = "fused_opt_states_bf16"
+_KERNELS = {
+    "for-loop": "forloop", "foreach": "foreach", "fused": "fused", _HALF_STATES: "fused",
+}  # fmt: skip
 
 
 def read_torchtitan(
@@ -115,7 +119,8 @@ class TorchtitanReader:
         layout = self._layout(degrees, model)
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
-        unknown = [key for key in self.own.settings if not _is_known(key)]
+        known = _is_known if form == "torchtitan-0.2" else _is_known_in_0_3
+        unknown = [key for key in self.own.settings if not known(key)]
         return Found(
             format=form,
             files=self.files.by_path,
@@ -351,6 +356,8 @@ class TorchtitanReader:
 
     def _optimizer(self) -> str:
         name = str(self.own.get("optimizer.name", "AdamW"))
+        if self.own.get("optimizer.implementation") == _HALF_STATES:
+            return "adamw-bf16"
         if name.lower() not in _OPTIMIZERS:
             text = f"optimizer {name} is not modelled; costed as AdamW"
             place = self.own.place("optimizer.name")
@@ -392,6 +399,10 @@ class TorchtitanReader:
 
 def _is_known(key: str) -> bool:
     return key in KEYS or any(key.startswith(f"{known}.") for known in KEYS)
+
+
+def _is_known_in_0_3(key: str) -> bool:
+    return key in NEWER_KEYS or _is_known(key)
 
 
 def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:

@@ -117,13 +117,41 @@ class _Walk:
         return document
 
     def _keys(self) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
-        for node in ast.walk(self.function):
+        for node in self._reached():
             if isinstance(node, ast.Call):
                 yield from self._call(node)
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-                names = ast.unparse(node.targets[0]).split(".")[1:]
-                if names and names[0] in _TABLES.values():
+                names = ast.unparse(node.targets[0]).split(".")
+                if names[0] == "optimizer" and len(names) == 2:
                     yield ".".join(names), node.value, None
+                elif names[1:] and names[1] in _TABLES.values():
+                    yield ".".join(names[1:]), node.value, None
+
+    def _reached(self) -> Iterator[ast.AST]:
+        """Everything in the function, in the functions that it calls, in the constants they name.
+
+        What it only reaches stands first: the function's own settings win.
+        """
+        functions = {own.name: own for own in self.module.body if isinstance(own, ast.FunctionDef)}
+        constants = {
+            target.id: own.value
+            for own in self.module.body
+            if isinstance(own, ast.Assign)
+            for target in own.targets
+            if isinstance(target, ast.Name)
+        }
+        known: dict[str, ast.AST] = {**constants, **functions}
+        found: list[ast.AST] = []
+        ahead: list[ast.AST] = [self.function]
+        while ahead:
+            node = ahead.pop()
+            if node in found:
+                continue
+            found.append(node)
+            names = {own.id for own in ast.walk(node) if isinstance(own, ast.Name)}
+            ahead += [known[name] for name in sorted(names & known.keys())]
+        for node in reversed(found):
+            yield from ast.walk(node)
 
     def _call(self, node: ast.Call) -> Iterator[tuple[str, ast.expr, ast.keyword | None]]:
         name = _name(node.func)

@@ -1,0 +1,92 @@
+"""A whole launch folder: which of its files say how to launch, and what its plan file adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.errors import UsageError
+from planner.launch.read.detect import READABLE, Kind, file_kind
+from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.text import SourceFile
+
+# Files that a launch folder holds beside those that launch.
+_ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
+_CONFIGURATIONS: tuple[Kind, ...] = (
+    "torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron",
+)  # fmt: skip
+_SCRIPTS: tuple[Kind, ...] = ("shell", "arguments", "job")
+_LARGEST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """`paths`: the files to read together; `plan`: the plan file beside them, or None.
+
+    `left`: scripts that were not chosen.
+    """
+
+    paths: tuple[Path, ...]
+    plan: Path | None = None
+    left: tuple[Path, ...] = ()
+
+
+def folder_files(folder: Path) -> FolderFiles:
+    """One configuration and one script of a folder. UsageError where it holds no launch.
+
+    With several configurations, UsageError names them: they are different launches.
+    """
+    kinds = {
+        path: kind
+        for path in sorted(folder.iterdir())
+        if path.is_file() and (kind := _kind(path)) is not None
+    }
+    configurations = [path for path, kind in kinds.items() if kind in _CONFIGURATIONS]
+    scripts = [path for path, kind in kinds.items() if kind in _SCRIPTS]
+    plans = [path for path, kind in kinds.items() if kind == "plan"]
+    if len(configurations) > 1:
+        raise UsageError(
+            f"{folder} holds several configurations "
+            f"({', '.join(path.name for path in configurations)}): name the files to check"
+        )
+    if len(scripts) > 1 and not _are_one_job(scripts, kinds):
+        raise UsageError(
+            f"{folder} holds several scripts ({', '.join(path.name for path in scripts)}): name "
+            "the files to check"
+        )
+    if not configurations and not scripts:
+        if len(plans) == 1:
+            return FolderFiles((plans[0],))
+        raise UsageError(f"{folder} holds no launch file; readable are {READABLE}")
+    plan = plans[0] if len(plans) == 1 else None
+    # What a job has inside is what runs, whatever lies beside it.
+    inside = [own for path in scripts[:1] if kinds[path] == "job" for own in _names_inside(path)]
+    beside = [path for path in configurations if path.name not in inside]
+    return FolderFiles((*scripts[:1], *beside), plan, tuple(scripts[1:]))
+
+
+def _names_inside(job: Path) -> list[str]:
+    """Files that a job makes on its nodes."""
+    text = SourceFile(str(job), job.read_text(encoding="utf-8")).as_text()
+    return [own.name for own in embedded_texts(text) if own.name]
+
+
+def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:
+    """A JobSet and a TrainJob of the same run."""
+    return {path.name for path in scripts} <= {"jobset.yaml", "trainjob.yaml"} and all(
+        kinds[path] == "job" for path in scripts
+    )
+
+
+def _kind(path: Path) -> Kind | None:
+    """What a file is; None for what is no launch file, or cannot be read as one."""
+    if path.suffix not in _ENDINGS or path.stat().st_size > _LARGEST_BYTES:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        kind = file_kind(path.name, text) if text.strip() else None
+    except (UsageError, UnicodeDecodeError, OSError):
+        return None
+    # Python programs beside the configuration: what is trained, not how.
+    return None if path.suffix == ".py" and kind != "torchtitan-python" else kind

@@ -1,0 +1,67 @@
+"""A plan launched, its files read back and costed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planner.check.assess import Assessment, assess
+from planner.check.given import read_given
+from planner.launch.contract import Launch
+from planner.launch.folder import launch_folder, write_folder
+from planner.launch.read.found import Hints
+from planner.memory.advice import Setup
+
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class Back:
+    """What a folder says of its launch."""
+
+    assessment: Assessment
+    setup: Setup
+
+
+def read_back(launch: Launch, folder: Path) -> Back:
+    """Write the launch, read the folder as `planner check` does, and cost what was found."""
+    write_folder(folder, launch_folder(launch).files, False)
+    return read_folder(folder)
+
+
+def read_folder(folder: Path) -> Back:
+    """What a folder holds, costed."""
+    given = read_given([str(folder)], Hints(), 1, None, None)
+    found = assess(given.found, given.gpus, given.cluster)
+    assert found.setup is not None
+    return Back(found, found.setup)
+
+
+def assert_same(launch: Launch, back: Back) -> None:
+    """The same plan, with the same memory on each stage and the same time."""
+    plan, own = launch.plan, back.assessment.plan
+    assert back.assessment.errors == ()
+    assert own is not None
+    assert own.degrees == plan.degrees
+    assert own.layout == plan.layout
+    assert _modules(back, own.recompute) == _modules(back, plan.recompute)
+    assert own.schedule == plan.schedule
+    assert (own.gbs, own.seq) == (plan.gbs, plan.seq)
+    assert own.optimizer_offload == plan.optimizer_offload
+    job = back.assessment.job
+    assert job is not None
+    assert job.precision == launch.job.precision
+    assert job.optimizer.states == launch.job.optimizer.states
+    assert [stage.peak for stage in own.stages] == pytest.approx(
+        [stage.peak for stage in plan.stages], rel=EXACT
+    )
+    assert own.step_time_s == pytest.approx(plan.step_time_s, rel=EXACT)
+
+
+def _modules(back: Back, mode: str) -> tuple[str, ...]:
+    """What a recompute mode runs again: several names may say the same."""
+    job = back.assessment.job
+    assert job is not None
+    return tuple(sorted(job.framework.recompute_mode(mode).modules))
