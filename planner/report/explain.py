@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from planner.explain import SAME_PACE, TIME_TERMS, Explanation, NeighbourReport, StageGroup, Term
+from planner.explain import (
+    SAME_PACE,
+    TIME_TERMS,
+    Explanation,
+    NeighbourReport,
+    StageGroup,
+    StagePlace,
+    Term,
+)
 from planner.plan import Plan
 from planner.report.plans import (
     batch_sentence,
@@ -21,6 +29,7 @@ from planner.report.units import (
     gib,
     number_ranges,
     percent_sure,
+    plural,
     run_lengths,
     seconds,
     share,
@@ -73,7 +82,18 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:
         facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
+    facts += [("placed", place_sentence(own)) for own in explanation.places]
     return (*facts, *_result_facts(plan))
+
+
+def place_sentence(own: StagePlace) -> str:
+    """`stages 0-2 (48 layers) on H100-SXM5-80GB: ranks 0-47`."""
+    noun = "stage" if len(own.stages) == 1 else "stages"
+    first, last = own.ranks
+    return (
+        f"{noun} {number_ranges(own.stages)} ({plural(own.layers, 'layer')}) on {own.gpu}: "
+        f"ranks {first}-{last}"
+    )
 
 
 def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -172,7 +192,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
         forms.append(f"{share(plan.mfu_precision)} of the {job.precision} peak")
     return (
         "; ".join(forms) + ".",
-        metric_note(job),
+        metric_note(job, (plan,)),
         error_note((plan,)),
         f"Memory ±: 80 % interval, from {plan.peak_interval.family}.",
     )
