@@ -12,22 +12,19 @@ from dataclasses import dataclass, replace
 
 from constraints import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
-from planner.cost_model import CostModel
 from planner.errors import UsageError
 from planner.frameworks import load_framework
 from planner.infeasibility import Relaxation, RelaxationKind
 from planner.job import Job, searched_modes
-from planner.ops import parameter_count
 from planner.optimizers import load_optimizer
 from planner.plan import Plan
 from planner.request import Request
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
-    cost_job,
 )
 from planner.search.explorer import Effort, Progress
-from planner.search.trial import search_costed
+from planner.search.trial import cost_light, search_costed
 from planner.search.until import Until
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
@@ -143,11 +140,11 @@ def verify(
     """
     try:
         job = change.make()
-        costed_job = None if _too_few(job) else cost_job(job)
+        wanted = at.gpus if same_gpus else job.cluster.num_gpus
+        costed_job = cost_light(job, wanted)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
-    wanted = at.gpus if same_gpus else job.cluster.num_gpus
-    if costed_job is None or costed_job.job.cluster.num_gpus != wanted:
+    if costed_job is None:
         return Outcome(None)
     levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
     for probability in levels[:1] if safe_only else levels:
@@ -157,14 +154,6 @@ def verify(
         if plan is not None:
             return Outcome(plan)
     return Outcome(None, trial.proven)
-
-
-def _too_few(job: Job) -> bool:
-    """Whether all the GPUs together cannot hold weights and optimizer state even once."""
-    own = CostModel(job).framework_inputs
-    held = own.weight_bytes + own.master_bytes + own.optimizer_bytes
-    total = parameter_count(job.model).total * held
-    return total > job.hbm_limit_bytes * job.cluster.num_gpus
 
 
 # --- the user's own choices ---------------------------------------------------------------------
