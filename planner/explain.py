@@ -93,6 +93,7 @@ class NeighbourReport(_Frozen):
     tokens_per_s: float | None = None
     peak_bytes: float | None = None
     limit_bytes: float | None = None
+    fit_probability: float | None = None
     pace: float | None = None
     reason: str | None = None
     reason_s: float | None = None
@@ -294,6 +295,7 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         tokens_per_s=other.tokens_per_s,
         peak_bytes=other.peak_bytes,
         limit_bytes=other.limit_bytes,
+        fit_probability=other.fit_probability,
         pace=pace,
         reason=reason,
         reason_s=reason_s,

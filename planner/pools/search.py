@@ -45,7 +45,7 @@ from planner.search.explorer import TIE, Effort, Progress, Stopped, stopped_by_s
 from planner.search.front import front, thin
 from planner.search.layout_model import solve_layout
 from planner.search.mixture import other_modes
-from planner.search.shapes import rule_context
+from planner.search.shapes import no_legal_shape, rule_context
 from planner.search.terms import recompute_code
 from planner.search.trial import try_job
 from planner.space import enumerate_shapes, legal_shapes
@@ -359,6 +359,8 @@ def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]
         ctx = rule_context(job)
         shapes = enumerate_shapes(ctx)
         columns, report = legal_shapes(ctx, shapes)
+        if not report.legal:
+            raise UsageError(no_legal_shape(ctx, shapes))
         considered = max(considered, report.considered)
         names = tuple(columns)
         table = np.column_stack([columns[name] for name in names])
@@ -372,8 +374,8 @@ def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]
         counts = " and ".join(str(part.num_gpus) for part in pool.parts)
         raise UsageError(
             f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
-            "divide each number, and the sum of the quotients is pp; give numbers with a larger "
-            "common divisor, or more GPUs"
+            "divide each number, and the sum of the quotients is pp, so pp is at least "
+            f"{len(pool.parts)}; give numbers with a larger common divisor, or looser conditions"
         )
     table = np.array(rows, dtype=np.int64)
     return {name: table[:, index] for index, name in enumerate(names)}, considered

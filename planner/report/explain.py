@@ -13,6 +13,7 @@ from planner.explain import (
 )
 from planner.plan import Plan
 from planner.report.plans import (
+    LIKELY_TO_FIT,
     batch_sentence,
     batch_text,
     degrees_text,
@@ -229,7 +230,15 @@ def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
 def neighbour_sentence(report: NeighbourReport) -> str:
     """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
     against = f"; against your {report.text}" if report.text else ""
-    return f"{_comparison(report)}{against}"
+    return f"{_comparison(report)}{_doubt(report)}{against}"
+
+
+def _doubt(report: NeighbourReport) -> str:
+    """How likely one fits that does so nominally but is not safe to recommend."""
+    probability = report.fit_probability
+    if report.outcome == "does-not-fit" or probability is None or probability >= LIKELY_TO_FIT:
+        return ""
+    return f"; fits with {percent_sure(probability)}"
 
 
 def _comparison(report: NeighbourReport) -> str:

@@ -12,6 +12,7 @@ from planner.report.plans import (
     batch_text,
     blocks_text,
     degrees_text,
+    error_text,
     layers_text,
     recompute_text,
     schedule_text,
@@ -216,7 +217,9 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
 def error_note(plans: Sequence[Plan]) -> str:
     """Where the error bars come from."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
-    return f"±: 80 % interval (its larger side), from {'; '.join(families)}."
+    both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
+    shown = "below/above" if both else "its larger side"
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}."
 
 
 def _ties(plans: Sequence[Plan]) -> list[int]:

@@ -45,11 +45,12 @@ def _explained(
         trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
         if trial is not None:
             costed_job, explorer = trial.costed_job, trial.explorer
+    innocent = () if undecided else tuple(set_apart(request, guilty))
     proven = explorer.climb(0)
     doubt = " (perhaps without effect: not decided in time)" if undecided else ""
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),
-        memory_rule(costed_job, explorer),
+        memory_rule(costed_job, explorer, innocent),
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
@@ -68,6 +69,11 @@ def _explained(
         untried=until.untried,
     )
     return DoesNotFitError(why)
+
+
+def set_apart(request: Request, guilty: tuple[str, ...]) -> list[str]:
+    """The user's choices that make no difference to whether something fits."""
+    return [text for text in dropped_choices(request) if text not in guilty]
 
 
 def guilty_choices(
