@@ -116,11 +116,12 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _world(options: dict[str, Any]) -> int | None:
     """Number of GPUs, as the rules that need only that take it."""
-    from hardware import load_cluster_file, parse_gpus
+    from hardware import load_cluster_file
+    from planner.pools.pool import parse_one_type
 
     if options["cluster"]:
         return load_cluster_file(Path(options["cluster"])).num_gpus
-    return parse_gpus(options["gpus"]).num_gpus if options["gpus"] else None
+    return parse_one_type(options["gpus"]).num_gpus if options["gpus"] else None
 
 
 def _measured(options: dict[str, Any]) -> Measured | None:

@@ -53,7 +53,7 @@ def memory_rule(
         f"layout, of which {_largest_parts(stages[stage])}"
     )
     if dropped:
-        text += f". That is without {', '.join(dropped)}: nothing fits with or without"
+        text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
     return ConflictingRule(name=_MEMORY.name, text=text)
 
 
