@@ -65,8 +65,8 @@ def pool_nothing_fits(
 
 
 def _memory(explorer: PoolExplorer) -> ConflictingRule:
-    """How far the even layout that comes nearest overfills its fullest GPU."""
-    row = int(np.argmin(explorer.even_fill))
+    """How far the lightest even layout overfills its fullest GPU."""
+    row = explorer.lightest()
     room = ", ".join(
         f"{limit / GIB:.1f} GiB on {job.cluster.gpu.name}"
         for job, limit in zip(explorer.model.jobs, explorer.limits, strict=True)
@@ -78,8 +78,8 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
     return ConflictingRule(
         name="stage-memory",
         text=(
-            f"the even layout that comes nearest, {degrees}, recompute {mode}, takes "
-            f"{explorer.even_fill[row]:.0%} of the room on its fullest GPU; for an even chance to "
+            f"the lightest even layout, {degrees}, recompute {mode}, takes "
+            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; for an even chance to "
             f"fit there are {room}"
         ),
     )

@@ -310,13 +310,23 @@ class PoolExplorer:
         ctx = plain_context(self.model.jobs[0], layout.pp, layout.vpp, kind)
         return kernel_layout(self.model.models[0], layout, ctx)
 
-    @cached_property
-    def even_fill(self) -> Array:
-        """Of each shape in its even layout, the least share of its fullest GPU's memory that any
-        order takes."""
-        return np.array([self._even_fill(row) for row in range(len(self.orders))])
+    def fitting(self) -> int:
+        """Shapes whose even layout fits in some order."""
+        peaks = self._even_peaks()
+        sure = peaks.max(axis=0) <= min(self.limits)
+        open_rows = np.flatnonzero(~sure & (peaks.min(axis=0) <= max(self.limits)))
+        return int(sure.sum()) + sum(self.even_fill(row) <= 1.0 for row in open_rows.tolist())
 
-    def _even_fill(self, row: int) -> float:
+    def lightest(self) -> int:
+        """The shape whose even layout has the smallest peak."""
+        return int(np.argmin(self._even_peaks().min(axis=0)))
+
+    def _even_peaks(self) -> Array:
+        """[part, shape] peak bytes in even layouts, all stages on one part."""
+        return np.array([part.steps[:, f.STEP_PEAK_BYTES] for part in self.costed.parts])
+
+    def even_fill(self, row: int) -> float:
+        """Least share of its fullest GPU's memory that a shape's even layout takes in any order."""
         layout = self.kernel_layout(row, self._even(row))
         peaks = [
             model.cost_layout(part, row, layout)[1][:, f.STAGE_PEAK] / limit
@@ -431,7 +441,7 @@ def search_pool(
         counts=Counts(
             considered=considered,
             legal=len(explorer.orders),
-            fitting=int((explorer.even_fill <= 1.0).sum()),
+            fitting=explorer.fitting(),
             solved=len(explorer.solved_rows),
             skipped=len(explorer.orders) - len(explorer.solved_rows | explorer.undecided),
             seconds=time.perf_counter() - started,

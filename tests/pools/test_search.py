@@ -104,6 +104,12 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         assert rung.bound <= best * (1 + 1e-9)
         assert rung.gap <= TIE
     assert rungs[0].point is not None
+    evenly = [
+        own.cost(row, parts, own._even(row))
+        for row, orders in enumerate(own.orders)
+        for parts in orders
+    ]
+    assert own.fitting() == len({point.row for point in evenly if point.fill <= 1.0})
     # No bound is above what some layout of its shape and order reaches.
     for share in (1.0, 0.7):
         for row, orders in enumerate(own.orders):
