@@ -158,8 +158,12 @@ class CostModel:
                 (columns["pp"] > 1) & slowed,
             ]
         ).astype(np.float64)
-        keys, inverse = np.unique(table, axis=0, return_inverse=True)
-        return np.ascontiguousarray(keys), inverse.reshape(-1)
+        codes = np.zeros(len(table), dtype=np.int64)
+        for column in table.T:
+            values, ranks = np.unique(column, return_inverse=True)
+            codes = codes * len(values) + ranks
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return np.ascontiguousarray(table[first]), inverse
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""

@@ -93,6 +93,7 @@ class NeighbourReport(_Frozen):
     tokens_per_s: float | None = None
     peak_bytes: float | None = None
     limit_bytes: float | None = None
+    fit_probability: float | None = None
     pace: float | None = None
     reason: str | None = None
     reason_s: float | None = None
@@ -106,8 +107,20 @@ class Assumption(_Frozen):
     text: str
 
 
+class StagePlace(_Frozen):
+    """Neighbouring pipeline stages on GPUs of one type; `ranks`: the first and the last."""
+
+    gpu: str
+    stages: tuple[int, ...]
+    ranks: tuple[int, int]
+    layers: int
+
+
 class Explanation(_Frozen):
-    """Everything that `planner explain` shows of one plan."""
+    """Everything that `planner explain` shows of one plan.
+
+    `places`: which stages live where, if there are several types of GPUs.
+    """
 
     number: int
     of: int
@@ -119,6 +132,7 @@ class Explanation(_Frozen):
     assumptions: tuple[Assumption, ...]
     neighbours: tuple[NeighbourReport, ...]
     what_if: WhatIf | None = None
+    places: tuple[StagePlace, ...] = ()
 
 
 def explain(
@@ -242,11 +256,11 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
             if text not in job.framework.assumptions
         ),
         *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
-        *_hardware_assumptions(job),
+        *hardware_assumptions(job),
     )
 
 
-def _hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
+def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
     """Numbers of GPU and nodes that nobody published; a user's own file has no provenance."""
     gpu, cluster = job.cluster.gpu.name, job.cluster.name
     facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
@@ -281,6 +295,7 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         tokens_per_s=other.tokens_per_s,
         peak_bytes=other.peak_bytes,
         limit_bytes=other.limit_bytes,
+        fit_probability=other.fit_probability,
         pace=pace,
         reason=reason,
         reason_s=reason_s,

@@ -67,7 +67,7 @@ class WhyNothingFits(_Frozen):
     """`conflict`: rules that together exclude every plan, none of which could be left out of it;
     `layouts`: why other splits of the lightest configuration's layers do not help, if that was
     established. `proven`: no plan exists within the cost model; otherwise none was found within
-    the effort.
+    the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -80,6 +80,16 @@ class WhyNothingFits(_Frozen):
     conflict: tuple[ConflictingRule, ...]
     layouts: tuple[ConflictingRule, ...]
     relaxations: tuple[Relaxation, ...]
+    stopped: Literal["", "time-limit", "interrupted"] = ""
+    untried: tuple[str, ...] = ()
+
+    @property
+    def cut(self) -> str:
+        """What ended the search before all changes were tried; an empty text if nothing did."""
+        if not self.untried:
+            return ""
+        reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
+        return f"{reason} came first: not, or not all, tried: {', '.join(self.untried)}"
 
     def sentences(self) -> str:
         """The whole in plain lines."""
@@ -90,6 +100,8 @@ class WhyNothingFits(_Frozen):
             lines += [f"  - {relaxation_sentence(own)}" for own in self.relaxations]
         else:
             lines.append("none of the changes that were tried makes it fit")
+        if self.cut:
+            lines.append(self.cut)
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -35,8 +35,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """`write_text` for bytes."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """`write_text` for bytes. UsageError if the folder takes no files."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)

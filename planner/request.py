@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hardware import Cluster, load_cluster_file, parse_gpus
+from hardware import Cluster, load_cluster_file
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
 from planner.optimizers import load_optimizer
-from planner.pools.pool import is_pool
+from planner.pools.pool import parse_one_type
 from planner.recompute import demand_parts
 from planner.schedules import schedule_name
 from planner.specs import ModelSpec
@@ -190,12 +190,7 @@ class Request(BaseModel):
             raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
-        if is_pool(self.gpus):
-            raise UsageError(
-                f"--gpus {self.gpus}: only planner search (and explain of its plans) takes GPUs of "
-                "several types; give one type here"
-            )
-        return parse_gpus(self.gpus or "")
+        return parse_one_type(self.gpus or "")
 
     def _batch(self, seq: int) -> BatchTarget:
         if (self.gbs_tokens is None) == (self.gbs is None):

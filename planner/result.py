@@ -100,5 +100,6 @@ def _flat(plan: Plan) -> dict[str, Any]:
         "peak_high_bytes": plan.peak_interval.high,
         "layers_per_stage": "/".join(str(n) for n in plan.layout.stage_layers(plan.degrees.pp)),
         "recomputed_per_stage": "/".join(str(n) for n in plan.layout.recomputed),
+        "stage_gpus": "/".join(plan.stage_gpus),
     }
     return row | plan.time.model_dump()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +15,13 @@ from planner.errors import UsageError
 from planner.job import Job
 from planner.plan import Plan
 from planner.plan_file import read_plan_file
+from planner.pools.pool import is_pool
 from planner.request import Request
+from planner.result import SearchResult
 from planner.what_if import WhatIf
+
+if TYPE_CHECKING:
+    from planner.explain import Explanation
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
@@ -50,23 +56,19 @@ def command(
     if style == "csv" and not with_what_if:
         raise UsageError("--csv prints the table of --what-if: give both, or --json")
     result = read_plan_file(Path(plan_file))
+    if is_pool(result.request.gpus):
+        if with_what_if:
+            raise UsageError(
+                f"--what-if: {plan_file} holds plans on GPUs of several types "
+                f"({result.request.gpus}), whose changes are not solved; leave --what-if out, or "
+                "search one type of GPU"
+            )
+        from planner.pools.explain import explain_pool
 
-    from planner.explain import explain, pick_plan
-
-    plan = pick_plan(result, number)
-    job = result.request.resolve()
-    if job.cluster.num_gpus != result.job.used_gpus:
-        job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
-    evaluator = None
-    if neighbours and style != "csv":
-        notice_if_first_run(quiet)
-        from planner.explain import job_evaluator
-
-        evaluator = job_evaluator(job, plan)
-    explanation = explain(result, number, job, evaluator)
-    if with_what_if:
-        found = solve_what_if(result.request, job, plan, quiet)
-        explanation = explanation.model_copy(update={"what_if": found})
+        explanation = explain_pool(result, number)
+    else:
+        neighbours = neighbours and style != "csv"
+        explanation = explain_one(result, number, neighbours, with_what_if, quiet)
     match style:
         case "json":
             click.echo(explanation.model_dump_json(indent=1))
@@ -76,6 +78,27 @@ def command(
             from planner.report.explain import explanation_report
 
             print_report(explanation_report(explanation))
+
+
+def explain_one(
+    result: SearchResult, number: int, neighbours: bool, with_what_if: bool, quiet: bool
+) -> Explanation:
+    """The explanation of a plan on GPUs of one type."""
+    from planner.explain import explain, job_evaluator, pick_plan
+
+    plan = pick_plan(result, number)
+    job = result.request.resolve()
+    if job.cluster.num_gpus != result.job.used_gpus:
+        job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
+    evaluator = None
+    if neighbours:
+        notice_if_first_run(quiet)
+        evaluator = job_evaluator(job, plan)
+    explanation = explain(result, number, job, evaluator)
+    if not with_what_if:
+        return explanation
+    found = solve_what_if(result.request, job, plan, quiet)
+    return explanation.model_copy(update={"what_if": found})
 
 
 def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:

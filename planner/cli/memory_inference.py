@@ -174,9 +174,9 @@ def _tokens(options: dict[str, Any], name: str, default: int) -> int:
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
-    from hardware import parse_gpus
+    from planner.pools.pool import parse_one_type
 
-    return parse_gpus(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
+    return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
 
 
 def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hardware import Cluster, Price, PriceKind, load_cluster_file, parse_gpus
+from hardware import Cluster, Price, PriceKind, load_cluster_file
 from planner.errors import UsageError
+from planner.pools.pool import parse_one_type
 
 _KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 
@@ -52,7 +53,7 @@ class Offer(BaseModel):
         """The cluster. HardwareError if the name or the file is at fault."""
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
-        return parse_gpus(self.gpus or "")
+        return parse_one_type(self.gpus or "")
 
     def quotes(self, gpu: str) -> tuple[Price, ...]:
         """Prices of the offer itself."""

@@ -63,6 +63,16 @@ def is_pool(gpus: str | None) -> bool:
     return gpus is not None and "+" in gpus
 
 
+def parse_one_type(text: str) -> Cluster:
+    """`parse_gpus` where GPUs of several types are not taken. UsageError."""
+    if is_pool(text):
+        raise UsageError(
+            f"--gpus {text}: only planner search (and explain of its plans) takes GPUs of "
+            "several types; give one type here"
+        )
+    return parse_gpus(text)
+
+
 def parse_pool(text: str) -> Pool:
     """The pool that `32xH100+32xA100` names. UsageError with the nearest fix otherwise."""
     pieces = [piece.strip() for piece in text.split("+")]
@@ -76,6 +86,12 @@ def parse_pool(text: str) -> Pool:
             raise UsageError(
                 f"--gpus {text!r} names {name} more than once; give each type once: {total}x{name}"
             )
+    vendors = {part.gpu.vendor: part.gpu.name for part in parts}
+    if len(vendors) > 1:
+        raise UsageError(
+            f"--gpus {text!r}: {' and '.join(vendors.values())} are of different vendors, whose "
+            "collective libraries do not talk to each other; give GPUs of one vendor"
+        )
     if len(parts) > MOST_TYPES:
         raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} types of GPUs, {len(parts)} given")
     return Pool(parts, tuple(pieces))

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from constraints import ConstraintError
 from constraints.context import IntArray
 from constraints.layout import Recomputation
 from constraints.rule import Layout
-from planner.cost import bounds
+from hardware import HardwareError, parse_gpus
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import CostedShapes
 from planner.cost_model import Layout as KernelLayout
 from planner.errors import NothingFitsError, UsageError
+from planner.plan import Plan
+from planner.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.pools.cost import CostedPool, PoolModel
 from planner.pools.jobs import pool_jobs
 from planner.pools.plan import pool_plan, pool_summary
@@ -37,11 +41,13 @@ from planner.search.costed import (
     RECOMMENDED_FIT_PROBABILITY,
     likely_limit_bytes,
 )
-from planner.search.explorer import TIE, Effort, Progress
+from planner.search.explorer import TIE, Effort, Progress, Stopped, stopped_by_signal
 from planner.search.front import front, thin
 from planner.search.layout_model import solve_layout
-from planner.search.shapes import rule_context
+from planner.search.mixture import other_modes
+from planner.search.shapes import no_legal_shape, rule_context
 from planner.search.terms import recompute_code
+from planner.search.trial import try_job
 from planner.space import enumerate_shapes, legal_shapes
 
 # Share of each GPU's limit at the rungs of the memory ladder.
@@ -50,6 +56,8 @@ RUNGS = (1.0, 0.85, 0.7, 0.55)
 SAVING = 0.05
 
 Parts = tuple[int, ...]
+# Bound on the pace of a shape in one order, whether it is the sharp one, row, parts of the stages.
+Waiting = tuple[float, bool, int, Parts]
 
 
 @dataclass(frozen=True)
@@ -98,19 +106,30 @@ class PoolExplorer:
         self.limits: tuple[float, ...] = ()
         self.solved: list[PoolPoint] = []
         self.solved_rows: set[int] = set()
+        # Never solved, and not shown unable to improve the front.
+        self.undecided: set[int] = set()
         self.solves = 0
         self.effort_s = 0.0
+        self.costing_s = 0.0
         self.deadline = (
             np.inf
             if effort.time_limit_s is None
             else time.perf_counter() + float(effort.time_limit_s)
         )
-        self.stopped = False
+        self.stopped: Stopped = ""
+        # Terms of shapes on each part, and paces that no layout of a shape beats.
+        self._terms: dict[int, tuple[PartTerms, ...]] = {}
+        self._proven: dict[tuple[int, Parts], float] = {}
 
     @cached_property
     def costed(self) -> CostedPool:
         """All shapes on all parts."""
-        return self.model.cost_shapes(self.columns)
+        # The first call of a process loads the kernels, or compiles them: not part of their speed.
+        self.model.cost_shapes({name: values[:1] for name, values in self.columns.items()})
+        started = time.perf_counter()
+        found = self.model.cost_shapes(self.columns)
+        self.costing_s = time.perf_counter() - started
+        return found
 
     @cached_property
     def orders(self) -> list[list[Parts]]:
@@ -128,31 +147,31 @@ class PoolExplorer:
         """No layout of a shape has a better pace, whatever the memory."""
         return np.array([self._balanced_s(row) for row in range(len(self.orders))]) / self.gbs
 
-    def bounds(self, share: float) -> Array:
-        """No layout of a shape has a better pace within a share of the limits; infinite where
-        none fits.
+    def bound(self, row: int, parts: Parts, share: float) -> float:
+        """No layout of a shape in this order has a better pace within a share of the limits."""
+        totals = self.model.models[0].totals
+        shape = self.costed.parts[0].shapes[row]
+        bound_s = pool_bound_s(
+            self._part_terms(row),
+            parts,
+            [share * limit for limit in self.limits],
+            totals,
+            self._code(row),
+            float(shape[f.SHAPE_GRAD_ACC]),
+            float(shape[f.SHAPE_VPP]),
+        )
+        return bound_s / float(self.gbs[row])
 
-        Memory does not depend on the GPU: what does not fit where all stages have the largest
-        limit fits nowhere, and what must recompute there must do so here.
-        """
-        codes = np.array([recompute_code(own) for own in self._recomputations], dtype=np.float64)
-        limit = np.array([share * max(self.limits)])
-        alone = [
-            bounds.bound_shapes(
-                part.shapes,
-                codes[self.columns["recompute"]],
-                limit,
-                part.keys,
-                part.costs,
-                model.totals,
-                model.job_inputs,
-                model.framework_inputs,
-                model.gpu_inputs,
-                model.link_inputs,
-            )[:, 0]
-            for part, model in zip(self.costed.parts, self.model.models, strict=True)
-        ]
-        return np.asarray(np.maximum(self.balanced, np.min(alone, axis=0) / self.gbs))
+    def _part_terms(self, row: int) -> tuple[PartTerms, ...]:
+        if row not in self._terms:
+            self._terms[row] = tuple(
+                part_terms(model, part, row, self._code(row))
+                for model, part in zip(self.model.models, self.costed.parts, strict=True)
+            )
+        return self._terms[row]
+
+    def _code(self, row: int) -> int:
+        return recompute_code(self._recomputations[int(self.columns["recompute"][row])])
 
     @cached_property
     def _recomputations(self) -> tuple[Recomputation, ...]:
@@ -180,50 +199,76 @@ class PoolExplorer:
         return self._recomputations[int(self.columns["recompute"][row])] == "all"
 
     def explore(self, limits: Sequence[float]) -> list[PoolRung]:
-        """The rungs under the limits of the parts, bytes."""
+        """The rungs under the limits of the parts, bytes.
+
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
+        """
         self.limits = tuple(limits)
-        rungs = []
+        self.solved, self.solves, self.effort_s = [], 0, 0.0
+        self._proven = {}
+        with stopped_by_signal(self._interrupt):
+            return self._rungs()
+
+    def _interrupt(self) -> None:
+        self.stopped = "interrupted"
+
+    def _rungs(self) -> list[PoolRung]:
+        rungs: list[PoolRung] = []
         for index, share in enumerate(RUNGS):
             self.progress("solving layouts", index, len(RUNGS))
             rung = self._climb(share)
+            if rung.point is None and rungs:
+                break
             rungs.append(rung)
             if rung.point is None:
                 break
         return rungs
 
     def _climb(self, share: float) -> PoolRung:
-        """The fastest plan whose stages take at most `share` of their limits."""
+        """The fastest plan whose stages take at most `share` of their limits.
+
+        Shapes wait with a quick bound, and again with a sharp one once they come first.
+        """
         best = min((own for own in self.solved if own.fill <= share), key=_by_pace, default=None)
-        table = self.bounds(share)
+        waiting: list[Waiting] = [
+            (max(float(self.balanced[row]), self._proven.get((row, parts), 0.0)), False, row, parts)
+            for row, orders in enumerate(self.orders)
+            for parts in orders
+        ]
+        heapify(waiting)
         left = np.inf
-        for row in np.argsort(table, kind="stable").tolist():
-            bound = float(table[row])
+        while waiting:
+            bound, sharp, row, parts = heappop(waiting)
             target = np.inf if best is None else best.pace
-            if np.isinf(bound) or bound * (1.0 + TIE) >= target:
+            if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._exhausted():
                 left = min(left, bound)
+                self._leave_open(waiting, target, (bound, sharp, row, parts))
                 break
-            if not self._may_fit(row, share):
+            if not sharp:
+                own = max(bound, self.bound(row, parts, share))
+                self._proven[row, parts] = own
+                heappush(waiting, (own, True, row, parts))
                 continue
-            for parts in self.orders[row]:
-                if self._exhausted():
-                    return PoolRung(best, min(left, bound))
-                point, solved = self._solve(row, parts, share, target, bound)
-                left = min(left, solved)
-                if point is not None and point.pace < target:
-                    best, target = point, point.pace
+            point, solved = self._solve(row, parts, share, target, bound)
+            self._proven[row, parts] = max(bound, solved)
+            if point is not None and point.pace < target:
+                best = point
+            left = min(left, solved)
         return PoolRung(best, left if best is None else min(left, best.pace))
 
-    def _may_fit(self, row: int, share: float) -> bool:
-        """Whether the mean stage fits the mean limit."""
-        parts = self.orders[row][0]
-        room = share * float(np.mean([self.limits[part] for part in parts]))
-        return min(float(own.steps[row, f.STEP_PEAK_BOUND]) for own in self.costed.parts) <= room
+    def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
+        """Note the shapes that may still beat `target`."""
+        may = (own for own in (first, *waiting) if own[0] * (1.0 + TIE) < target)
+        self.undecided.update(row for _, _, row, _ in may)
 
     def _exhausted(self) -> bool:
-        if time.perf_counter() > self.deadline:
-            self.stopped = True
+        if time.perf_counter() > self.deadline and not self.stopped:
+            self.stopped = "time-limit"
         spent = self.effort_s >= self.effort.most_effort_s or self.solves >= self.effort.most_solves
-        return self.stopped or spent
+        return bool(self.stopped) or spent
+
+    def _seconds_left(self) -> float | None:
+        return None if np.isinf(self.deadline) else self.deadline - time.perf_counter()
 
     def _solve(
         self, row: int, parts: Parts, share: float, target: float, bound: float
@@ -234,7 +279,8 @@ class PoolExplorer:
         limits = [share * limit for limit in self.limits]
         ctx = pool_context(self.model, self.costed, row, parts, limits, terms)
         within_s = (bound * gbs, target / (1.0 + TIE) * gbs)
-        solution = solve_layout(terms[0], ctx, self.effort.options, within_s)
+        options = replace(self.effort.options, wall_s=self._seconds_left())
+        solution = solve_layout(terms[0], ctx, options, within_s)
         self.solves += 1
         self.effort_s += solution.effort_s
         self.solved_rows.add(row)
@@ -264,14 +310,34 @@ class PoolExplorer:
         ctx = plain_context(self.model.jobs[0], layout.pp, layout.vpp, kind)
         return kernel_layout(self.model.models[0], layout, ctx)
 
-    def tightest(self) -> PoolPoint:
-        """Of all even layouts, the one that overfills its GPUs least."""
-        points = (
-            self.cost(row, parts, self._even(row))
-            for row in range(len(self.orders))
+    def fitting(self) -> int:
+        """Shapes whose even layout fits in some order."""
+        peaks = self._even_peaks()
+        sure = peaks.max(axis=0) <= min(self.limits)
+        open_rows = np.flatnonzero(~sure & (peaks.min(axis=0) <= max(self.limits)))
+        return int(sure.sum()) + sum(self.even_fill(row) <= 1.0 for row in open_rows.tolist())
+
+    def lightest(self) -> int:
+        """The shape whose even layout has the smallest peak."""
+        return int(np.argmin(self._even_peaks().min(axis=0)))
+
+    def _even_peaks(self) -> Array:
+        """[part, shape] peak bytes in even layouts, all stages on one part."""
+        return np.array([part.steps[:, f.STEP_PEAK_BYTES] for part in self.costed.parts])
+
+    def even_fill(self, row: int) -> float:
+        """Least share of its fullest GPU's memory that a shape's even layout takes in any order."""
+        layout = self.kernel_layout(row, self._even(row))
+        peaks = [
+            model.cost_layout(part, row, layout)[1][:, f.STAGE_PEAK] / limit
+            for model, part, limit in zip(
+                self.model.models, self.costed.parts, self.limits, strict=True
+            )
+        ]
+        return min(
+            max(float(peaks[part][stage]) for stage, part in enumerate(parts))
             for parts in self.orders[row]
         )
-        return min(points, key=lambda own: own.fill)
 
     def _even(self, row: int) -> Layout:
         job = self.model.jobs[0]
@@ -303,6 +369,8 @@ def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]
         ctx = rule_context(job)
         shapes = enumerate_shapes(ctx)
         columns, report = legal_shapes(ctx, shapes)
+        if not report.legal:
+            raise UsageError(no_legal_shape(ctx, shapes))
         considered = max(considered, report.considered)
         names = tuple(columns)
         table = np.column_stack([columns[name] for name in names])
@@ -316,8 +384,8 @@ def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]
         counts = " and ".join(str(part.num_gpus) for part in pool.parts)
         raise UsageError(
             f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
-            "divide each number, and the sum of the quotients is pp; give numbers with a larger "
-            "common divisor, or more GPUs"
+            "divide each number, and the sum of the quotients is pp, so pp is at least "
+            f"{len(pool.parts)}; give numbers with a larger common divisor, or looser conditions"
         )
     table = np.array(rows, dtype=np.int64)
     return {name: table[:, index] for index, name in enumerate(names)}, considered
@@ -330,9 +398,13 @@ def search_pool(
     sort: str,
     effort: Effort,
     progress: Progress | None = None,
+    explains: bool = True,
 ) -> SearchResult:
-    """`planner.search.search` for GPUs of several types; see there."""
-    from planner.search.search import sort_value
+    """`planner.search.search` for GPUs of several types; see there.
+
+    `explains`: search what each part does alone, and, if nothing fits, what would.
+    """
+    from planner.search.search import sort_value, stop_notes
 
     started = time.perf_counter()
     pool, jobs = pool_jobs(request)
@@ -341,8 +413,14 @@ def search_pool(
     explorer = PoolExplorer(pool, model, columns, effort, progress)
     rungs = _explore(explorer)
     points = [rung.point for rung in rungs if rung.point is not None]
+    if not points and explorer.stopped == "interrupted":
+        raise KeyboardInterrupt
+    if not points and not explains:
+        raise NothingFitsError("no configuration fits all GPUs")
     if not points:
-        raise _nothing_fits(explorer)
+        from planner.pools.infeasible import pool_nothing_fits
+
+        raise pool_nothing_fits(request, explorer, rungs, explorer.progress)
     plans = [
         pool_plan(
             model,
@@ -363,16 +441,21 @@ def search_pool(
         counts=Counts(
             considered=considered,
             legal=len(explorer.orders),
-            fitting=len({own.row for own in explorer.solved if own.fill <= 1.0}),
+            fitting=explorer.fitting(),
             solved=len(explorer.solved_rows),
-            skipped=len(explorer.orders) - len(explorer.solved_rows),
+            skipped=len(explorer.orders) - len(explorer.solved_rows | explorer.undecided),
             seconds=time.perf_counter() - started,
-            costing_seconds=0.0,
+            costing_seconds=explorer.costing_s,
         ),
         plans=tuple(plans[:top]),
         proven=all(rung.gap <= TIE for rung in rungs),
-        stopped="time-limit" if explorer.stopped else "",
-        notes=tuple(_notes(request, pool, plans[0].step_time_s / plans[0].gbs)),
+        stopped=explorer.stopped,
+        notes=(
+            *stop_notes(explorer.stopped, effort.time_limit_s),
+            *_mix_notes(explorer),
+            *_cut_notes(len(plans) - top),
+            *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
+        ),
     )
 
 
@@ -404,29 +487,36 @@ def _gap(rungs: Sequence[PoolRung], point: PoolPoint) -> float:
     return min(rung.gap for rung in rungs if rung.point == point)
 
 
-def _nothing_fits(explorer: PoolExplorer) -> NothingFitsError:
-    """Why no plan fits: the even layout that comes nearest."""
-    own = explorer.tightest()
-    return NothingFitsError(
-        "no configuration fits all GPUs: the nearest even layout takes "
-        f"{own.fill:.0%} of what its fullest GPU can likely hold; give more GPUs, a shorter "
-        "--seq, --optimizer adamw-8bit, or --optimizer-offload"
-    )
+def _cut_notes(cut: int) -> Iterator[str]:
+    if cut > 0:
+        yield f"{cut} more plans on the short front; --top shows them"
 
 
-def _notes(request: Request, pool: Pool, pace_s: float) -> Iterator[str]:
+def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
+    """That a framework could mix recompute modes, which plans of pools do not."""
+    job = explorer.model.jobs[0]
+    if any(other_modes(job, mode) for mode in job.recompute):
+        yield "each plan recomputes by one mode; mixes of modes were not searched on a mixed pool"
+
+
+def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
     """What each part does alone, so that one sees what the others add."""
-    from planner.search.search import search
+    from planner.report.plans import step_time_text
 
+    pace_s = best.step_time_s / best.gbs
     for text in pool.texts:
         try:
-            alone = search(request.model_copy(update={"gpus": text}), top=1)
-        except (NothingFitsError, UsageError) as error:
-            reason = str(error).splitlines()[0].rstrip(":")
-            yield f"{text} alone: {reason}"
+            trial = try_job(request.model_copy(update={"gpus": text}).resolve())
+        except (UsageError, HardwareError, ConstraintError):
+            trial = None
+        plan = None if trial is None else trial.plan()
+        if plan is None:
+            yield f"{text} alone: no plan was found that fits safely"
             continue
-        best = alone.plans[0]
-        ratio = best.step_time_s / best.gbs / pace_s
+        used = plan.degrees.gpus
+        where = text if used == parse_gpus(text).num_gpus else f"{used} of {text}"
+        ratio = plan.step_time_s / plan.gbs / pace_s
         yield (
-            f"{text} alone: {best.step_time_s:.3g} s a step; the pool is {ratio:.2f} times as fast"
+            f"{where} alone: {step_time_text(plan)} a step of {plan.gbs:,} sequences; by the cost "
+            f"model the pool is {ratio:.2f} times as fast"
         )

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from planner.explain import SAME_PACE, TIME_TERMS, Explanation, NeighbourReport, StageGroup, Term
+from planner.explain import (
+    SAME_PACE,
+    TIME_TERMS,
+    Explanation,
+    NeighbourReport,
+    StageGroup,
+    StagePlace,
+    Term,
+)
 from planner.plan import Plan
 from planner.report.plans import (
+    LIKELY_TO_FIT,
     batch_sentence,
     batch_text,
     degrees_text,
@@ -21,6 +30,7 @@ from planner.report.units import (
     gib,
     number_ranges,
     percent_sure,
+    plural,
     run_lengths,
     seconds,
     share,
@@ -73,7 +83,18 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:
         facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
+    facts += [("placed", place_sentence(own)) for own in explanation.places]
     return (*facts, *_result_facts(plan))
+
+
+def place_sentence(own: StagePlace) -> str:
+    """`stages 0-2 (48 layers) on H100-SXM5-80GB: ranks 0-47`."""
+    noun = "stage" if len(own.stages) == 1 else "stages"
+    first, last = own.ranks
+    return (
+        f"{noun} {number_ranges(own.stages)} ({plural(own.layers, 'layer')}) on {own.gpu}: "
+        f"ranks {first}-{last}"
+    )
 
 
 def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -172,7 +193,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
         forms.append(f"{share(plan.mfu_precision)} of the {job.precision} peak")
     return (
         "; ".join(forms) + ".",
-        metric_note(job),
+        metric_note(job, (plan,)),
         error_note((plan,)),
         f"Memory ±: 80 % interval, from {plan.peak_interval.family}.",
     )
@@ -209,7 +230,15 @@ def _neighbour_row(report: NeighbourReport) -> tuple[str, ...]:
 def neighbour_sentence(report: NeighbourReport) -> str:
     """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`."""
     against = f"; against your {report.text}" if report.text else ""
-    return f"{_comparison(report)}{against}"
+    return f"{_comparison(report)}{_doubt(report)}{against}"
+
+
+def _doubt(report: NeighbourReport) -> str:
+    """How likely one fits that does so nominally but is not safe to recommend."""
+    probability = report.fit_probability
+    if report.outcome == "does-not-fit" or probability is None or probability >= LIKELY_TO_FIT:
+        return ""
+    return f"; fits with {percent_sure(probability)}"
 
 
 def _comparison(report: NeighbourReport) -> str:

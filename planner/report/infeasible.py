@@ -10,6 +10,7 @@ from planner.report.plans import (
     recompute_text,
     step_time_text,
 )
+from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import gib, percent_sure
 
@@ -29,6 +30,8 @@ def nothing_fits_report(why: WhyNothingFits) -> Report:
         blocks += [relaxation_table(why.relaxations), Notes(_notes(why))]
     else:
         blocks.append(Notes(("None of the changes that were tried makes it fit.",)))
+    if why.cut:
+        blocks.append(Notes((f"{_sentence(why.cut)}.",)))
     return Report(tuple(blocks))
 
 
@@ -74,8 +77,7 @@ def _notes(why: WhyNothingFits) -> tuple[str, ...]:
     larger = [own.change for own in why.relaxations if not own.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
-    families = dict.fromkeys(own.plan.step_time.family for own in why.relaxations)
-    notes.append(f"±: 80 % interval (its larger side), from {'; '.join(families)}.")
+    notes.append(error_note([own.plan for own in why.relaxations]))
     if any(own.plan.fit_probability < LIKELY_TO_FIT for own in why.relaxations):
         notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
     open_plans = [own for own in why.relaxations if own.plan.status != "optimal"]

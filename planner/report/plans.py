@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from planner.plan import Degrees, Interval, Plan
-from planner.report.units import run_lengths, seconds, share, signed_share
+from planner.report.units import number_ranges, run_lengths, seconds, share, signed_share
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
@@ -48,6 +50,14 @@ def layers_text(plan: Plan) -> str:
 def blocks_text(plan: Plan) -> str:
     """Layers of each virtual-pipeline block where they differ, else an empty text."""
     return "" if plan.layout.is_even else run_lengths(plan.layout.block_layers)
+
+
+def stage_gpus_text(plan: Plan) -> str:
+    """GPU type of the stages, where there are several: `stages 0-1 H100-SXM5-80GB, 2 A100…`."""
+    parts = []
+    for gpu, members in groupby(range(plan.degrees.pp), key=lambda own: plan.stage_gpus[own]):
+        parts.append(f"{number_ranges(list(members))} {gpu}")
+    return "stages " + ", ".join(parts)
 
 
 def recompute_text(plan: Plan) -> str:

@@ -12,9 +12,11 @@ from planner.report.plans import (
     batch_text,
     blocks_text,
     degrees_text,
+    error_text,
     layers_text,
     recompute_text,
     schedule_text,
+    stage_gpus_text,
     step_time_text,
 )
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -116,12 +118,13 @@ def _front_text(result: SearchResult) -> str:
 
 def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
     """One row a plan, its numbers first; what is uneven stands on a line of its own."""
+    limit = "of limit" if _is_mixed(plans) else f"of {gib(job.usable_bytes)}"
     columns = (
         Column("#"),
         Column("step time"),
         Column("tok/s\n/GPU"),
         Column("MFU\n%"),
-        Column(f"peak GiB\nof {gib(job.usable_bytes)}"),
+        Column(f"peak GiB\n{limit}"),
         Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
     )
     common_batch = len({plan.gbs for plan in plans}) == 1
@@ -140,6 +143,8 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         lines[0] += f", {named}"
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")
+    if plan.stage_gpus:
+        lines.append(stage_gpus_text(plan))
     if target_sequences is not None:
         difference = signed_share(batch_difference(plan, target_sequences))
         lines.append(f"batch {plan.gbs:,} ({difference})")
@@ -148,15 +153,21 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         step_time_text(plan),
         f"{plan.tokens_per_s_per_gpu:,.0f}",
         f"{plan.mfu * 100:.1f}",
-        gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
+        _peak_text(plan),
         "\n".join(lines),
     )
+
+
+def _peak_text(plan: Plan) -> str:
+    """`64.6`, marked if it may not fit; on GPUs of several types with its own limit."""
+    limit = f"/{gib(plan.limit_bytes)}" if plan.stage_gpus else ""
+    return gib(plan.peak_bytes) + limit + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*")
 
 
 def front_notes(result: SearchResult) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = result.plans, result.job
-    notes = [metric_note(job), error_note(plans)]
+    notes = [metric_note(job, plans), error_note(plans)]
     if any(plan.status == "feasible" for plan in plans):
         notes.append(_gap_note(plans))
     if any(layers_text(plan) or blocks_text(plan) for plan in plans):
@@ -176,8 +187,21 @@ def _gap_note(plans: Sequence[Plan]) -> str:
     return f"Not proven optimal: {noun} {number_ranges(list(gaps))}; by {by} at most."
 
 
-def metric_note(job: JobSummary) -> str:
+def _is_mixed(plans: Sequence[Plan]) -> bool:
+    """Whether stages live on GPUs of several types, each with its own memory."""
+    return any(plan.stage_gpus for plan in plans)
+
+
+def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     """The peak that MFU refers to, and what peak memory is."""
+    if _is_mixed(plans):
+        sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
+        room = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
+        return (
+            f"MFU: model FLOP, full attention square, against the mean of the GPUs' dense bf16 "
+            f"peaks, {tflop_per_s(job.peak_flop_per_s)}. peak GiB: stage that takes the largest "
+            f"share of its GPU's memory; torch can use {room}."
+        )
     return (
         f"MFU: model FLOP, full attention square, against {tflop_per_s(job.peak_flop_per_s)} "
         f"dense bf16. peak GiB: heaviest pipeline stage; torch can use "
@@ -193,7 +217,9 @@ def metric_note(job: JobSummary) -> str:
 def error_note(plans: Sequence[Plan]) -> str:
     """Where the error bars come from."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
-    return f"±: 80 % interval (its larger side), from {'; '.join(families)}."
+    both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
+    shown = "below/above" if both else "its larger side"
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}."
 
 
 def _ties(plans: Sequence[Plan]) -> list[int]:

@@ -12,6 +12,7 @@ from planner.search.explorer import Explorer, Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, dropped_choices, find_relaxations
 from planner.search.trial import Trial, try_job
+from planner.search.until import Until
 
 __all__ = ["DoesNotFitError", "nothing_fits"]
 
@@ -19,22 +20,41 @@ __all__ = ["DoesNotFitError", "nothing_fits"]
 def nothing_fits(
     request: Request, costed_job: CostedJob, explorer: Explorer, progress: Progress | None = None
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits; searches what would."""
-    progress = progress or (lambda _what, _done, _total: None)
+    """The error to raise when no plan fits; searches what would.
+
+    The explorer's deadline holds for all of it; Ctrl-C ends it with what is known.
+    """
+    until = Until(explorer.deadline)
+    with until.interruptible():
+        return _explained(request, costed_job, explorer, progress or _silent, until)
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+def _explained(
+    request: Request, costed_job: CostedJob, explorer: Explorer, progress: Progress, until: Until
+) -> DoesNotFitError:
     progress("finding the rules in conflict", 0, 1)
-    guilty, freed = guilty_choices(request, lambda own: _fitting(own, costed_job))
-    if freed is not request:
+    guilty, freed = guilty_choices(
+        request, lambda own: until.over("rules in conflict") or _fitting(own, costed_job)
+    )
+    undecided = "rules in conflict" in until.untried
+    if freed is not request and not undecided:
         trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
         if trial is not None:
             costed_job, explorer = trial.costed_job, trial.explorer
+    innocent = () if undecided else tuple(set_apart(request, guilty))
     proven = explorer.climb(0)
+    doubt = " (perhaps without effect: not decided in time)" if undecided else ""
     conflict = (
-        *(ConflictingRule(name=text.split()[0], text=f"you gave {text}") for text in guilty),
-        memory_rule(costed_job, explorer),
+        *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),
+        memory_rule(costed_job, explorer, innocent),
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
-    relaxations = find_relaxations(at, progress)
+    relaxations = find_relaxations(at, progress, until)
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -45,8 +65,15 @@ def nothing_fits(
         conflict=conflict,
         layouts=layout_rules(costed_job, explorer),
         relaxations=tuple(relaxations),
+        stopped=until.stopped,
+        untried=until.untried,
     )
     return DoesNotFitError(why)
+
+
+def set_apart(request: Request, guilty: tuple[str, ...]) -> list[str]:
+    """The user's choices that make no difference to whether something fits."""
+    return [text for text in dropped_choices(request) if text not in guilty]
 
 
 def guilty_choices(

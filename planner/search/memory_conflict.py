@@ -34,8 +34,13 @@ def lightest_row(explorer: Explorer) -> int:
     return int(np.argmin(explorer.peak))
 
 
-def memory_rule(costed_job: CostedJob, explorer: Explorer) -> ConflictingRule:
-    """What the heaviest stage of the lightest configuration needs, against what is there."""
+def memory_rule(
+    costed_job: CostedJob, explorer: Explorer, dropped: tuple[str, ...] = ()
+) -> ConflictingRule:
+    """What the heaviest stage of the lightest configuration needs, against what is there.
+
+    `dropped`: choices of the user that the job is without, since nothing fits either way.
+    """
     row = lightest_row(explorer)
     stages = _stages(costed_job, explorer, row)
     stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
@@ -47,6 +52,8 @@ def memory_rule(costed_job: CostedJob, explorer: Explorer) -> ConflictingRule:
         f"{len(explorer.peak):,} legal configurations, {_degrees(costed_job, row)}, in its even "
         f"layout, of which {_largest_parts(stages[stage])}"
     )
+    if dropped:
+        text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
     return ConflictingRule(name=_MEMORY.name, text=text)
 
 
@@ -57,7 +64,7 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
     text = f"{limit / GIB:.1f} GiB are there"
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
-    if explorer.limit_bytes < 0.999 * limit:
+    if f"{explorer.limit_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
         text += f" ({explorer.limit_bytes / GIB:.1f} for an even chance to fit)"
     return text
 

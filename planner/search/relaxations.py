@@ -12,22 +12,20 @@ from dataclasses import dataclass, replace
 
 from constraints import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
-from planner.cost_model import CostModel
 from planner.errors import UsageError
 from planner.frameworks import load_framework
 from planner.infeasibility import Relaxation, RelaxationKind
 from planner.job import Job, searched_modes
-from planner.ops import parameter_count
 from planner.optimizers import load_optimizer
 from planner.plan import Plan
 from planner.request import Request
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
-    cost_job,
 )
 from planner.search.explorer import Effort, Progress
-from planner.search.trial import search_costed
+from planner.search.trial import cost_light, search_costed
+from planner.search.until import Until
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
 COUNTS_TRIED = 64
@@ -74,18 +72,26 @@ class Situation:
         return lambda: Request(**(self.request.model_dump() | changes)).resolve()
 
 
-def find_relaxations(at: Situation, progress: Progress) -> list[Relaxation]:
-    """The smallest change of each kind that was verified to give a plan, fastest first."""
+def find_relaxations(
+    at: Situation, progress: Progress, until: Until | None = None
+) -> list[Relaxation]:
+    """The smallest change of each kind that was verified to give a plan, fastest first.
+
+    `until`: when to stop; it then knows which kinds were not tried, or not to their end.
+    """
+    until = until or Until()
     found = []
     for index, (kind, changes) in enumerate(KINDS.items()):
         progress(f"searching what would fit: {kind}", index, len(KINDS))
-        found += _smallest(at, kind, changes(at))
+        found += _smallest(at, kind, changes(at, until), until)
     if not found:
-        found = _smallest(at, "everything", _everything(at))
+        found = _smallest(at, "everything", _everything(at), until)
     return sorted(found, key=lambda own: own.seconds_per_token)
 
 
-def _smallest(at: Situation, kind: RelaxationKind, changes: Changes) -> list[Relaxation]:
+def _smallest(
+    at: Situation, kind: RelaxationKind, changes: Changes, until: Until
+) -> list[Relaxation]:
     """The first change that fits safely, and the first that at least probably fits, if smaller.
 
     Of changes that do not build on each other, each that fits.
@@ -93,8 +99,10 @@ def _smallest(at: Situation, kind: RelaxationKind, changes: Changes) -> list[Rel
     found: list[Relaxation] = []
     all_decided = True
     for change in changes:
+        if until.over(kind):
+            break
         safe_only = bool(found) and kind not in _INDEPENDENT
-        outcome = verify(at, change, kind not in ("gpus", "gpu-type"), safe_only)
+        outcome = verify(at, change, until, kind not in ("gpus", "gpu-type"), safe_only)
         all_decided &= outcome.decided
         if outcome.plan is None:
             continue
@@ -120,7 +128,11 @@ class Outcome:
 
 
 def verify(
-    at: Situation, change: Change, same_gpus: bool = True, safe_only: bool = False
+    at: Situation,
+    change: Change,
+    until: Until,
+    same_gpus: bool = True,
+    safe_only: bool = False,
 ) -> Outcome:
     """The fastest plan that was found of the changed job, a safe one if there is any.
 
@@ -128,27 +140,20 @@ def verify(
     """
     try:
         job = change.make()
-        costed_job = None if _too_few(job) else cost_job(job)
+        wanted = at.gpus if same_gpus else job.cluster.num_gpus
+        costed_job = cost_light(job, wanted)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
-    wanted = at.gpus if same_gpus else job.cluster.num_gpus
-    if costed_job is None or costed_job.job.cluster.num_gpus != wanted:
+    if costed_job is None:
         return Outcome(None)
     levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
     for probability in levels[:1] if safe_only else levels:
-        trial = search_costed(costed_job, probability=probability, effort=EFFORT)
+        effort = replace(EFFORT, time_limit_s=until.seconds_left())
+        trial = search_costed(costed_job, probability=probability, effort=effort)
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
     return Outcome(None, trial.proven)
-
-
-def _too_few(job: Job) -> bool:
-    """Whether all the GPUs together cannot hold weights and optimizer state even once."""
-    own = CostModel(job).framework_inputs
-    held = own.weight_bytes + own.master_bytes + own.optimizer_bytes
-    total = parameter_count(job.model).total * held
-    return total > job.hbm_limit_bytes * job.cluster.num_gpus
 
 
 # --- the user's own choices ---------------------------------------------------------------------
@@ -186,23 +191,23 @@ def _option(degree: str) -> str:
     return "shard-size" if degree == "shard" else degree.replace("_", "-")
 
 
-def _conditions(at: Situation) -> Changes:
+def _conditions(at: Situation, _until: Until) -> Changes:
     own = {condition.option for condition in at.request.conditions()}
     for text, request in dropped_choices(at.request).items():
         if text in own:
             yield Change(f"without {text}", request.resolve)
 
 
-def _limits(at: Situation) -> Changes:
+def _limits(at: Situation, _until: Until) -> Changes:
     for name in at.request.limits:
         others = {other: kept for other, kept in at.request.limits.items() if other != name}
         yield Change(f"without --{_option(name)}", at.asked(limits=others))
 
 
-def _larger(name: str) -> Callable[[Situation], Changes]:
+def _larger(name: str) -> Callable[[Situation, Until], Changes]:
     """The next larger values of a degree that the user limited."""
 
-    def changes(at: Situation) -> Changes:
+    def changes(at: Situation, _until: Until) -> Changes:
         values = at.request.limits.get(name, ())
         tried = range(4) if name == "zero" else [1 << power for power in range(10)]
         for value in (own for own in tried if values and own > max(values)):
@@ -211,14 +216,14 @@ def _larger(name: str) -> Callable[[Situation], Changes]:
     return changes
 
 
-def _tensor(at: Situation) -> Changes:
+def _tensor(at: Situation, until: Until) -> Changes:
     """More tp: the limit lifted step by step, then beyond the NVLink domain."""
-    yield from _larger("tp")(at)
+    yield from _larger("tp")(at, until)
     if not at.request.allow_tp_across_domains:
         yield Change("--allow-tp-across-nodes", at.asked(allow_tp_across_domains=True))
 
 
-def _recompute(at: Situation) -> Changes:
+def _recompute(at: Situation, _until: Until) -> Changes:
     """Modes beside those that the user chose, those that free least first."""
     if at.request.recompute is None:
         return
@@ -228,7 +233,7 @@ def _recompute(at: Situation) -> Changes:
             yield Change(f"--recompute {mode.name}", at.asked(recompute=(mode.name,)))
 
 
-def _reserve(at: Situation) -> Changes:
+def _reserve(at: Situation, _until: Until) -> Changes:
     if at.request.hbm_reserve != "0":
         yield Change("without --hbm-reserve", at.asked(hbm_reserve="0"))
 
@@ -244,7 +249,7 @@ def _everything(at: Situation) -> Changes:
 # --- the job ------------------------------------------------------------------------------------
 
 
-def _batch(at: Situation) -> Changes:
+def _batch(at: Situation, _until: Until) -> Changes:
     """A looser tolerance of the batch: more replica counts and micro-batches divide it."""
     if at.request.gbs_tokens is None:
         return
@@ -253,25 +258,25 @@ def _batch(at: Situation) -> Changes:
             yield Change(f"--gbs-tolerance {tolerance:g}", at.asked(gbs_tolerance=tolerance))
 
 
-def _optimizer(at: Situation) -> Changes:
+def _optimizer(at: Situation, _until: Until) -> Changes:
     for name in SMALLER_OPTIMIZERS:
         if load_optimizer(name).state_bytes < at.job.optimizer.state_bytes:
             yield Change(f"--optimizer {name}", at.asked(optimizer=name))
 
 
-def _offload(at: Situation) -> Changes:
+def _offload(at: Situation, _until: Until) -> Changes:
     for share in OFFLOADED_SHARES:
         if share > at.request.optimizer_offload:
             yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))
 
 
-def _dtype(at: Situation) -> Changes:
+def _dtype(at: Situation, _until: Until) -> Changes:
     if at.job.dtype != "bf16":
         precision = "bf16" if at.request.precision == "fp32" else at.request.precision
         yield Change("--dtype bf16", at.asked(dtype="bf16", precision=precision))
 
 
-def _sequence(at: Situation) -> Changes:
+def _sequence(at: Situation, _until: Until) -> Changes:
     """Halved sequences; the batch keeps its tokens."""
     factor = 2
     while at.job.seq % factor == 0 and at.job.seq // factor >= SHORTEST_SEQUENCE:
@@ -284,7 +289,7 @@ def _sequence(at: Situation) -> Changes:
         factor *= 2
 
 
-def _framework(at: Situation) -> Changes:
+def _framework(at: Situation, _until: Until) -> Changes:
     """A framework with a higher ZeRO stage."""
     own = max(at.job.framework.parallelism.zero_stages)
     if max(at.request.limits.get("zero", (own,))) < own:
@@ -299,7 +304,7 @@ def _framework(at: Situation) -> Changes:
 # --- the machines -------------------------------------------------------------------------------
 
 
-def _gpus(at: Situation) -> Changes:
+def _gpus(at: Situation, until: Until) -> Changes:
     """More GPUs, the smallest number first: GPUs of a node, then whole nodes.
 
     Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
@@ -307,7 +312,7 @@ def _gpus(at: Situation) -> Changes:
     cluster = at.job.cluster
     node, own = cluster.node_gpus, cluster.num_gpus
     first = max(2, own // node + 1)
-    enough = _enough_doubled(at)
+    enough = _enough_doubled(at, until)
     most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
     counts = [*range(own + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
     for count in counts[:COUNTS_TRIED]:
@@ -316,11 +321,13 @@ def _gpus(at: Situation) -> Changes:
         yield Change(*_with_gpus(at, enough), complete=False)
 
 
-def _enough_doubled(at: Situation) -> int | None:
+def _enough_doubled(at: Situation, until: Until) -> int | None:
     """The first doubling of the GPUs with which something fits."""
     for doubling in range(1, MOST_DOUBLINGS + 1):
         count = at.job.cluster.num_gpus << doubling
-        if verify(at, Change(*_with_gpus(at, count)), same_gpus=False).plan is not None:
+        if until.over("gpus"):
+            break
+        if verify(at, Change(*_with_gpus(at, count)), until, same_gpus=False).plan is not None:
             return count
     return None
 
@@ -340,7 +347,7 @@ def _with_gpus(at: Situation, count: int) -> tuple[str, Make]:
     return f"--gpus {gpus}", at.asked(gpus=gpus)
 
 
-def _gpu_type(at: Situation) -> Changes:
+def _gpu_type(at: Situation, _until: Until) -> Changes:
     """GPUs with more memory that are no step back otherwise, the smallest first.
 
     Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
@@ -359,7 +366,7 @@ def _gpu_type(at: Situation) -> Changes:
             yield Change(f"--gpus {gpus}", at.asked(gpus=gpus, cluster=None))
 
 
-KINDS: dict[RelaxationKind, Callable[[Situation], Changes]] = {
+KINDS: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
     "condition": _conditions,
     "limit": _limits,
     "zero": _larger("zero"),

@@ -92,7 +92,7 @@ def search(
         proven=all(rung.gap <= TIE for rung in rungs),
         stopped=explorer.stopped,
         notes=(
-            *_stop_notes(explorer.stopped, time_limit_s),
+            *stop_notes(explorer.stopped, time_limit_s),
             *_notes(costed_job, max(0, thinned), len(plans) - top),
         ),
         rule_counts=dict(costed_job.candidates.report.removed),
@@ -156,7 +156,7 @@ def _counts(costed_job: CostedJob, explorer: Explorer, rungs: list[Rung], second
     )
 
 
-def _stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
+def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
     """That the search was cut short."""
     if stopped == "time-limit":
         return (

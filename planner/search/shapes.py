@@ -76,7 +76,7 @@ def legal_candidates(job: Job) -> Candidates:
         return Candidates(job, columns, report)
     usable = largest_usable(ctx)
     if not 0 < usable < job.cluster.num_gpus:
-        raise UsageError(_no_legal_shape(ctx, shapes))
+        raise UsageError(no_legal_shape(ctx, shapes))
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     reason = "; ".join(rule.explain(ctx) for rule in conflict)
     smaller = replace(job, cluster=job.cluster.with_gpus(usable))
@@ -89,7 +89,7 @@ def legal_candidates(job: Job) -> Candidates:
     return Candidates(smaller, columns, report, (note,))
 
 
-def _no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
+def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes that would work."""
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]

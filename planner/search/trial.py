@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from constraints.rule import Layout
 from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost_model import CostModel
+from planner.cost.tables import Array
+from planner.cost_model import Columns, CostModel
 from planner.errors import UsageError
 from planner.evaluate import job_plan
 from planner.job import Job
+from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, cost_job
 from planner.search.explorer import TIE, Effort, Explorer, Point, Rung
-from planner.search.shapes import legal_candidates
+from planner.search.shapes import Candidates, legal_candidates
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
@@ -51,10 +54,53 @@ class AlteredCostModel(CostModel):
 def cost_altered(
     job: Job, alter_gpu: AlterGpu | None = None, alter_links: AlterLinks | None = None
 ) -> CostedJob:
-    """`cost_job` on altered hardware. UsageError if no shape is legal."""
+    """`cost_job` on altered hardware, without shapes that cannot fit if others may.
+
+    UsageError if no shape is legal.
+    """
     candidates = legal_candidates(job)
     model = AlteredCostModel(candidates.job, alter_gpu, alter_links)
+    candidates = light_candidates(model, candidates) or candidates
     return CostedJob(candidates, model, model.cost_shapes(candidates.columns), 0.0)
+
+
+def cost_light(job: Job, num_gpus: int | None = None) -> CostedJob | None:
+    """`cost_job` without the shapes that cannot fit; None if that leaves none.
+
+    `num_gpus`: None too if no legal shape uses so many. UsageError if no shape is legal.
+    """
+    candidates = legal_candidates(job)
+    if num_gpus is not None and candidates.job.cluster.num_gpus != num_gpus:
+        return None
+    model = CostModel(candidates.job)
+    light = light_candidates(model, candidates)
+    if light is None:
+        return None
+    return CostedJob(light, model, model.cost_shapes(light.columns), 0.0)
+
+
+def light_candidates(model: CostModel, candidates: Candidates) -> Candidates | None:
+    """The shapes whose weights and optimizer state alone leave them a chance to fit."""
+    light = least_state_bytes(model, candidates.columns) <= candidates.job.hbm_limit_bytes
+    if not light.any():
+        return None
+    columns = {name: values[light] for name, values in candidates.columns.items()}
+    return replace(candidates, columns=columns)
+
+
+def least_state_bytes(model: CostModel, columns: Columns) -> Array:
+    """Less than the heaviest stage of each shape holds in any layout, bytes.
+
+    Weights, gradients and optimizer state of the mean stage, each sharded as far as ZeRO can
+    (Rajbhandari et al. 2020, section 5); nothing else.
+    """
+    count, own = parameter_count(model.job.model), model.framework_inputs
+    experts = float(count.experts)
+    dense = count.total - experts
+    rank = dense / columns["tp"] + experts / (columns["ep"] * columns["etp"])
+    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+    state = (own.master_bytes + own.optimizer_bytes) * count.total
+    return np.asarray(kept * rank / columns["pp"] + state / model.job.cluster.num_gpus)
 
 
 @dataclass(frozen=True)
@@ -101,14 +147,18 @@ def search_costed(
     probability: float = RECOMMENDED_FIT_PROBABILITY,
     limit_bytes: float | None = None,
     effort: Effort = TRIAL_EFFORT,
+    known: Sequence[tuple[int, Layout]] = (),
 ) -> Trial:
     """The fastest plan of a costed job that fits with at least `probability`.
 
-    `limit_bytes`: a tighter limit on the predicted peak.
+    `limit_bytes`: a tighter limit on the predicted peak. `known`: rows and layouts to beat.
     """
     explorer = costed_job.explorer(effort, None, probability)
     if limit_bytes is not None and limit_bytes < explorer.limit_bytes:
         explorer.limit_bytes = limit_bytes
+    # Only the first rung is climbed: no bounds are needed below it.
+    explorer.limits = explorer.limits[:1]
+    explorer.solved += [explorer.cost(row, layout) for row, layout in known]
     return Trial(costed_job, explorer, explorer.climb(0))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from constraints import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
@@ -16,12 +18,13 @@ from planner.request import Request
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
+    CostedJob,
     likely_limit_bytes,
 )
 from planner.search.explorer import TIE, Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.relaxations import dropped_choices
-from planner.search.shapes import given_columns
+from planner.search.shapes import given_columns, legal_candidates
 from planner.search.trial import (
     AlteredCostModel,
     AlterGpu,
@@ -32,7 +35,8 @@ from planner.search.trial import (
 )
 from planner.what_if import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
 
-EFFORT = Effort(most_solves=16, most_effort_s=0.5)
+# The search after a change starts from the plans known: what is left is to find another one.
+EFFORT = Effort(most_solves=16, most_effort_s=0.3)
 # A plan this much slower than the fastest was chosen for its memory.
 CHOSEN_FOR_MEMORY = 1.5 * TIE
 
@@ -67,6 +71,7 @@ class _Solver:
         self.probability = RECOMMENDED_FIT_PROBABILITY if safe else LEAST_FIT_PROBABILITY
         self.limit_bytes: float | None = None
         self.as_is = _Change("hardware", "now", "now", job)
+        self.now: Plan = plan
         best, gap = self.best_now()
         chosen = plan.status != "evaluated"
         if best and chosen and self.at_batch(best) < plan.step_time_s / (1 + CHOSEN_FOR_MEMORY):
@@ -130,7 +135,7 @@ class _Solver:
         for count in counts:
             job = replace(self.job, cluster=cluster.with_gpus(count))
             try:
-                if cost_altered(job).job.cluster.num_gpus == count:
+                if legal_candidates(job).job.cluster.num_gpus == count:
                     return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
             except (UsageError, HardwareError):
                 continue
@@ -157,9 +162,22 @@ class _Solver:
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
                 effort=EFFORT,
+                known=list(self.known(costed)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
             return None
+
+    def known(self, costed: CostedJob) -> Iterator[tuple[int, Layout]]:
+        """Rows and layouts of the plan that is asked about and of the best one now: a search after
+        a change starts from them."""
+        modes = [mode.name for mode in costed.job.recompute]
+        columns = costed.candidates.columns
+        for plan in {id(own): own for own in (self.plan, self.now)}.values():
+            if plan.recompute not in modes or plan.layout.others:
+                continue
+            wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
+            same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
+            yield from ((int(row), _layout(plan)) for row in np.flatnonzero(same))
 
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
@@ -167,14 +185,8 @@ class _Solver:
         job = replace(change.job, recompute=(mode,))
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
-        layout = Layout(
-            plan.degrees.pp,
-            plan.degrees.vpp,
-            plan.layout.block_layers,
-            plan.layout.recomputed,
-            plan.layout.placement,
-        )
-        return job_plan(model, model.cost_shapes(columns), 0, layout, columns, "evaluated")
+        costed = model.cost_shapes(columns)
+        return job_plan(model, costed, 0, _layout(plan), columns, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
         """Step time of a plan at the batch of the one that is asked about, s."""
@@ -237,6 +249,13 @@ class _Solver:
                 if own.kind == "choice"
             ),
         )
+
+
+def _layout(plan: Plan) -> Layout:
+    own = plan.layout
+    return Layout(
+        plan.degrees.pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement
+    )
 
 
 def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:

@@ -173,3 +173,20 @@ def test_a_failed_search_leaves_no_file(run: Run, tmp_path: Path) -> None:
     result = run("search", *changed("--gpus", "8xH100"), "-o", str(path))
     assert result.exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /proc does, which calls itself writable."""
+
+    def refuse(**_options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("planner.plan_file.tempfile.mkstemp", refuse)
+    path = tmp_path / "plans.json"
+    result = run(
+        "search", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "8", "-o", str(path)
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "cannot be written: Read-only file system" in result.stderr

@@ -39,6 +39,7 @@ def test_every_order_of_the_parts() -> None:
         ("32xH100+16xH100", "48xH100"),
         ("8xH100+8xA100+8xH200+8xB200+8xV100", "at most 4"),
         ("32xH100+16xA101", "A101"),
+        ("32xH100+32xMI300X", "different vendors"),
     ],
 )
 def test_what_is_refused(text: str, said: str) -> None:

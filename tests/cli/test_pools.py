@@ -1,0 +1,82 @@
+"""`--gpus 4xH100+4xA100` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import Run, lines_are_short, run_cli
+
+POOL = ("--model", "llama-3.2-1b", "--gpus", "4xH100+4xA100", "--gbs", "64")
+
+
+@pytest.fixture(scope="module")
+def pool_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """A search of a pool, and the plan file that it wrote."""
+    path = tmp_path_factory.mktemp("pool") / "plans.json"
+    return run_cli("search", *POOL, "-o", str(path)), path
+
+
+def test_the_table_names_the_gpu_of_each_stage(pool_job: tuple[Result, Path]) -> None:
+    result, _ = pool_job
+    assert result.exit_code == 0, result.output
+    assert "stages 0" in result.stdout
+    assert "/79.1" in result.stdout
+    assert "mean of the GPUs' dense bf16" in result.stdout
+    assert "4xH100 alone:" in result.stdout
+    assert lines_are_short(result.stdout)
+
+
+def test_explain_says_where_ranks_live(pool_job: tuple[Result, Path], run: Run) -> None:
+    _, path = pool_job
+    result = run("explain", str(path), "1")
+    assert result.exit_code == 0, result.output
+    assert "ranks 0-3" in result.stdout
+    assert "ranks 4-7" in result.stdout
+    assert "A100-SXM4-80GB" in result.stdout
+    assert "Neighbours" not in result.stdout
+    assert lines_are_short(result.stdout)
+    data = json.loads(run("explain", str(path), "1", "--json").stdout)
+    assert [own["ranks"] for own in data["places"]] == [[0, 3], [4, 7]]
+    assert sum(own["layers"] for own in data["places"]) == 16
+    assert {own["gpu"] for own in data["places"]} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
+
+
+def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -> None:
+    _, path = pool_job
+    result = run("explain", str(path), "1", "--what-if")
+    assert result.exit_code == 2
+    assert "leave --what-if out" in result.stderr
+    launch = run("launch", str(path), "1", "-o", str(path.parent / "launched"))
+    assert launch.exit_code == 2
+    assert "several types" in launch.stderr
+    assert not (path.parent / "launched").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", *POOL, "--tp", "4"),
+        ("memory", *POOL[:4], "--tp", "4"),
+        ("compare", *POOL, "--tokens", "1T"),
+        ("memory", "--inference", *POOL[:4]),
+    ],
+)
+def test_other_commands_refuse_pools(arguments: tuple[str, ...], run: Run) -> None:
+    result = run(*arguments)
+    assert result.exit_code in (1, 2), result.output
+    assert "several types" in result.output
+    assert "unexpectedly" not in result.output
+
+
+def test_nothing_fits_as_json(run: Run) -> None:
+    arguments = ("--model", "405b", "--gpus", "4xH100+4xA100", "--gbs", "64", "--time-limit", "2")
+    result = run("search", *arguments, "--json")
+    assert result.exit_code == 1
+    why = json.loads(result.stdout)
+    assert why["outcome"] == "nothing-fits"
+    assert why["conflict"][0]["name"] == "stage-memory"
+    assert result.stderr == ""
