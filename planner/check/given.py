@@ -80,8 +80,9 @@ def _imbalance(found: Found, request: Request) -> tuple[Found, tuple[str, ...]]:
 
 def _world(gpus: str | None, cluster: str | None) -> int | None:
     """Number of GPUs, as the rules that need only that take it."""
-    from hardware import load_cluster_file, parse_gpus
+    from hardware import load_cluster_file
+    from planner.pools.pool import parse_one_type
 
     if cluster:
         return load_cluster_file(Path(cluster)).num_gpus
-    return parse_gpus(gpus).num_gpus if gpus else None
+    return parse_one_type(gpus).num_gpus if gpus else None
