@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file, parse_gpus
 from planner.errors import UsageError
+from planner.pools.pool import is_pool
 
 _KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 
@@ -49,9 +50,14 @@ class Offer(BaseModel):
         return self.name or self.gpus or Path(self.cluster or "").stem
 
     def resolve(self) -> Cluster:
-        """The cluster. HardwareError if the name or the file is at fault."""
+        """The cluster. HardwareError or UsageError if the name or the file is at fault."""
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
+        if is_pool(self.gpus):
+            raise UsageError(
+                f"{self.gpus}: only planner search (and explain of its plans) takes GPUs of "
+                "several types; compare each type, as --gpus 32xH100 --gpus 32xA100"
+            )
         return parse_gpus(self.gpus or "")
 
     def quotes(self, gpu: str) -> tuple[Price, ...]:

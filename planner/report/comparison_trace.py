@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hardware import Figure, load_sources
-from planner.compare.goodput import high_rates, HOUR_S
+from planner.compare.goodput import HOUR_S, high_rates
 from planner.compare.money import HOURS_PER_YEAR
 from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Rental, Run
 from planner.compare.run import KIND_NAMES
