@@ -129,12 +129,15 @@ class WhyNothingFits(_Frozen):
 
 def relaxation_sentence(own: Relaxation) -> str:
     """The change and what it leads to."""
-    plan = own.plan
-    low, high = plan.step_time.low, plan.step_time.high
-    return (
-        f"{own.change}: {plan.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), "
-        f"{plan.peak_bytes / GIB:.1f} GiB"
-    )
+    time = own.plan.step_time
+    middle, low, high = (_digits(own) for own in (own.plan.step_time_s, time.low, time.high))
+    peak = own.plan.peak_bytes / GIB
+    return f"{own.change}: {middle} s a step ({low} to {high}), {peak:.1f} GiB"
+
+
+def _digits(value: float) -> str:
+    """Three digits, never with an exponent: 1,020 and 9.84."""
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 class DoesNotFitError(NothingFitsError):

@@ -50,7 +50,7 @@ class Offer(BaseModel):
         return self.name or self.gpus or Path(self.cluster or "").stem
 
     def resolve(self) -> Cluster:
-        """The cluster. HardwareError if the name or the file is at fault."""
+        """The cluster. HardwareError or UsageError if the name or the file is at fault."""
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
         return parse_one_type(self.gpus or "")

@@ -148,7 +148,7 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     yield (
         "efficiency: lasting tokens/s a GPU over those of the first row. days: interruptions "
         "included; 80 % interval of the step time, and published failure rates and restart times, "
-        "which differ most near 1,000 GPUs, where people restarted OPT-175B; cost scales with it."
+        "which differ most up to 1,000 GPUs, where people restart jobs; cost scales with it."
     )
     families = dict.fromkeys(run.plan.step_time.family for run in runs)
     yield f"Step times: from {'; '.join(families)}."

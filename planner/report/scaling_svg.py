@@ -205,6 +205,9 @@ def _matplotlib_panel(panel: Panel, axes: Any) -> None:
         axes.plot(*zip(*panel.ideal, strict=True), "--", color="#999999")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log" if panel.logarithmic else "linear")
+    if panel.logarithmic:
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(lambda value, _place: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
     if not panel.logarithmic:
         axes.set_ylim(bottom=0)
     ticks = sorted({count for own in panel.series for count, *_ in own.points})

@@ -286,6 +286,8 @@ def test_wrong_input_is_told_before_any_search() -> None:
         compare(BASE, ["8xH100"], TOKENS, Settings(providers=("lamda",)))
     with pytest.raises(UsageError, match="mixed currencies: EUR and USD"):
         compare(BASE, [Offer(gpus="8xH100", spot=1.0, currency="EUR")], TOKENS)
+    with pytest.raises(UsageError, match="GPUs of several types"):
+        compare(BASE, ["8xH100+8xA100"], TOKENS)
     with pytest.raises(HardwareError, match="no bf16"):
         compare(BASE, ["8xV100"], TOKENS)
     with pytest.raises(UsageError, match="unknown model"):
@@ -298,6 +300,7 @@ def test_a_job_that_fits_nowhere_says_what_it_needs() -> None:
     row = found.rows[0]
     assert row.run is None and row.reason.startswith("nothing fits: stage 0")
     assert any("--gpus 2xA10" in need for need in row.needs)
+    assert not any("e+" in need for need in row.needs)
 
 
 def test_equal_tasks_are_searched_once() -> None:
