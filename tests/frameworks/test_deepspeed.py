@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -67,8 +68,12 @@ def test_trainer_reads_its_arguments(
         words[words.index("--fp16") + 1] = "false"  # not on a CPU
     if launch.plan.degrees.gpus > 1:
         _without_world(Path("ds_config.json"), launch.plan.degrees.gpus)
-    parser = transformers.HfArgumentParser((transformers.TrainingArguments,))
-    (parsed,) = parser.parse_args_into_dataclasses(words)
+    # The script's own arguments, as its `main` has them.
+    run_arguments = runpy.run_path("train.py")["RunArguments"]
+    parser = transformers.HfArgumentParser((run_arguments, transformers.TrainingArguments))
+    run, parsed = parser.parse_args_into_dataclasses(words)
+    assert (run.model_folder, run.seq_length) == ("model", launch.plan.seq)
+    assert run.attn_implementation == ("eager" if launch.job.attention == "eager" else "sdpa")
     assert parsed.per_device_train_batch_size == launch.plan.degrees.mbs
     assert parsed.gradient_accumulation_steps == launch.plan.degrees.grad_acc
     assert bool(parsed.activation_checkpointing) == (launch.plan.recompute == "full")
