@@ -54,9 +54,10 @@ def command(
     from planner.explain import explain, pick_plan
 
     plan = pick_plan(result, number)
-    job = result.request.resolve()
-    if job.cluster.num_gpus != result.job.used_gpus:
-        job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
+    job, searched = (
+        _on_used_gpus(request.resolve(), result.job.used_gpus)
+        for request in (result.request.for_plan(plan), result.request)
+    )
     evaluator = None
     if neighbours and style != "csv":
         notice_if_first_run(quiet)
@@ -65,7 +66,7 @@ def command(
         evaluator = job_evaluator(job, plan)
     explanation = explain(result, number, job, evaluator)
     if with_what_if:
-        found = solve_what_if(result.request, job, plan, quiet)
+        found = solve_what_if(result.request, searched, plan, quiet)
         explanation = explanation.model_copy(update={"what_if": found})
     match style:
         case "json":
@@ -76,6 +77,13 @@ def command(
             from planner.report.explain import explanation_report
 
             print_report(explanation_report(explanation))
+
+
+def _on_used_gpus(job: Job, count: int) -> Job:
+    """The job on the GPUs that its plans use, which may be fewer than were given."""
+    if job.cluster.num_gpus == count:
+        return job
+    return replace(job, cluster=job.cluster.with_gpus(count))
 
 
 def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:

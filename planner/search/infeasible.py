@@ -6,31 +6,40 @@ from collections.abc import Callable
 
 from planner._version import __version__
 from planner.infeasibility import ConflictingRule, DoesNotFitError, WhyNothingFits
+from planner.job import Job
 from planner.request import Request
-from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob
-from planner.search.explorer import Explorer, Progress
+from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.search.explorer import Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, dropped_choices, find_relaxations
+from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import Trial, try_job
 
 __all__ = ["DoesNotFitError", "nothing_fits"]
 
 
 def nothing_fits(
-    request: Request, costed_job: CostedJob, explorer: Explorer, progress: Progress | None = None
+    request: Request,
+    shares: CostedShares,
+    explorer: SharesExplorer,
+    progress: Progress | None = None,
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits; searches what would."""
+    """The error to raise when no plan fits; searches what would.
+
+    Where the offload was open, the sentences are about its largest share: the lightest.
+    """
     progress = progress or (lambda _what, _done, _total: None)
     progress("finding the rules in conflict", 0, 1)
-    guilty, freed = guilty_choices(request, lambda own: _fitting(own, costed_job))
+    guilty, freed = guilty_choices(request, lambda own: _fitting(own, shares.job))
     if freed is not request:
         trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
         if trial is not None:
-            costed_job, explorer = trial.costed_job, trial.explorer
+            shares, explorer = trial.shares, trial.explorer
     proven = explorer.climb(0)
+    costed_job, lightest = shares.lightest, explorer.explorers[-1]
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}") for text in guilty),
-        memory_rule(costed_job, explorer),
+        memory_rule(costed_job, lightest),
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
@@ -38,12 +47,12 @@ def nothing_fits(
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
-        legal=len(explorer.peak),
+        legal=sum(len(own.peak) for own in explorer.explorers),
         usable_bytes=job.cluster.gpu.hbm_usable_bytes,
         limit_bytes=job.hbm_limit_bytes,
         proven=proven.point is None and bool(proven.bound == float("inf")),
         conflict=conflict,
-        layouts=layout_rules(costed_job, explorer),
+        layouts=layout_rules(costed_job, lightest),
         relaxations=tuple(relaxations),
     )
     return DoesNotFitError(why)
@@ -69,10 +78,10 @@ def guilty_choices(
             request = without
 
 
-def _fitting(request: Request, costed_job: CostedJob) -> bool:
+def _fitting(request: Request, job: Job) -> bool:
     """Whether a less narrow request has a plan on the GPUs that are used now."""
     trial = try_job(request.resolve(), LEAST_FIT_PROBABILITY)
-    return has_plan(trial, costed_job.job.cluster.num_gpus)
+    return has_plan(trial, job.cluster.num_gpus)
 
 
 def has_plan(trial: Trial | None, gpus: int) -> bool:

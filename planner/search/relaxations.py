@@ -24,9 +24,9 @@ from planner.request import Request
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
-    cost_job,
 )
 from planner.search.explorer import Effort, Progress
+from planner.search.shares import cost_shares
 from planner.search.trial import search_costed
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
@@ -128,15 +128,15 @@ def verify(
     """
     try:
         job = change.make()
-        costed_job = None if _too_few(job) else cost_job(job)
+        shares = None if _too_few(job) else cost_shares(job)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
     wanted = at.gpus if same_gpus else job.cluster.num_gpus
-    if costed_job is None or costed_job.job.cluster.num_gpus != wanted:
+    if shares is None or shares.job.cluster.num_gpus != wanted:
         return Outcome(None)
     levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
     for probability in levels[:1] if safe_only else levels:
-        trial = search_costed(costed_job, probability=probability, effort=EFFORT)
+        trial = search_costed(shares, probability=probability, effort=EFFORT)
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
@@ -145,7 +145,7 @@ def verify(
 
 def _too_few(job: Job) -> bool:
     """Whether all the GPUs together cannot hold weights and optimizer state even once."""
-    own = CostModel(job).framework_inputs
+    own = CostModel(job.decided()[-1]).framework_inputs
     held = own.weight_bytes + own.master_bytes + own.optimizer_bytes
     total = parameter_count(job.model).total * held
     return total > job.hbm_limit_bytes * job.cluster.num_gpus
@@ -260,6 +260,8 @@ def _optimizer(at: Situation) -> Changes:
 
 
 def _offload(at: Situation) -> Changes:
+    if at.request.optimizer_offload == "search":
+        return
     for share in OFFLOADED_SHARES:
         if share > at.request.optimizer_offload:
             yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))

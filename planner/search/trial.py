@@ -15,9 +15,10 @@ from planner.errors import UsageError
 from planner.evaluate import job_plan
 from planner.job import Job
 from planner.plan import Plan
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, cost_job
-from planner.search.explorer import TIE, Effort, Explorer, Point, Rung
+from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob
+from planner.search.explorer import TIE, Effort, Point, Rung
 from planner.search.shapes import legal_candidates
+from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
@@ -61,14 +62,14 @@ def cost_altered(
 class Trial:
     """The search of one job at its memory limit. `rung.point` is None if nothing fits."""
 
-    costed_job: CostedJob
-    explorer: Explorer
+    shares: CostedShares
+    explorer: SharesExplorer
     rung: Rung
 
     @property
     def used_gpus(self) -> int:
         """GPUs of the plan; fewer than were given where no configuration uses all."""
-        return self.costed_job.job.cluster.num_gpus
+        return self.shares.job.cluster.num_gpus
 
     @property
     def proven(self) -> bool:
@@ -83,38 +84,36 @@ class Trial:
 
     def plan_of(self, point: Point) -> Plan:
         """The plan of a point of this search, with the gap of its rung."""
-        gap = self.rung.gap
+        gap, costed_job = self.rung.gap, self.shares.jobs[point.source]
         return job_plan(
-            self.costed_job.cost_model,
-            self.costed_job.costed,
+            costed_job.cost_model,
+            costed_job.costed,
             point.row,
             point.layout,
-            self.costed_job.candidates.columns,
+            costed_job.candidates.columns,
             "optimal" if gap <= TIE else "feasible",
             gap,
         )
 
 
 def search_costed(
-    costed_job: CostedJob,
+    shares: CostedShares,
     *,
     probability: float = RECOMMENDED_FIT_PROBABILITY,
     limit_bytes: float | None = None,
     effort: Effort = TRIAL_EFFORT,
 ) -> Trial:
-    """The fastest plan of a costed job that fits with at least `probability`.
+    """The fastest plan of a job that fits with at least `probability`, over its costed shares.
 
     `limit_bytes`: a tighter limit on the predicted peak.
     """
-    explorer = costed_job.explorer(effort, None, probability)
-    if limit_bytes is not None and limit_bytes < explorer.limit_bytes:
-        explorer.limit_bytes = limit_bytes
-    return Trial(costed_job, explorer, explorer.climb(0))
+    explorer = shares.explorer(effort, None, probability, limit_bytes)
+    return Trial(shares, explorer, explorer.climb(0))
 
 
 def try_job(job: Job, probability: float = RECOMMENDED_FIT_PROBABILITY) -> Trial | None:
     """Search a changed job; None if nothing is legal there."""
     try:
-        return search_costed(cost_job(job), probability=probability)
+        return search_costed(cost_shares(job), probability=probability)
     except (UsageError, HardwareError):
         return None

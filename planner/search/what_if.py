@@ -22,6 +22,7 @@ from planner.search.explorer import TIE, Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.relaxations import dropped_choices
 from planner.search.shapes import given_columns
+from planner.search.shares import cost_shares
 from planner.search.trial import (
     AlteredCostModel,
     AlterGpu,
@@ -51,6 +52,8 @@ class _Change:
 
 def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
     """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
+
+    A job whose share of the optimizer offload is open stays open: more memory may need less of it.
 
     Every number comes from a search that repeats itself exactly. A plan that is slower than the
     fastest was chosen for its memory: it is compared with plans no heavier than itself.
@@ -130,7 +133,7 @@ class _Solver:
         for count in counts:
             job = replace(self.job, cluster=cluster.with_gpus(count))
             try:
-                if cost_altered(job).job.cluster.num_gpus == count:
+                if cost_altered(job.decided()[0]).job.cluster.num_gpus == count:
                     return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
             except (UsageError, HardwareError):
                 continue
@@ -149,11 +152,12 @@ class _Solver:
 
     def trial(self, change: _Change) -> Trial | None:
         try:
-            costed = cost_altered(change.job, *_alterations(change))
-            if costed.job.cluster.num_gpus != change.job.cluster.num_gpus:
+            alter = _alterations(change)
+            shares = cost_shares(change.job, lambda own: cost_altered(own, *alter))
+            if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
                 return None
             return search_costed(
-                costed,
+                shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
                 effort=EFFORT,
@@ -164,7 +168,7 @@ class _Solver:
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         mode = change.job.framework.recompute_mode(plan.recompute)
-        job = replace(change.job, recompute=(mode,))
+        job = replace(change.job.at_share(plan.optimizer_offload), recompute=(mode,))
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         layout = Layout(
@@ -263,4 +267,5 @@ def _shortens(row: WhatIfRow) -> bool:
 
 def _alike(one: Plan, other: Plan) -> bool:
     same = one.degrees == other.degrees and one.recompute == other.recompute
+    same = same and one.optimizer_offload == other.optimizer_offload
     return same and one.layout == other.layout
