@@ -13,6 +13,7 @@ from planner.report.plans import (
     blocks_text,
     degrees_text,
     layers_text,
+    offload_text,
     recompute_text,
     schedule_text,
     step_time_text,
@@ -140,8 +141,8 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         lines[0] += f", {named}"
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")
-    if plan.optimizer_offload:
-        lines.append(f"optimizer {share(plan.optimizer_offload, 0)} on the CPU")
+    if offload := offload_text(plan.optimizer_offload):
+        lines.append(offload)
     if target_sequences is not None:
         difference = signed_share(batch_difference(plan, target_sequences))
         lines.append(f"batch {plan.gbs:,} ({difference})")

@@ -212,6 +212,7 @@ class _Solver:
                 "gpus": best.degrees.gpus,
                 "degrees": best.degrees,
                 "recompute": best.recompute,
+                "optimizer_offload": best.optimizer_offload,
                 "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
