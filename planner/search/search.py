@@ -186,7 +186,10 @@ def _share_notes(shares: CostedShares) -> tuple[str, ...]:
     if len(shares.jobs) + len(shares.left_out) == 1:
         return ()
     tried = ", ".join(f"{own.job.optimizer_offload:g}" for own in shares.jobs)
-    note = f"optimizer offload: the best of the shares {tried}"
+    note = (
+        f"optimizer offload: the best of the shares {tried}; no measured run offloads, so the "
+        "error bars do not cover the CPU's part"
+    )
     if shares.left_out:
         rest = ", ".join(f"{share:g}" for share in shares.left_out)
         note += f"; no configuration is legal with {rest} of it on the CPU"
