@@ -26,6 +26,7 @@ from planner.search.relaxations import KINDS, Situation
 from planner.search.search import search
 from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.trial import light_shares, search_costed, try_job
+from planner.search.until import Until
 from planner.search.what_if import _Solver, what_if
 
 # 8 billion parameters on one GPU, 16 bytes each: 119 GiB of 79 that are there.
@@ -185,7 +186,7 @@ def test_nothing_fits_at_any_share() -> None:
     assert rung.bound == float("inf")
     rule = memory_rule(shares.lightest, explorer.explorers[-1])
     assert "100% of the optimizer on the CPU" in rule.text
-    assert not list(KINDS["offload"](Situation(request, request.resolve(), 1)))
+    assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
 
 
 def test_changed_jobs_are_costed_at_the_shares_that_may_fit() -> None:
