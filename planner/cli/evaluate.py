@@ -71,7 +71,7 @@ def command(**options: Any) -> None:
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     """The request and the degrees, with dp and grad_acc (or the batch) derived."""
-    if options["optimizer_offload"] == "search":
+    if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
             "give a number from 0 to 1 to cost one configuration"
