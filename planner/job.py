@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from hardware import Cluster
@@ -79,6 +79,8 @@ class Job:
     # None: the framework's usual one. Share of optimizer state and update on the CPU.
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: float = 0.0
+    # The shares among which a search decides (`at_share`); empty: `optimizer_offload` is decided.
+    offload_shares: tuple[float, ...] = ()
     schedule: str | None = None
 
     def __post_init__(self) -> None:
@@ -89,18 +91,32 @@ class Job:
                 f"precision {self.precision!r}: {self.framework.name} trains in "
                 + ", ".join(self.framework.precisions)
             )
-        check_optimizer(self.framework, self.optimizer_setting)
+        check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
 
     @property
     def optimizer_setting(self) -> OptimizerSetting:
-        """The optimizer with its kernel and offload."""
+        """The optimizer with its kernel and offload. UsageError while the share is not decided."""
+        if self.offload_shares:
+            raise UsageError(
+                "--optimizer-offload search: only a search decides the share; give a number from "
+                "0 to 1 here"
+            )
+        return self._optimizer_at(self.optimizer_offload)
+
+    def _optimizer_at(self, share: float) -> OptimizerSetting:
         usual = self.framework.optimizer.kernels[0]
-        return OptimizerSetting(
-            self.optimizer, self.optimizer_kernel or usual, self.optimizer_offload
-        )
+        return OptimizerSetting(self.optimizer, self.optimizer_kernel or usual, share)
+
+    def at_share(self, share: float) -> Job:
+        """The job with this share of the optimizer on the CPU, decided."""
+        return replace(self, optimizer_offload=share, offload_shares=())
+
+    def decided(self) -> tuple[Job, ...]:
+        """The job at each share that a search tries, smallest first; itself if one was given."""
+        return tuple(self.at_share(share) for share in self.offload_shares) or (self,)
 
     @property
     def memory_budget(self) -> float | None:
@@ -113,6 +129,8 @@ class Job:
         """Lowest ZeRO stage that the optimizer's types and offload work with."""
         rules = self.framework.optimizer
         offload = rules.offload_least_zero if self.optimizer_offload else 0
+        if 0.0 < self.optimizer_offload < 1.0:
+            offload = max(offload, rules.offload_part_least_zero)
         types = 0 if self.optimizer.is_plain else rules.state_types_least_zero
         return max(offload, types)
 

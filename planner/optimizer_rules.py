@@ -7,6 +7,9 @@ from planner.frameworks.profile import FrameworkProfile
 from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
 
+# Shares of the optimizer on the CPU that a search tries, where a framework takes any share. Each
+# costs a search of its own; between two of them, time and memory of a layout are linear.
+SEARCHED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # What the framework's default is, and needs no flag.
 _DEFAULT_TYPE = "fp32"
 
@@ -73,6 +76,17 @@ def _offload_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> st
             "[optimizer-offload]"
         )
     return None
+
+
+def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
+    """Shares of the offload that a search tries, smallest first. UsageError if there is none."""
+    kind = profile.optimizer.offload
+    if kind == "none":
+        raise UsageError(
+            f"--optimizer-offload search: {profile.name} keeps optimizer states on the GPU; "
+            "leave the option out  [optimizer-offload]"
+        )
+    return SEARCHED_SHARES if kind == "share" else (0.0, 1.0)
 
 
 def optimizer_flags(profile: FrameworkProfile, setting: OptimizerSetting) -> str:

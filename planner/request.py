@@ -14,6 +14,7 @@ from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, l
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
+from planner.optimizer_rules import searched_shares
 from planner.optimizers import load_optimizer
 from planner.pools.pool import parse_one_type
 from planner.recompute import demand_parts
@@ -22,6 +23,7 @@ from planner.specs import ModelSpec
 
 if TYPE_CHECKING:
     from constraints import UserCondition
+    from planner.plan import Plan
 
 # Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
 LONGEST_SEQ = 2**27
@@ -73,9 +75,11 @@ class Request(BaseModel):
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
-    name of a pipeline schedule; None for the framework's usual. limits: degree name to allowed
-    values. `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as
-    "tp*cp <= 8", "zero == 3", "mbs=1". Raises UsageError (ValueError) for what does not resolve.
+    name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
+    optimizer on the CPU, or `search`, which lets the search choose it for each plan. limits: degree
+    name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
+    (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". Raises UsageError (ValueError)
+    for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -103,7 +107,7 @@ class Request(BaseModel):
     dropout: bool = False
     expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
     optimizer_kernel: OptimizerKernel | None = None
-    optimizer_offload: Annotated[float, Field(ge=0, le=1)] = 0.0
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     cuda_graphs: bool = False
 
     def resolve(self) -> Job:
@@ -138,9 +142,19 @@ class Request(BaseModel):
             allow_tp_across_domains=self.allow_tp_across_domains,
             model_alias=resolved.alias_of and self.model,
             optimizer_kernel=self.optimizer_kernel,
-            optimizer_offload=self.optimizer_offload,
+            optimizer_offload=0.0 if self.optimizer_offload == "search" else self.optimizer_offload,
+            offload_shares=self._offload_shares(profile),
             schedule=self._schedule(profile),
         )
+
+    def for_plan(self, plan: Plan) -> Request:
+        """The request with what its search decided for a plan: the share of the optimizer offload.
+
+        What costs, launches or explains a plan resolves this one.
+        """
+        if self.optimizer_offload != "search":
+            return self
+        return self.model_copy(update={"optimizer_offload": plan.optimizer_offload})
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
@@ -170,6 +184,10 @@ class Request(BaseModel):
                 f"dtype fp32 computes in fp32, not in {self.precision}; give dtype bf16 or amp"
             )
         return "fp32"
+
+    def _offload_shares(self, profile: FrameworkProfile) -> tuple[float, ...]:
+        """Shares among which the search decides; none if one was given."""
+        return searched_shares(profile) if self.optimizer_offload == "search" else ()
 
     def _schedule(self, profile: FrameworkProfile) -> str | None:
         """The schedule asked for, or the framework's usual one. UsageError if it has none such."""

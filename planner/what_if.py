@@ -41,6 +41,7 @@ class WhatIfRow(_Frozen):
     gpus: int | None = None
     degrees: Degrees | None = None
     recompute: str = ""
+    optimizer_offload: float = 0.0
     peak_bytes: float | None = None
     same_plan: bool = False
     note: str = ""

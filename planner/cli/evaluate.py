@@ -71,6 +71,11 @@ def command(**options: Any) -> None:
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
     """The request and the degrees, with dp and grad_acc (or the batch) derived."""
+    if options.get("optimizer_offload") == "search":
+        raise UsageError(
+            "--optimizer-offload search: only planner search, compare and scale choose the share; "
+            "give a number from 0 to 1 to cost one configuration"
+        )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}
     by_accumulation = options["gbs"] is None and options["gbs_tokens"] is None

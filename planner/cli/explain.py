@@ -87,9 +87,10 @@ def explain_one(
     from planner.explain import explain, job_evaluator, pick_plan
 
     plan = pick_plan(result, number)
-    job = result.request.resolve()
-    if job.cluster.num_gpus != result.job.used_gpus:
-        job = replace(job, cluster=job.cluster.with_gpus(result.job.used_gpus))
+    job, searched = (
+        _on_used_gpus(request.resolve(), result.job.used_gpus)
+        for request in (result.request.for_plan(plan), result.request)
+    )
     evaluator = None
     if neighbours:
         notice_if_first_run(quiet)
@@ -97,8 +98,15 @@ def explain_one(
     explanation = explain(result, number, job, evaluator)
     if not with_what_if:
         return explanation
-    found = solve_what_if(result.request, job, plan, quiet)
+    found = solve_what_if(result.request, searched, plan, quiet)
     return explanation.model_copy(update={"what_if": found})
+
+
+def _on_used_gpus(job: Job, count: int) -> Job:
+    """The job on the GPUs that its plans use, which may be fewer than were given."""
+    if job.cluster.num_gpus == count:
+        return job
+    return replace(job, cluster=job.cluster.with_gpus(count))
 
 
 def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:

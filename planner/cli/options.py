@@ -49,6 +49,20 @@ MOST_IMBALANCE = 4096
 _LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
 
 
+def _offload(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
+    """Callback: a share from 0 to 1, or `search`."""
+    if value.strip().lower() == "search":
+        return "search"
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0.0 <= share <= 1.0:
+        hint = f"{value!r}: give a share in 0<=x<=1, as 0.5, or search"
+        raise click.BadParameter(hint, ctx, param)
+    return share
+
+
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback: a number of tokens, as 4M, 4Mi or 4194304."""
     if value is None:
@@ -194,10 +208,12 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--optimizer-offload",
-                type=click.FloatRange(0, 1),
-                default=0.0,
+                metavar="SHARE|search",
+                default="0",
+                callback=_offload,
                 show_default=True,
-                help="Share of optimizer state and update on the CPU.",
+                help="Share of optimizer state and update on the CPU; search: the best for each "
+                "plan.",
             ),
             click.option(
                 "--attention",

@@ -162,8 +162,9 @@ def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings)
         return row.model_copy(update={"reason": str(entry.problem)})
     if outcome.result is None:
         return row.model_copy(update={"reason": outcome.reason, "needs": outcome.needs})
-    placed = Placed(entry.offer, entry.job, tokens, settings)
-    run = run_at(placed, outcome.result.job, outcome.result.plans[0])
+    plan = outcome.result.plans[0]
+    job = entry.job.at_share(plan.optimizer_offload)
+    run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     return row.model_copy(update={"run": run, "reason": "" if run else NO_USEFUL_TIME})
 
 

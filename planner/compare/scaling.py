@@ -143,8 +143,9 @@ def _point(
         return point.model_copy(update={"reason": str(entry.problem)})
     if outcome.result is None:
         return point.model_copy(update={"reason": outcome.reason})
-    placed = Placed(entry.offer, entry.job, tokens, settings)
-    run = run_at(placed, outcome.result.job, outcome.result.plans[0])
+    plan = outcome.result.plans[0]
+    job = entry.job.at_share(plan.optimizer_offload)
+    run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     if run is None:
         return point.model_copy(update={"reason": NO_USEFUL_TIME})
     return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})

@@ -357,6 +357,8 @@ class OptimizerRules(_Frozen):
     offload_overlap: Share = 0.0
     # Lowest ZeRO stage that offload, and that other types than fp32, work with.
     offload_least_zero: int = 0
+    # Lowest ZeRO stage with which only a part of the optimizer can be offloaded.
+    offload_part_least_zero: int = 0
     state_types_least_zero: int = 0
 
 

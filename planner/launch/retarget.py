@@ -116,6 +116,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "schedule": _named_schedule(plan),
         "model": _absolute(request.model),
         "cluster": None if request.cluster is None else _absolute(request.cluster),
+        "optimizer_offload": plan.optimizer_offload,
     }
     if gpus is not None and request.gpus is not None:
         cluster = request.resolve().cluster
@@ -282,4 +283,6 @@ def as_command(launch: Launch) -> str:
         words.append(f"--layers-per-stage {blocks}")
     if request.optimizer != "adamw":
         words.append(f"--optimizer {request.optimizer}")
+    if plan.optimizer_offload:
+        words.append(f"--optimizer-offload {plan.optimizer_offload:g}")
     return " ".join([*words, "-o plans.json"])

@@ -134,7 +134,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
     plan = result.plans[0]
-    job = result.request.resolve()
+    job = result.request.for_plan(plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
     own = plan.layout
     layout = Layout(

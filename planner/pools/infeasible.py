@@ -141,7 +141,7 @@ def _kinds(request: Request) -> Iterator[tuple[RelaxationKind, Changes]]:
                 request.model_copy(update={"optimizer_offload": share}),
             )
             for share in OFFLOADED_SHARES
-            if share > request.optimizer_offload
+            if request.optimizer_offload != "search" and share > request.optimizer_offload
         ),
     )
     yield "sequence", _sequences(request)

@@ -18,6 +18,11 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
     Everything but the cluster is alike, so all parts must offer the precision that was asked for.
     """
     pool = parse_pool(request.gpus or "")
+    if request.optimizer_offload == "search":
+        raise UsageError(
+            f"--optimizer-offload search: with GPUs of several types ({request.gpus}) the share is "
+            "given; a number from 0 to 1"
+        )
     jobs = tuple(
         replace(request.model_copy(update={"gpus": text}).resolve(), cluster=world)
         for text, world in zip(pool.texts, pool.worlds(), strict=True)

@@ -10,7 +10,7 @@ from planner.compare.results import Comparison, ComparisonRow, Range, Rental, Ru
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.plans import batch_text, degrees_text, recompute_text
+from planner.report.plans import configuration_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import plural, short_count
 
@@ -160,8 +160,7 @@ def _plan_table(runs: Runs) -> TableData:
             row.name,
             f"{run.plan.step_time_s:.3g} s",
             f"{run.plan.peak_bytes / 2**30:.0f} of {run.plan.limit_bytes / 2**30:.0f}",
-            f"{degrees_text(run.plan.degrees)}, {batch_text(run.plan.degrees)}, "
-            f"{recompute_text(run.plan)}",
+            configuration_text(run.plan),
         )
         for row, run in runs
     )

@@ -12,7 +12,7 @@ from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Re
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
 from planner.errors import unknown_name
-from planner.report.plans import batch_text, degrees_text, error_text, recompute_text
+from planner.report.plans import configuration_text, error_text
 from planner.report.units import plural
 
 
@@ -74,7 +74,7 @@ def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
     plan = run.plan
     yield Step(
         "plan",
-        f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}",
+        configuration_text(plan),
         f"fastest of the search; {plan.status}",
         "planner search",
     )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from planner.infeasibility import Relaxation, WhyNothingFits
 from planner.report.plans import (
     LIKELY_TO_FIT,
-    batch_text,
-    degrees_text,
-    recompute_text,
+    configuration_text,
     step_time_text,
 )
 from planner.report.search import error_note
@@ -65,7 +63,7 @@ def _row(own: Relaxation) -> tuple[str, ...]:
         step_time_text(plan),
         gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
         percent_sure(plan.fit_probability),
-        f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}",
+        configuration_text(plan),
     )
 
 

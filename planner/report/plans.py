@@ -82,6 +82,17 @@ def schedule_text(plan: Plan) -> str:
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
+def offload_text(share_on_cpu: float) -> str:
+    """`optimizer 25 % on the CPU`; an empty text where all of it stays on the GPU."""
+    return f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
+
+
+def configuration_text(plan: Plan) -> str:
+    """Degrees, batch, recompute and offload of a plan in a line."""
+    parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
+    return ", ".join(part for part in (*parts, offload_text(plan.optimizer_offload)) if part)
+
+
 def optimizer_text(plan: Plan) -> str:
     """`adamw-bf16, fused, 50 % on the CPU`."""
     offload = f", {share(plan.optimizer_offload)} on the CPU" if plan.optimizer_offload else ""

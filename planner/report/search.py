@@ -14,6 +14,7 @@ from planner.report.plans import (
     degrees_text,
     error_text,
     layers_text,
+    offload_text,
     recompute_text,
     schedule_text,
     stage_gpus_text,
@@ -145,6 +146,8 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         lines.append(f"layers {layers}")
     if plan.stage_gpus:
         lines.append(stage_gpus_text(plan))
+    if offload := offload_text(plan.optimizer_offload):
+        lines.append(offload)
     if target_sequences is not None:
         difference = signed_share(batch_difference(plan, target_sequences))
         lines.append(f"batch {plan.gbs:,} ({difference})")

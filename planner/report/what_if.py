@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.plan import Plan
-from planner.report.plans import degrees_text, error_text
+from planner.report.plans import degrees_text, error_text, offload_text
 from planner.report.tables import Block, Column, Facts, Notes, TableData
 from planner.report.units import gib, seconds, share, signed_share
 from planner.what_if import BindingConstraint, WhatIf, WhatIfRow
@@ -93,7 +93,8 @@ def _row(own: WhatIfRow, largest: float) -> tuple[str, ...]:
 def _plan_text(own: WhatIfRow) -> str:
     if own.same_plan or own.degrees is None:
         return "the same"
-    return f"{degrees_text(own.degrees)}, {own.recompute}"
+    parts = (degrees_text(own.degrees), own.recompute, offload_text(own.optimizer_offload))
+    return ", ".join(part for part in parts if part)
 
 
 def _bar(effect: float, largest: float) -> str:

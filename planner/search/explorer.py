@@ -65,12 +65,16 @@ class Effort:
 
 @dataclass(frozen=True)
 class Point:
-    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes."""
+    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes.
+
+    `source`: whose rows these are, where several costed jobs are searched as one.
+    """
 
     row: int
     layout: Layout
     pace: float
     peak: float
+    source: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,15 @@ class Rung:
         if self.point is None:
             return 0.0 if np.isinf(self.bound) else 1.0
         return max(0.0, 1.0 - self.bound / self.point.pace)
+
+
+@dataclass
+class Spent:
+    """Work done so far, and what ended it; explorers that are searched as one share it."""
+
+    solves: int = 0
+    effort_s: float = 0.0
+    stopped: Stopped = ""
 
 
 class Explorer:
@@ -109,12 +122,18 @@ class Explorer:
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
-        self.solves = 0
-        self.effort_s = 0.0
-        self.stopped: Stopped = ""
+        self.spent = Spent()
+        # Index of this job among those searched with it, and the best pace known of the others.
+        self.source = 0
+        self.best_beside = np.inf
         self.deadline = (
             None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
         )
+
+    @property
+    def stopped(self) -> Stopped:
+        """What cut the search short, if anything did."""
+        return self.spent.stopped
 
     @cached_property
     def pace(self) -> Floats:
@@ -159,9 +178,14 @@ class Explorer:
         """Shapes whose plain bounds let them matter: light enough, and not far too slow."""
         steps = self.costed.steps
         light = steps[:, f.STEP_PEAK_BOUND] <= self.limit_bytes
-        best = self.pace[self.peak <= self.limit_bytes].min(initial=np.inf)
+        best = self.best_even()
+        best = min(best, self.best_beside)
         quick = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"] <= SLOWEST * best
         return np.flatnonzero(light & quick)
+
+    def best_even(self) -> float:
+        """Best pace of an even layout within the limit; infinite if none fits."""
+        return float(self.pace[self.peak <= self.limit_bytes].min(initial=np.inf))
 
     @cached_property
     def bounds(self) -> Floats:
@@ -212,36 +236,23 @@ class Explorer:
         then that of the whole ladder. Once stopped, by its deadline or by Ctrl-C, it solves no more
         layouts: the remaining rungs get the best of what is known, with the gaps that are left.
         """
-        with stopped_by_signal(self._interrupt):
-            return self._rungs(fastest_only)
+        with stopped_by_signal(self.interrupt):
+            return all_rungs(self.climb, self.progress, fastest_only)
 
-    def _interrupt(self) -> None:
-        self.stopped = "interrupted"
+    def interrupt(self) -> None:
+        """Solve no more layouts."""
+        self.spent.stopped = "interrupted"
 
-    def _rungs(self, fastest_only: bool) -> list[Rung]:
-        rungs: list[Rung] = []
-        fastest = np.inf
-        for index in range(RUNGS):
-            self.progress("solving layouts", index, RUNGS)
-            rung = self.climb(index)
-            if rung.point is None or rung.point.pace > SLOWEST * fastest:
-                if not rungs:
-                    rungs.append(rung)
-                break
-            fastest = min(fastest, rung.point.pace)
-            rungs.append(rung)
-            # Within less memory nothing is faster than this rung's bound.
-            if fastest_only and rung.bound > fastest:
-                break
-        return rungs
+    def climb(self, index: int, beside: float = np.inf) -> Rung:
+        """The fastest plan at one rung.
 
-    def climb(self, index: int) -> Rung:
-        """The fastest plan at one rung."""
+        `beside`: best pace known elsewhere; layouts that do not beat it are not looked for.
+        """
         limit = float(self.limits[index])
-        best = self._best_known(limit)
+        best = self.best_known(limit)
         for position in np.argsort(self.bounds[:, index], kind="stable").tolist():
             bound = float(self.bounds[position, index])
-            target = np.inf if best is None else best.pace
+            target = beside if best is None else min(beside, best.pace)
             if np.isinf(bound) or bound * (1.0 + TIE) >= target:
                 break
             if self.only_even[self.rows[position]]:
@@ -257,14 +268,15 @@ class Explorer:
     def _exhausted(self) -> bool:
         left = self._seconds_left()
         if left is not None and left <= 0.0 and not self.stopped:
-            self.stopped = "time-limit"
-        spent = self.effort_s >= self.effort.most_effort_s * self.effort.options.workers
-        return bool(self.stopped) or spent or self.solves >= self.effort.most_solves
+            self.spent.stopped = "time-limit"
+        own = self.spent
+        done = own.effort_s >= self.effort.most_effort_s * self.effort.options.workers
+        return bool(own.stopped) or done or own.solves >= self.effort.most_solves
 
     def _seconds_left(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.perf_counter()
 
-    def _best_known(self, limit: float) -> Point | None:
+    def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
         points = [own for own in self.solved if own.peak <= limit]
         fitting = np.where(self.peak <= limit, self.pace, np.inf)
@@ -278,7 +290,7 @@ class Explorer:
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
         layout = even_layout(self.cost_model.job, pp, vpp, bool(mode.mask))
-        return Point(row, layout, float(self.pace[row]), float(self.peak[row]))
+        return Point(row, layout, float(self.pace[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
         """Solve one shape at one rung for a layout that beats `target` by more than a tie.
@@ -290,8 +302,8 @@ class Explorer:
         low = float(self.bounds[position, index]) * gbs
         within_s = (low, target / (1.0 + TIE) * gbs)
         solution = self.solution(row, float(self.limits[index]), within_s)
-        self.solves += 1
-        self.effort_s += solution.effort_s
+        self.spent.solves += 1
+        self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
         bound = solution.bound_s / gbs
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
@@ -327,16 +339,14 @@ class Explorer:
         )
         step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
-        return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]))
+        return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
 
-    def exact_front_size(self, limit_bytes: float) -> int:
-        """Points on the exact front of everything costed within the limit."""
-        from planner.search.front import front
-
+    def costed_within(self, limit_bytes: float) -> tuple[Floats, Floats]:
+        """(pace, peak) of everything costed within the limit."""
         pace = np.concatenate([self.pace, [own.pace for own in self.solved]])
         peak = np.concatenate([self.peak, [own.peak for own in self.solved]])
         inside = peak <= limit_bytes
-        return len(front(pace[inside], peak[inside]))
+        return pace[inside], peak[inside]
 
     def unable_to_improve(self, rungs: list[Rung]) -> int:
         """Shapes never solved whose bounds show that they cannot improve any rung."""
@@ -347,6 +357,30 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+def all_rungs(
+    climb: Callable[[int], Rung], progress: Progress, fastest_only: bool = False
+) -> list[Rung]:
+    """The rungs from the limit down, until nothing fits or plans become far too slow.
+
+    `fastest_only`: until no lower rung can hold a plan faster than the fastest found.
+    """
+    rungs: list[Rung] = []
+    fastest = np.inf
+    for index in range(RUNGS):
+        progress("solving layouts", index, RUNGS)
+        rung = climb(index)
+        if rung.point is None or rung.point.pace > SLOWEST * fastest:
+            if not rungs:
+                rungs.append(rung)
+            break
+        fastest = min(fastest, rung.point.pace)
+        rungs.append(rung)
+        # Within less memory nothing is faster than this rung's bound.
+        if fastest_only and rung.bound > fastest:
+            break
+    return rungs
 
 
 @contextmanager

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from planner._version import __version__
 from planner.infeasibility import ConflictingRule, DoesNotFitError, WhyNothingFits
+from planner.job import Job
 from planner.request import Request
-from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob
-from planner.search.explorer import Explorer, Progress
+from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.search.explorer import Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, dropped_choices, find_relaxations
+from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import Trial, try_job
 from planner.search.until import Until
 
@@ -18,15 +20,19 @@ __all__ = ["DoesNotFitError", "nothing_fits"]
 
 
 def nothing_fits(
-    request: Request, costed_job: CostedJob, explorer: Explorer, progress: Progress | None = None
+    request: Request,
+    shares: CostedShares,
+    explorer: SharesExplorer,
+    progress: Progress | None = None,
 ) -> DoesNotFitError:
     """The error to raise when no plan fits; searches what would.
 
-    The explorer's deadline holds for all of it; Ctrl-C ends it with what is known.
+    The explorer's deadline holds for all of it; Ctrl-C ends it with what is known. Where the
+    offload was open, the sentences are about its largest share: the lightest.
     """
     until = Until(explorer.deadline)
     with until.interruptible():
-        return _explained(request, costed_job, explorer, progress or _silent, until)
+        return _explained(request, shares, explorer, progress or _silent, until)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -34,23 +40,28 @@ def _silent(_what: str, _done: int, _total: int) -> None:
 
 
 def _explained(
-    request: Request, costed_job: CostedJob, explorer: Explorer, progress: Progress, until: Until
+    request: Request,
+    shares: CostedShares,
+    explorer: SharesExplorer,
+    progress: Progress,
+    until: Until,
 ) -> DoesNotFitError:
     progress("finding the rules in conflict", 0, 1)
     guilty, freed = guilty_choices(
-        request, lambda own: until.over("rules in conflict") or _fitting(own, costed_job)
+        request, lambda own: until.over("rules in conflict") or _fitting(own, shares.job)
     )
     undecided = "rules in conflict" in until.untried
     if freed is not request and not undecided:
         trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
         if trial is not None:
-            costed_job, explorer = trial.costed_job, trial.explorer
+            shares, explorer = trial.shares, trial.explorer
     innocent = () if undecided else tuple(set_apart(request, guilty))
     proven = explorer.climb(0)
+    costed_job, lightest = shares.lightest, explorer.explorers[-1]
     doubt = " (perhaps without effect: not decided in time)" if undecided else ""
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),
-        memory_rule(costed_job, explorer, innocent),
+        memory_rule(costed_job, lightest, innocent),
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
@@ -58,12 +69,12 @@ def _explained(
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
-        legal=len(explorer.peak),
+        legal=sum(len(own.peak) for own in explorer.explorers),
         usable_bytes=job.cluster.gpu.hbm_usable_bytes,
         limit_bytes=job.hbm_limit_bytes,
         proven=proven.point is None and bool(proven.bound == float("inf")),
         conflict=conflict,
-        layouts=layout_rules(costed_job, explorer),
+        layouts=layout_rules(costed_job, lightest),
         relaxations=tuple(relaxations),
         stopped=until.stopped,
         untried=until.untried,
@@ -96,10 +107,10 @@ def guilty_choices(
             request = without
 
 
-def _fitting(request: Request, costed_job: CostedJob) -> bool:
+def _fitting(request: Request, job: Job) -> bool:
     """Whether a less narrow request has a plan on the GPUs that are used now."""
     trial = try_job(request.resolve(), LEAST_FIT_PROBABILITY)
-    return has_plan(trial, costed_job.job.cluster.num_gpus)
+    return has_plan(trial, job.cluster.num_gpus)
 
 
 def has_plan(trial: Trial | None, gpus: int) -> bool:

@@ -71,7 +71,9 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
 
 def _recompute(costed_job: CostedJob, row: int) -> str:
     mode = costed_job.job.recompute[int(costed_job.candidates.columns["recompute"][row])]
-    return "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
+    text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
+    share = costed_job.job.optimizer_offload
+    return f"{text} and {share:.0%} of the optimizer on the CPU" if share else text
 
 
 def _degrees(costed_job: CostedJob, row: int) -> str:

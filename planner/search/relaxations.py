@@ -24,7 +24,7 @@ from planner.search.costed import (
     RECOMMENDED_FIT_PROBABILITY,
 )
 from planner.search.explorer import Effort, Progress
-from planner.search.trial import cost_light, search_costed
+from planner.search.trial import light_shares, search_costed
 from planner.search.until import Until
 
 # Numbers of GPUs tried one by one, and nodes beyond the present ones that always are.
@@ -141,15 +141,15 @@ def verify(
     try:
         job = change.make()
         wanted = at.gpus if same_gpus else job.cluster.num_gpus
-        costed_job = cost_light(job, wanted)
+        shares = light_shares(job, wanted)
     except (UsageError, HardwareError, ConstraintError):
         return Outcome(None)
-    if costed_job is None:
+    if shares is None:
         return Outcome(None)
     levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
     for probability in levels[:1] if safe_only else levels:
         effort = replace(EFFORT, time_limit_s=until.seconds_left())
-        trial = search_costed(costed_job, probability=probability, effort=effort)
+        trial = search_costed(shares, probability=probability, effort=effort)
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
@@ -265,6 +265,8 @@ def _optimizer(at: Situation, _until: Until) -> Changes:
 
 
 def _offload(at: Situation, _until: Until) -> Changes:
+    if at.request.optimizer_offload == "search":
+        return
     for share in OFFLOADED_SHARES:
         if share > at.request.optimizer_offload:
             yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))

@@ -21,12 +21,12 @@ from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
     CostedJob,
-    cost_job,
 )
-from planner.search.explorer import TIE, Effort, Explorer, Point, Progress, Rung, Stopped
+from planner.search.explorer import TIE, Effort, Point, Progress, Rung, Stopped
 from planner.search.front import front, thin
 from planner.search.infeasible import nothing_fits
 from planner.search.layout_model import SolverOptions
+from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # A plan that saves less memory than this share is not shown beside the faster one.
 SAVING = 0.05
@@ -72,39 +72,39 @@ def search(
 
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
-    costed_job = cost_job(request.resolve())
-    explorer, rungs = _explore(costed_job, effort, progress, fastest_only)
+    shares = cost_shares(request.resolve())
+    explorer, rungs = _explore(shares, effort, progress, fastest_only)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
-        raise nothing_fits(request, costed_job, explorer, progress)
+        raise nothing_fits(request, shares, explorer, progress)
     shown = _short_front(points)
-    plans = [_plan(costed_job, point, _gap(rungs, point)) for point in shown]
+    plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))
-    thinned = explorer.exact_front_size(explorer.limit_bytes) - len(plans)
+    thinned = explorer.exact_front_size() - len(plans)
     return SearchResult(
         planner_version=__version__,
         request=request,
-        job=job_summary(costed_job.job, request),
-        counts=_counts(costed_job, explorer, rungs, time.perf_counter() - started),
+        job=job_summary(shares.job, request),
+        counts=_counts(shares, explorer, rungs, time.perf_counter() - started),
         plans=tuple(plans[:top]),
         proven=all(rung.gap <= TIE for rung in rungs),
         stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, time_limit_s),
-            *_notes(costed_job, max(0, thinned), len(plans) - top),
+            *_notes(shares, max(0, thinned), len(plans) - top),
         ),
-        rule_counts=dict(costed_job.candidates.report.removed),
+        rule_counts=shares.rule_counts,
     )
 
 
 def _explore(
-    costed_job: CostedJob, effort: Effort, progress: Progress | None, fastest_only: bool
-) -> tuple[Explorer, list[Rung]]:
+    shares: CostedShares, effort: Effort, progress: Progress | None, fastest_only: bool
+) -> tuple[SharesExplorer, list[Rung]]:
     """Search among plans that are safe to recommend; without any, among those that may fit."""
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
-        explorer = costed_job.explorer(effort, progress, probability)
+        explorer = shares.explorer(effort, progress, probability)
         rungs = explorer.explore(fastest_only)
         if explorer.stopped or any(rung.point is not None for rung in rungs):
             break
@@ -143,16 +143,19 @@ def _plan(costed_job: CostedJob, point: Point, gap: float) -> Plan:
     )
 
 
-def _counts(costed_job: CostedJob, explorer: Explorer, rungs: list[Rung], seconds: float) -> Counts:
-    report = costed_job.candidates.report
+def _counts(
+    shares: CostedShares, explorer: SharesExplorer, rungs: list[Rung], seconds: float
+) -> Counts:
+    reports = [own.candidates.report for own in shares.jobs]
+    limit = shares.job.hbm_limit_bytes
     return Counts(
-        considered=report.considered,
-        legal=report.legal,
-        fitting=int((explorer.peak <= costed_job.job.hbm_limit_bytes).sum()),
-        solved=len(explorer.solved_rows),
+        considered=sum(own.considered for own in reports),
+        legal=sum(own.legal for own in reports),
+        fitting=sum(int((own.peak <= limit).sum()) for own in explorer.explorers),
+        solved=explorer.solved_shapes(),
         skipped=explorer.unable_to_improve(rungs),
         seconds=seconds,
-        costing_seconds=costed_job.seconds,
+        costing_seconds=shares.seconds,
     )
 
 
@@ -168,8 +171,8 @@ def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
     return ()
 
 
-def _notes(costed_job: CostedJob, thinned: int, cut: int) -> tuple[str, ...]:
-    notes = list(costed_job.candidates.notes)
+def _notes(shares: CostedShares, thinned: int, cut: int) -> tuple[str, ...]:
+    notes = [*shares.jobs[0].candidates.notes, *_share_notes(shares)]
     if thinned:
         notes.append(
             f"{thinned:,} more plans lie on the exact front, within {TIE:.0%} of the time or "
@@ -178,6 +181,21 @@ def _notes(costed_job: CostedJob, thinned: int, cut: int) -> tuple[str, ...]:
     if cut > 0:
         notes.append(f"{cut} more plans on the short front; --top shows them")
     return tuple(notes)
+
+
+def _share_notes(shares: CostedShares) -> tuple[str, ...]:
+    """Which shares of the optimizer offload were searched."""
+    if len(shares.jobs) + len(shares.left_out) == 1:
+        return ()
+    tried = ", ".join(f"{own.job.optimizer_offload:g}" for own in shares.jobs)
+    note = (
+        f"optimizer offload: the best of the shares {tried}; no measured run offloads, so the "
+        "error bars do not cover the CPU's part"
+    )
+    if shares.left_out:
+        rest = ", ".join(f"{share:g}" for share in shares.left_out)
+        note += f"; no configuration is legal with {rest} of it on the CPU"
+    return (note,)
 
 
 def job_summary(job: Job, request: Request) -> JobSummary:

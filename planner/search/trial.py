@@ -18,9 +18,10 @@ from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
 from planner.plan import Plan
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, cost_job
-from planner.search.explorer import TIE, Effort, Explorer, Point, Rung
+from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob
+from planner.search.explorer import TIE, Effort, Point, Rung
 from planner.search.shapes import Candidates, legal_candidates
+from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
@@ -79,6 +80,24 @@ def cost_light(job: Job, num_gpus: int | None = None) -> CostedJob | None:
     return CostedJob(light, model, model.cost_shapes(light.columns), 0.0)
 
 
+def light_shares(job: Job, num_gpus: int) -> CostedShares | None:
+    """`cost_light` at each share of the offload that a job leaves open; None if none may fit.
+
+    UsageError if no shape is legal.
+    """
+    first, *others = job.decided()
+    found = [cost_light(first, num_gpus), *(_light_if_legal(own, num_gpus) for own in others)]
+    costed = tuple(own for own in found if own is not None)
+    return CostedShares(costed) if costed else None
+
+
+def _light_if_legal(job: Job, num_gpus: int) -> CostedJob | None:
+    try:
+        return cost_light(job, num_gpus)
+    except UsageError:
+        return None
+
+
 def light_candidates(model: CostModel, candidates: Candidates) -> Candidates | None:
     """The shapes whose weights and optimizer state alone leave them a chance to fit."""
     light = least_state_bytes(model, candidates.columns) <= candidates.job.hbm_limit_bytes
@@ -107,14 +126,14 @@ def least_state_bytes(model: CostModel, columns: Columns) -> Array:
 class Trial:
     """The search of one job at its memory limit. `rung.point` is None if nothing fits."""
 
-    costed_job: CostedJob
-    explorer: Explorer
+    shares: CostedShares
+    explorer: SharesExplorer
     rung: Rung
 
     @property
     def used_gpus(self) -> int:
         """GPUs of the plan; fewer than were given where no configuration uses all."""
-        return self.costed_job.job.cluster.num_gpus
+        return self.shares.job.cluster.num_gpus
 
     @property
     def proven(self) -> bool:
@@ -129,42 +148,44 @@ class Trial:
 
     def plan_of(self, point: Point) -> Plan:
         """The plan of a point of this search, with the gap of its rung."""
-        gap = self.rung.gap
+        gap, costed_job = self.rung.gap, self.shares.jobs[point.source]
         return job_plan(
-            self.costed_job.cost_model,
-            self.costed_job.costed,
+            costed_job.cost_model,
+            costed_job.costed,
             point.row,
             point.layout,
-            self.costed_job.candidates.columns,
+            costed_job.candidates.columns,
             "optimal" if gap <= TIE else "feasible",
             gap,
         )
 
 
 def search_costed(
-    costed_job: CostedJob,
+    shares: CostedShares,
     *,
     probability: float = RECOMMENDED_FIT_PROBABILITY,
     limit_bytes: float | None = None,
     effort: Effort = TRIAL_EFFORT,
-    known: Sequence[tuple[int, Layout]] = (),
+    known: Sequence[tuple[int, int, Layout]] = (),
 ) -> Trial:
-    """The fastest plan of a costed job that fits with at least `probability`.
+    """The fastest plan of a job that fits with at least `probability`, over its costed shares.
 
-    `limit_bytes`: a tighter limit on the predicted peak. `known`: rows and layouts to beat.
+    `limit_bytes`: a tighter limit on the predicted peak. `known`: (index into `shares.jobs`, row,
+    layout) to beat.
     """
-    explorer = costed_job.explorer(effort, None, probability)
-    if limit_bytes is not None and limit_bytes < explorer.limit_bytes:
-        explorer.limit_bytes = limit_bytes
-    # Only the first rung is climbed: no bounds are needed below it.
-    explorer.limits = explorer.limits[:1]
-    explorer.solved += [explorer.cost(row, layout) for row, layout in known]
-    return Trial(costed_job, explorer, explorer.climb(0))
+    explorer = shares.explorer(effort, None, probability, limit_bytes)
+    for own in explorer.explorers:
+        # Only the first rung is climbed: no bounds are needed below it.
+        own.limits = own.limits[:1]
+    for source, row, layout in known:
+        own = explorer.explorers[source]
+        own.solved.append(own.cost(row, layout))
+    return Trial(shares, explorer, explorer.climb(0))
 
 
 def try_job(job: Job, probability: float = RECOMMENDED_FIT_PROBABILITY) -> Trial | None:
     """Search a changed job; None if nothing is legal there."""
     try:
-        return search_costed(cost_job(job), probability=probability)
+        return search_costed(cost_shares(job), probability=probability)
     except (UsageError, HardwareError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -18,13 +19,13 @@ from planner.request import Request
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
-    CostedJob,
     likely_limit_bytes,
 )
 from planner.search.explorer import TIE, Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.relaxations import dropped_choices
 from planner.search.shapes import given_columns, legal_candidates
+from planner.search.shares import CostedShares, cost_shares
 from planner.search.trial import (
     AlteredCostModel,
     AlterGpu,
@@ -55,6 +56,8 @@ class _Change:
 
 def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
     """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
+
+    A job whose share of the optimizer offload is open stays open: more memory may need less of it.
 
     Every number comes from a search that repeats itself exactly. A plan that is slower than the
     fastest was chosen for its memory: it is compared with plans no heavier than itself.
@@ -135,7 +138,7 @@ class _Solver:
         for count in counts:
             job = replace(self.job, cluster=cluster.with_gpus(count))
             try:
-                if legal_candidates(job).job.cluster.num_gpus == count:
+                if legal_candidates(job.decided()[0]).job.cluster.num_gpus == count:
                     return _Change("gpus", "nodes", _nodes_text(job, self.job), job, None, False)
             except (UsageError, HardwareError):
                 continue
@@ -154,35 +157,39 @@ class _Solver:
 
     def trial(self, change: _Change) -> Trial | None:
         try:
-            costed = cost_altered(change.job, *_alterations(change))
-            if costed.job.cluster.num_gpus != change.job.cluster.num_gpus:
+            alter = _alterations(change)
+            shares = cost_shares(change.job, lambda own: cost_altered(own, *alter))
+            if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
                 return None
             return search_costed(
-                costed,
+                shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
                 effort=EFFORT,
-                known=list(self.known(costed)) if change.keeps_plan else (),
+                known=list(self.known(shares)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
             return None
 
-    def known(self, costed: CostedJob) -> Iterator[tuple[int, Layout]]:
-        """Rows and layouts of the plan that is asked about and of the best one now: a search after
-        a change starts from them."""
-        modes = [mode.name for mode in costed.job.recompute]
-        columns = costed.candidates.columns
-        for plan in {id(own): own for own in (self.plan, self.now)}.values():
+    def known(self, shares: CostedShares) -> Iterator[tuple[int, int, Layout]]:
+        """The plan that is asked about and the best one now, each at its own share of the offload:
+        a search after a change starts from them. See `search_costed`."""
+        modes = [mode.name for mode in shares.job.recompute]
+        plans = {id(own): own for own in (self.plan, self.now)}.values()
+        for (source, costed), plan in product(enumerate(shares.jobs), plans):
+            if costed.job.optimizer_offload != plan.optimizer_offload:
+                continue
             if plan.recompute not in modes or plan.layout.others:
                 continue
+            columns = costed.candidates.columns
             wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
             same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            yield from ((int(row), _layout(plan)) for row in np.flatnonzero(same))
+            yield from ((source, int(row), _layout(plan)) for row in np.flatnonzero(same))
 
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         mode = change.job.framework.recompute_mode(plan.recompute)
-        job = replace(change.job, recompute=(mode,))
+        job = replace(change.job.at_share(plan.optimizer_offload), recompute=(mode,))
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
@@ -220,6 +227,7 @@ class _Solver:
                 "gpus": best.degrees.gpus,
                 "degrees": best.degrees,
                 "recompute": best.recompute,
+                "optimizer_offload": best.optimizer_offload,
                 "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
@@ -282,4 +290,5 @@ def _shortens(row: WhatIfRow) -> bool:
 
 def _alike(one: Plan, other: Plan) -> bool:
     same = one.degrees == other.degrees and one.recompute == other.recompute
+    same = same and one.optimizer_offload == other.optimizer_offload
     return same and one.layout == other.layout

@@ -94,7 +94,6 @@ def test_no_more_than_two_layers_are_gathered() -> None:
 
 
 REFUSED = (
-    (case("part", LLAMA, "8xH100", zero=2, more={"optimizer_offload": 0.5}), "with ZeRO-3 only"),
     (case("muon", LLAMA, "8xH100", zero=1, more={"optimizer": "muon"}), "no muon"),
     (case("half", LLAMA, "8xH100", zero=1, more={"optimizer": "adamw-bf16"}), "no adamw-bf16"),
     (case("loop", LLAMA, "8xH100", zero=1, more={"optimizer_kernel": "forloop"}), "for-loop"),

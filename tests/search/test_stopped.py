@@ -91,10 +91,10 @@ COMMAND = """
 import os, signal, sys
 from planner.search.explorer import Explorer
 climb = Explorer.climb
-def interrupted(self, index):
+def interrupted(self, index, beside):
     if index == 1:
         os.kill(os.getpid(), signal.SIGINT)
-    return climb(self, index)
+    return climb(self, index, beside)
 Explorer.climb = interrupted
 from planner.cli.main import main
 sys.argv = ["planner", "search", "--model", "llama-3.2-1b", "--gpus", "4xL40S", "--gbs", "16",

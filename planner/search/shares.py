@@ -1,0 +1,174 @@
+"""A job whose share of optimizer offload is open: searched at every share, as one front.
+
+The share enters neither the shapes nor the layouts, only what the update of a parameter costs and
+keeps. So the job is costed once at each share, and the explorers climb together: on each rung they
+share the best plan known, and the bound of the rung is the least of theirs. A plan is optimal only
+if no layout at any share beats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.errors import UsageError
+from planner.job import Job
+from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob, cost_job
+from planner.search.explorer import (
+    Effort,
+    Explorer,
+    Point,
+    Progress,
+    Rung,
+    Stopped,
+    all_rungs,
+    stopped_by_signal,
+)
+from planner.search.front import front
+
+Cost = Callable[[Job], CostedJob]
+
+
+@dataclass(frozen=True)
+class CostedShares:
+    """A job costed at each share of the offload, smallest first; a decided one once.
+
+    `left_out`: shares at which no shape is legal on the same GPUs.
+    """
+
+    jobs: tuple[CostedJob, ...]
+    left_out: tuple[float, ...] = ()
+
+    @property
+    def job(self) -> Job:
+        """The job at the smallest share, on the GPUs that are used."""
+        return self.jobs[0].job
+
+    @property
+    def lightest(self) -> CostedJob:
+        """The job at the largest share."""
+        return self.jobs[-1]
+
+    @property
+    def seconds(self) -> float:
+        """Time of the kernel."""
+        return sum(own.seconds for own in self.jobs)
+
+    @property
+    def rule_counts(self) -> dict[str, int]:
+        """Shapes that each rule removed, over all shares."""
+        counts: dict[str, int] = {}
+        for own in self.jobs:
+            for name, count in own.candidates.report.removed.items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def explorer(
+        self,
+        effort: Effort,
+        progress: Progress | None = None,
+        probability: float = LEAST_FIT_PROBABILITY,
+        limit_bytes: float | None = None,
+    ) -> SharesExplorer:
+        """Search of all layouts at all shares; `limit_bytes`: a tighter limit on the peak."""
+        count = len(self.jobs)
+        pooled = replace(
+            effort,
+            most_solves=effort.most_solves * count,
+            most_effort_s=effort.most_effort_s * count,
+        )
+        explorers = [own.explorer(pooled, progress, probability) for own in self.jobs]
+        if limit_bytes is not None:
+            for own in explorers:
+                own.limit_bytes = min(own.limit_bytes, limit_bytes)
+        return SharesExplorer(explorers, progress)
+
+
+def cost_shares(job: Job, cost: Cost = cost_job) -> CostedShares:
+    """Cost a job at each share that it leaves open. UsageError if no shape is legal at any.
+
+    What is legal with offload is legal without, so the smallest share says how many GPUs are used.
+    """
+    first, *others = job.decided()
+    costed, left_out = [cost(first)], []
+    for own in others:
+        found = _legal(own, cost)
+        if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
+            left_out.append(own.optimizer_offload)
+        else:
+            costed.append(found)
+    return CostedShares(tuple(costed), tuple(left_out))
+
+
+def _legal(job: Job, cost: Cost) -> CostedJob | None:
+    try:
+        return cost(job)
+    except UsageError:
+        return None
+
+
+class SharesExplorer:
+    """Explorers of one job at several shares, as one. Points name theirs in `source`."""
+
+    def __init__(self, explorers: Sequence[Explorer], progress: Progress | None = None) -> None:
+        self.explorers = tuple(explorers)
+        self.progress = progress or (lambda _what, _done, _total: None)
+        spent, deadline = explorers[0].spent, explorers[0].deadline
+        best = min(own.best_even() for own in explorers)
+        for index, own in enumerate(explorers):
+            own.source, own.best_beside = index, best
+            own.spent, own.deadline = spent, deadline
+
+    @property
+    def limit_bytes(self) -> float:
+        """Largest predicted peak of a plan."""
+        return self.explorers[0].limit_bytes
+
+    @property
+    def deadline(self) -> float | None:
+        """When all searching ends, in `time.perf_counter`; None: never."""
+        return self.explorers[0].deadline
+
+    @property
+    def stopped(self) -> Stopped:
+        """What cut the search short, if anything did."""
+        return self.explorers[0].stopped
+
+    def explore(self, fastest_only: bool = False) -> list[Rung]:
+        """The rungs from the limit down; see `Explorer.explore`."""
+        with stopped_by_signal(self.explorers[0].interrupt):
+            return all_rungs(self.climb, self.progress, fastest_only)
+
+    def climb(self, index: int) -> Rung:
+        """The fastest plan at one rung, over all shares, and the bound that none beats."""
+        limit = float(self.explorers[0].limits[index])
+        known = [own.best_known(limit) for own in self.explorers]
+        best = _fastest([point for point in known if point is not None])
+        bound = np.inf
+        for own in self.explorers:
+            rung = own.climb(index, np.inf if best is None else best.pace)
+            best = _fastest([point for point in (best, rung.point) if point is not None])
+            bound = min(bound, rung.bound)
+        return Rung(limit, best, bound)
+
+    def exact_front_size(self) -> int:
+        """Points on the exact front of everything costed within the limit, over all shares."""
+        costed = [own.costed_within(self.limit_bytes) for own in self.explorers]
+        pace = np.concatenate([one for one, _ in costed])
+        peak = np.concatenate([one for _, one in costed])
+        return len(front(pace, peak))
+
+    def solved_shapes(self) -> int:
+        """Shapes given to CP-SAT."""
+        return sum(len(own.solved_rows) for own in self.explorers)
+
+    def unable_to_improve(self, rungs: list[Rung]) -> int:
+        """Shapes never solved whose bounds show that they cannot improve any rung."""
+        return sum(own.unable_to_improve(rungs) for own in self.explorers)
+
+
+def _fastest(points: Sequence[Point]) -> Point | None:
+    """The fastest, of equals the lightest, then that of the smallest share."""
+    return min(points, key=lambda own: (own.pace, own.peak, own.source, own.row), default=None)

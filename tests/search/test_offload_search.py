@@ -1,0 +1,265 @@
+"""The share of optimizer offload as a choice of the search."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from planner.errors import UsageError
+from planner.evaluate import evaluate
+from planner.explain import job_evaluator
+from planner.infeasibility import DoesNotFitError
+from planner.job import Job
+from planner.launch.registry import target_named
+from planner.launch.retarget import launch_of
+from planner.plan import Degrees
+from planner.plan_file import read_plan_file, to_json
+from planner.report.search import search_report
+from planner.request import Request
+from planner.result import SearchResult
+from planner.search.costed import cost_job
+from planner.search.explorer import TIE, Effort, Rung
+from planner.search.memory_conflict import memory_rule
+from planner.search.relaxations import KINDS, Situation
+from planner.search.search import search
+from planner.search.shares import SharesExplorer, cost_shares
+from planner.search.trial import light_shares, search_costed, try_job
+from planner.search.until import Until
+from planner.search.what_if import _Solver, what_if
+
+# 8 billion parameters on one GPU, 16 bytes each: 119 GiB of 79 that are there.
+ALONE = Request(
+    model="llama-3-8b", gpus="1xH100", gbs=16, seq=4096, limits={"mbs": (1,)},
+    recompute=("none", "full"), optimizer_offload="search",
+)  # fmt: skip
+SMALL = Request(
+    model="llama-3-8b", gpus="8xA100-40GB", gbs=16, seq=8192, optimizer_offload="search",
+    limits={"tp": (4,), "cp": (1,), "vpp": (1,), "mbs": (1,)}, recompute=("none", "full"),
+)  # fmt: skip
+
+
+def with_share(request: Request, share: float) -> Request:
+    return request.model_copy(update={"optimizer_offload": share})
+
+
+def decided(result: SearchResult, number: int = 1) -> Job:
+    return result.request.for_plan(result.plans[number - 1]).resolve()
+
+
+@pytest.fixture(scope="module")
+def alone() -> SearchResult:
+    return search(ALONE)
+
+
+@pytest.fixture(scope="module")
+def together() -> tuple[SharesExplorer, list[Rung]]:
+    explorer = cost_shares(SMALL.resolve()).explorer(Effort())
+    return explorer, explorer.explore()
+
+
+@pytest.fixture(scope="module")
+def apart() -> list[list[Rung]]:
+    jobs = [with_share(SMALL, share).resolve() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return [cost_job(job).explorer(Effort()).explore() for job in jobs]
+
+
+def test_the_search_is_as_good_as_the_best_of_one_search_a_share(
+    together: tuple[SharesExplorer, list[Rung]], apart: list[list[Rung]]
+) -> None:
+    """On every rung, within the tie that either search allows itself."""
+    _, rungs = together
+    assert len({rung.point.source for rung in rungs if rung.point is not None}) > 1
+    for index, rung in enumerate(rungs):
+        alone = [own[index] for own in apart if index < len(own)]
+        paces = [own.point.pace for own in alone if own.point is not None]
+        assert (rung.point is None) == (not paces)
+        if rung.point is not None:
+            assert rung.point.peak <= rung.limit_bytes
+            assert min(paces) / (1.0 + TIE) <= rung.point.pace <= min(paces) * (1.0 + TIE)
+
+
+def test_no_plan_of_any_share_beats_the_bound(
+    together: tuple[SharesExplorer, list[Rung]], apart: list[list[Rung]]
+) -> None:
+    for rung, own in product(together[1], (rung for rungs in apart for rung in rungs)):
+        if own.point is not None and own.point.peak <= rung.limit_bytes:
+            assert rung.bound <= own.point.pace * (1.0 + 1e-9)
+
+
+def test_the_fastest_plans_of_each_rung_are_proven_over_all_shares(
+    together: tuple[SharesExplorer, list[Rung]],
+) -> None:
+    explorer, rungs = together
+    assert all(rung.gap <= TIE + 1e-12 for rung in rungs)
+    shapes = sum(len(own.peak) for own in explorer.explorers)
+    assert explorer.solved_shapes() + explorer.unable_to_improve(rungs) == shapes
+
+
+def test_a_job_that_fits_only_with_offload(alone: SearchResult) -> None:
+    assert _fastest(0.0) == float("inf")
+    assert alone.proven
+    assert all(plan.fits and plan.optimizer_offload > 0 for plan in alone.plans)
+    assert all("--optimizer-offload-fraction" in plan.optimizer_flags for plan in alone.plans)
+    given = [_fastest(share) for share in (0.25, 0.5, 0.75, 1.0)]
+    assert alone.plans[0].step_time_s <= min(given) * (1.0 + TIE)
+
+
+def _fastest(share: float) -> float:
+    """Step time of the best plan of ALONE at one share that fits safely, s."""
+    trial = try_job(with_share(ALONE, share).resolve())
+    plan = None if trial is None else trial.plan()
+    return float("inf") if plan is None else plan.step_time_s
+
+
+def test_where_zero_is_excluded_offload_is_too() -> None:
+    """Megatron's offload needs its distributed optimizer: without it only share 0 is left."""
+    request = SMALL.model_copy(update={"limits": {**SMALL.limits, "zero": (0,)}, "gpus": "16xH100"})
+    result = search(request, top=1)
+    assert result.plans[0].optimizer_offload == 0.0
+    assert any("no configuration is legal with 0.25, 0.5, 0.75, 1" in own for own in result.notes)
+
+
+def test_plan_files_keep_the_share_of_each_plan(alone: SearchResult, tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    path.write_text(to_json(alone), encoding="utf-8")
+    read = read_plan_file(path)
+    assert read == alone
+    assert read.request.optimizer_offload == "search"
+    assert decided(read).optimizer_offload == read.plans[0].optimizer_offload
+    assert set(read.to_frame()["optimizer_offload"]) <= {0.25, 0.5, 0.75, 1.0}
+
+
+def test_a_plan_evaluated_at_its_share_is_the_plan(alone: SearchResult) -> None:
+    plan = alone.plans[0]
+    own = evaluate(alone.request.for_plan(plan), plan.degrees, plan.recompute,
+                   plan.layout.block_layers, plan.layout.recomputed)  # fmt: skip
+    assert own.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
+    assert own.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
+
+
+def test_neighbours_are_costed_at_the_share_of_the_plan(alone: SearchResult) -> None:
+    plan = alone.plans[0]
+    near = job_evaluator(decided(alone), plan)(plan.degrees, plan.recompute)
+    assert near.optimizer_offload == plan.optimizer_offload
+    assert near.step_time_s == pytest.approx(plan.step_time_s, rel=TIE)
+
+
+def test_launch_files_have_the_share_of_the_plan(alone: SearchResult) -> None:
+    plan = alone.plans[0]
+    target = target_named("megatron-core")
+    launch = launch_of(plan, alone.request, target, "torchrun")
+    assert launch.job.optimizer_offload == plan.optimizer_offload
+    flags = target.writer.command(launch).argv
+    assert f"--optimizer-offload-fraction {plan.optimizer_offload:g}" in " ".join(flags)
+
+
+def test_every_deepspeed_plan_of_a_search_can_be_launched() -> None:
+    request = Request(model="llama-3-8b", gpus="8xA100-40GB", gbs=8, framework="deepspeed",
+                      seq=4096, limits={"tp": (1,), "mbs": (1,)}, recompute=("full",),
+                      optimizer_offload="search")  # fmt: skip
+    result = search(request)
+    shares = {plan.optimizer_offload for plan in result.plans}
+    assert shares - {0.0}
+    for plan in result.plans:
+        launch = launch_of(plan, request, target_named("deepspeed"), "torchrun")
+        assert launch.job.optimizer_offload == plan.optimizer_offload
+
+
+def test_more_memory_may_need_less_offload(alone: SearchResult) -> None:
+    """`--what-if` solves over the shares again; the plan itself keeps its own."""
+    plan = alone.plans[0]
+    found = what_if(alone.request, alone.request.resolve(), plan)
+    memory = next(own for own in found.rows if own.name == "hbm")
+    assert found.best_is_this
+    assert memory.kept_effect == pytest.approx(0.0, abs=1e-9)
+    assert memory.optimizer_offload <= plan.optimizer_offload
+
+
+def test_nothing_fits_at_any_share() -> None:
+    request = ALONE.model_copy(update={"model": "llama-3-70b"})
+    shares = cost_shares(request.resolve())
+    explorer = shares.explorer(Effort())
+    rung = explorer.climb(0)
+    assert rung.point is None
+    assert rung.bound == float("inf")
+    rule = memory_rule(shares.lightest, explorer.explorers[-1])
+    assert "100% of the optimizer on the CPU" in rule.text
+    assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
+
+
+def test_changed_jobs_are_costed_at_the_shares_that_may_fit() -> None:
+    """16 bytes a parameter are far more than the GPU has; only without the optimizer's they fit."""
+    shares = light_shares(ALONE.resolve(), 1)
+    assert shares is not None
+    kept = [own.job.optimizer_offload for own in shares.jobs]
+    assert 0.0 not in kept
+    assert kept[-1] == 1.0
+    assert light_shares(ALONE.model_copy(update={"model": "llama-3-70b"}).resolve(), 1) is None
+
+
+def test_the_fastest_alone_is_that_of_the_front(alone: SearchResult) -> None:
+    fastest = search(ALONE, fastest_only=True).plans[0]
+    assert fastest.step_time_s == pytest.approx(alone.plans[0].step_time_s, rel=1e-12)
+    assert fastest.optimizer_offload == alone.plans[0].optimizer_offload
+
+
+def test_a_search_starts_from_known_plans_at_their_own_share(alone: SearchResult) -> None:
+    plan = alone.plans[0]
+    shares = cost_shares(ALONE.resolve())
+    known = list(
+        _Solver(ALONE, ALONE.resolve(), plan, lambda _what, _done, _total: None).known(shares)
+    )
+    assert known
+    assert {shares.jobs[source].job.optimizer_offload for source, _, _ in known} == {
+        plan.optimizer_offload
+    }
+    trial = search_costed(shares, effort=Effort(most_solves=0), known=known)
+    assert trial.rung.point is not None
+    assert trial.rung.point.pace <= plan.step_time_s / plan.gbs * (1.0 + 1e-9)
+
+
+def test_the_time_limit_holds_for_what_would_fit() -> None:
+    request = ALONE.model_copy(update={"model": "llama-3-70b"})
+    with pytest.raises(DoesNotFitError) as caught:
+        search(request, time_limit_s=1e-3)
+    assert caught.value.why.stopped == "time-limit"
+    assert "gpus" in caught.value.why.untried
+
+
+def test_the_table_shows_the_share(alone: SearchResult) -> None:
+    text = str(search_report(alone).blocks)
+    assert f"optimizer {alone.plans[0].optimizer_offload:.0%}".replace("%", " %") in text
+    assert "optimizer offload: the best of the shares 0, 0.25, 0.5, 0.75, 1" in text
+    assert "no measured run offloads" in text
+
+
+def test_only_a_search_takes_an_open_share() -> None:
+    job = SMALL.resolve()
+    assert [own.optimizer_offload for own in job.decided()] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    with pytest.raises(UsageError, match="only a search decides the share"):
+        evaluate(SMALL, Degrees(tp=4, pp=2, grad_acc=16))
+    with pytest.raises(UsageError, match="GPUs of several types"):
+        search(SMALL.model_copy(update={"gpus": "8xH100+8xA100"}))
+
+
+@pytest.mark.parametrize("name", ["nanotron", "torchtune"])
+def test_frameworks_without_offload_refuse_it(name: str) -> None:
+    request = SMALL.model_copy(update={"framework": name})
+    with pytest.raises(UsageError, match=rf"{name} keeps optimizer states .*optimizer-offload"):
+        request.resolve()
+
+
+def test_frameworks_that_offload_all_or_nothing() -> None:
+    assert Request(
+        model="llama-3-8b", gpus="8xH100", gbs=8, framework="torchtitan", optimizer_offload="search"
+    ).resolve().offload_shares == (0.0, 1.0)
+
+
+def test_deepspeed_offloads_a_part_with_zero_3_only() -> None:
+    request = Request(model="llama-3-8b", gpus="8xH100", gbs=8, framework="deepspeed")
+    least = [with_share(request, share).resolve().least_zero for share in (0.0, 0.5, 1.0)]
+    assert least == [0, 3, 1]
+    with pytest.raises(UsageError, match="zero of at least 3"):
+        evaluate(with_share(request, 0.5), Degrees(dp=8, zero=2))
