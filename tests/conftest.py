@@ -1,0 +1,9 @@
+"""Settings of all tests."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# The first call of a kernel compiles or loads it: no example has a time of its own.
+settings.register_profile("planner", deadline=None)
+settings.load_profile("planner")
