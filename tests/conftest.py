@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
 
 # The first call of a kernel compiles or loads it: no example has a time of its own.
 settings.register_profile("planner", deadline=None)
 settings.load_profile("planner")
+
+# A shell starts background jobs with Ctrl-C ignored, and tests of it need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
