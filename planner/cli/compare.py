@@ -10,16 +10,14 @@ import click
 
 from planner.cli.comparing import (
     build_settings,
+    comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
-    money_options,
-    search_options,
     tokens_to_train,
-    without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import condition_options, job_options, limit_options, output_format
+from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -61,11 +59,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
-@lambda function: without(job_options(function), "gpus", "cluster")
-@condition_options
-@money_options
-@limit_options
-@search_options
+@comparing_options
 def command(**options: Any) -> None:
     """Compare clusters for a training run: each at its own best plan, in days, money and energy.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from planner.cli.options import condition_options, job_options, limit_options
 from planner.errors import UsageError
 from planner.request import Request, parse_tokens
 
@@ -65,6 +66,12 @@ def without(function: Command, *names: str) -> Command:
     declared: list[click.Parameter] = function.__dict__["__click_params__"]
     function.__dict__["__click_params__"] = [own for own in declared if own.name not in names]
     return function
+
+
+def comparing_options(function: Command) -> Command:
+    """What both commands take beside their own: the job without its cluster, money, limits."""
+    function = money_options(limit_options(search_options(function)))
+    return without(job_options(condition_options(function)), "gpus", "cluster")
 
 
 def money_options(function: Command) -> Command:

@@ -9,16 +9,14 @@ import click
 
 from planner.cli.comparing import (
     build_settings,
+    comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
-    money_options,
-    search_options,
     tokens_to_train,
-    without,
 )
 from planner.cli.errors import FAILURE
-from planner.cli.options import condition_options, job_options, limit_options, output_format
+from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
@@ -53,11 +51,7 @@ _PLOTS = (".svg", ".html", ".png")
     help="Tokens to train on.",
 )
 @click.option("--plot", metavar="FILE", help="Draw it: .svg, .html or .png.")
-@lambda function: without(job_options(function), "gpus", "cluster")
-@condition_options
-@money_options
-@limit_options
-@search_options
+@comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
 

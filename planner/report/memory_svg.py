@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from math import ceil, log10
-from typing import Any
 
 from planner.report.memory_figure import GROUPS, Bar, Figure, Panel
+from planner.report.svg import GREY, svg_haloed, svg_line, svg_text
 from planner.report.units import GIB, gib
 
 _WIDTH, _LEFT, _RIGHT = 960, 64, 24
@@ -24,12 +24,12 @@ def memory_svg(figure: Figure) -> str:
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{height}' "
         f"viewBox='0 0 {_WIDTH} {height}' {_FONT} role='img'>",
         f"<rect width='{_WIDTH}' height='{height}' fill='white'/>",
-        _text(_LEFT, 26, figure.title, size=17, weight="bold"),
-        _text(_LEFT, 48, figure.subtitle, size=13),
+        svg_text(_LEFT, 26, figure.title, size=17, weight="bold"),
+        svg_text(_LEFT, 48, figure.subtitle, size=13),
     ]
     for index, panel in enumerate(figure.panels):
         parts += _panel(panel, _HEAD + index * _PANEL)
-    parts += [_text(_LEFT, height - 12, figure.note, size=11, colour="#555"), "</svg>"]
+    parts += [svg_text(_LEFT, height - 12, figure.note, size=11, colour=GREY), "</svg>"]
     return "\n".join(parts) + "\n"
 
 
@@ -51,7 +51,7 @@ def memory_html(figure: Figure) -> str:
 
 def _panel(panel: Panel, top: float) -> Iterator[str]:
     scale = Scale(panel, top + 34)
-    yield _text(_LEFT, top + 20, panel.title, size=14, weight="bold")
+    yield svg_text(_LEFT, top + 20, panel.title, size=14, weight="bold")
     yield from _axis(scale)
     for index, bar in enumerate(panel.bars):
         yield from _bar(panel, bar, index, scale)
@@ -92,8 +92,8 @@ def _axis(scale: Scale) -> Iterator[str]:
     for mark in range(count + 1):
         value = mark * scale.step
         y = scale.y(value * GIB)
-        yield _line(_LEFT, y, _WIDTH - _RIGHT, y, "#ddd")
-        yield _text(_LEFT - 8, y + 4, f"{value:g}", size=11, anchor="end")
+        yield svg_line(_LEFT, y, _WIDTH - _RIGHT, y, "#ddd")
+        yield svg_text(_LEFT - 8, y + 4, f"{value:g}", size=11, anchor="end")
     middle = (scale.top + scale.bottom) / 2
     yield (
         f"<text transform='translate(18,{middle:.1f}) rotate(-90)' font-size='12' "
@@ -129,30 +129,27 @@ def _peak(panel: Panel, bar: Bar, middle: float, scale: Scale) -> Iterator[str]:
     y = scale.y(bar.total_bytes)
     if panel.interval is not None:
         low, high = (scale.y(size) for size in panel.interval)
-        yield _line(middle, low, middle, high, "#000")
+        yield svg_line(middle, low, middle, high, "#000")
         for end in (low, high):
-            yield _line(middle - 5, end, middle + 5, end, "#000")
+            yield svg_line(middle - 5, end, middle + 5, end, "#000")
         y = high
     text = f"{gib(bar.total_bytes)} GiB"
-    yield from _haloed(middle, y - 6, text, size=12, weight="bold", anchor="middle")
+    yield from svg_haloed(middle, y - 6, text, size=12, weight="bold", anchor="middle")
 
 
 def _steps(panel: Panel, scale: Scale) -> Iterator[str]:
     """Names of the two steps above their bars."""
     for start, name in ((0, panel.bars[0].step), (scale.first, panel.bars[-1].step)):
-        yield _text(scale.x(start), scale.top - 2, name, size=12, colour="#555")
+        yield svg_text(scale.x(start), scale.top - 2, name, size=12, colour=GREY)
 
 
 def _limit(panel: Panel, scale: Scale) -> Iterator[str]:
     y = scale.top
     if panel.shows_limit:
         y = scale.y(panel.limit_bytes)
-        yield (
-            f"<line x1='{_LEFT}' y1='{y:.1f}' x2='{_WIDTH - _RIGHT}' y2='{y:.1f}' stroke='#c00' "
-            "stroke-width='1.5' stroke-dasharray='6 4'/>"
-        )
+        yield svg_line(_LEFT, y, _WIDTH - _RIGHT, y, "#c00", width=1.5, dash="6 4")
     place, anchor = (_LEFT + 4, "start") if panel.shows_limit else (_WIDTH - _RIGHT, "end")
-    yield from _haloed(place, y - 5, panel.limit_text, size=12, colour="#c00", anchor=anchor)
+    yield from svg_haloed(place, y - 5, panel.limit_text, size=12, colour="#c00", anchor=anchor)
 
 
 def _legend(panel: Panel, top: float) -> Iterator[str]:
@@ -162,7 +159,7 @@ def _legend(panel: Panel, top: float) -> Iterator[str]:
         x, y = _LEFT + column * pitch, top + row * _LEGEND_ROW
         colour = GROUPS[index].colour
         yield f"<rect x='{x:.0f}' y='{y:.0f}' width='12' height='12' fill='{colour}'/>"
-        yield _text(x + 18, y + 11, GROUPS[index].name, size=12)
+        yield svg_text(x + 18, y + 11, GROUPS[index].name, size=12)
 
 
 def _table(panel: Panel) -> str:
@@ -179,30 +176,3 @@ def _table(panel: Panel) -> str:
         f"<h3>{escape(panel.title)}, GiB</h3>\n<table>\n<tr><th>step</th><th>phase</th>{head}"
         f"<th>total</th></tr>\n{rows}\n</table>"
     )
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int,
-    weight: str = "normal",
-    anchor: str = "start",
-    colour: str = "#222",
-) -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' "
-        f"text-anchor='{anchor}' fill='{colour}'>{escape(text)}</text>"
-    )
-
-
-def _haloed(x: float, y: float, text: str, **style: Any) -> Iterator[str]:
-    """Text over bars: itself above its white outline."""
-    outline = _text(x, y, text, **style | {"colour": "white"})
-    yield outline.replace("<text ", "<text aria-hidden='true' stroke='white' stroke-width='4' ")
-    yield _text(x, y, text, **style)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}'/>"

@@ -9,12 +9,12 @@ from html import escape
 from typing import Any
 
 from planner.report.scaling_figure import Figure, Panel, Series
+from planner.report.svg import GREY, svg_line, svg_text
 
 _WIDTH, _HEIGHT = 960, 430
 _PLOT_W, _PLOT_H, _TOP = 380, 270, 78
 _LEFTS = (70, 550)
 _MOST_TICKS = 9
-_GREY = "#555555"
 
 
 class _Axes:
@@ -70,28 +70,28 @@ def scaling_svg(figure: Figure) -> str:
         f"viewBox='0 0 {_WIDTH} {_HEIGHT}' font-family='system-ui, sans-serif' role='img' "
         f"aria-label='{escape(figure.title, quote=True)}'>",
         f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='white'/>",
-        _text(_LEFTS[0], 28, figure.title, 17, weight="bold"),
+        svg_text(_LEFTS[0], 28, figure.title, size=17, weight="bold"),
     ]
     for panel, left in zip(figure.panels, _LEFTS, strict=True):
         parts += _panel(_Axes(panel, left))
     parts += _legend(figure.panels[0])
-    parts += [_text(_LEFTS[0], _HEIGHT - 10, figure.note, 11, colour=_GREY), "</svg>"]
+    parts += [svg_text(_LEFTS[0], _HEIGHT - 10, figure.note, size=11, colour=GREY), "</svg>"]
     return "\n".join(parts) + "\n"
 
 
 def _panel(axes: _Axes) -> Iterator[str]:
     panel = axes.panel
     bottom, right = _TOP + _PLOT_H, axes.left + _PLOT_W
-    yield _text(axes.left, _TOP - 14, f"{panel.title} ({panel.unit})", 13, weight="bold")
+    yield svg_text(axes.left, _TOP - 14, f"{panel.title} ({panel.unit})", size=13, weight="bold")
     for mark in axes.ticks():
         y = axes.y(mark)
-        yield _line(axes.left, y, right, y, "#dddddd")
-        yield _text(axes.left - 8, y + 4, f"{mark:,g}", 11, anchor="end")
+        yield svg_line(axes.left, y, right, y, "#dddddd")
+        yield svg_text(axes.left - 8, y + 4, f"{mark:,g}", size=11, anchor="end")
     for count in axes.counts:
-        yield _line(axes.x(count), bottom, axes.x(count), bottom + 5, _GREY)
-        yield _text(axes.x(count), bottom + 18, f"{count:,}", 10, anchor="middle")
-    yield _line(axes.left, bottom, right, bottom, _GREY)
-    yield _text(axes.left + _PLOT_W / 2, bottom + 36, "GPUs", 12, anchor="middle")
+        yield svg_line(axes.x(count), bottom, axes.x(count), bottom + 5, GREY)
+        yield svg_text(axes.x(count), bottom + 18, f"{count:,}", size=10, anchor="middle")
+    yield svg_line(axes.left, bottom, right, bottom, GREY)
+    yield svg_text(axes.left + _PLOT_W / 2, bottom + 36, "GPUs", size=12, anchor="middle")
     if panel.ideal:
         yield _path([(axes.x(n), axes.y(v)) for n, v in panel.ideal], "#999999", dashed=True)
     for own in panel.series:
@@ -102,7 +102,7 @@ def _drawn(axes: _Axes, own: Series) -> Iterator[str]:
     yield _path([(axes.x(n), axes.y(v)) for n, v, _, _ in own.points], own.colour)
     for count, value, low, high in own.points:
         x, y = axes.x(count), axes.y(value)
-        yield _line(x, axes.y(low), x, axes.y(high), own.colour, width=1.5)
+        yield svg_line(x, axes.y(low), x, axes.y(high), own.colour, width=1.5)
         if count == own.knee:
             yield f"<circle cx='{x:.1f}' cy='{y:.1f}' r='9' fill='none' stroke='{own.colour}'/>"
         yield (
@@ -116,36 +116,13 @@ def _legend(panel: Panel) -> Iterator[str]:
     for index, own in enumerate(panel.series):
         x = _LEFTS[0] + index * 200
         yield f"<circle cx='{x + 5}' cy='45' r='5' fill='{own.colour}'/>"
-        yield _text(x + 16, 49, own.name, 12)
+        yield svg_text(x + 16, 49, own.name, size=12)
 
 
 def _path(points: list[tuple[float, float]], colour: str, *, dashed: bool = False) -> str:
     way = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     dash = " stroke-dasharray='5 4'" if dashed else ""
     return f"<path d='M{way}' fill='none' stroke='{colour}' stroke-width='2'{dash}/>"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0) -> str:
-    return (
-        f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}' "
-        f"stroke-width='{width:g}'/>"
-    )
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: int,
-    *,
-    anchor: str = "start",
-    weight: str = "normal",
-    colour: str = "#222222",
-) -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' font-size='{size}' font-weight='{weight}' "
-        f"text-anchor='{anchor}' fill='{colour}'>{escape(text)}</text>"
-    )
 
 
 def scaling_html(figure: Figure) -> str:
@@ -183,7 +160,7 @@ def scaling_png(figure: Figure) -> bytes:
     drawing.suptitle(figure.title, fontsize=11)
     for panel, axes in zip(figure.panels, drawing.subplots(1, 2), strict=True):
         _matplotlib_panel(panel, axes)
-    drawing.supxlabel(figure.note, fontsize=7, color=_GREY)
+    drawing.supxlabel(figure.note, fontsize=7, color=GREY)
     stream = io.BytesIO()
     drawing.savefig(stream, format="png", dpi=150)
     return stream.getvalue()
