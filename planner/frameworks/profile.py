@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from hardware.curves import AttentionKernel
 from planner.errors import UsageError, unknown_name
 from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
@@ -362,6 +363,22 @@ class OptimizerRules(_Frozen):
     state_types_least_zero: int = 0
 
 
+class FusedAttention(_Frozen):
+    """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
+
+    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2.
+    """
+
+    hopper: AttentionKernel | Literal["auto"] = "auto"
+    blackwell: AttentionKernel | Literal["auto"] = "auto"
+    cdna3: AttentionKernel | Literal["auto"] = "auto"
+    cdna4: AttentionKernel | Literal["auto"] = "auto"
+
+    def on(self, architecture: str) -> str:
+        """Kernel on an architecture of the catalogue."""
+        return str(getattr(self, architecture, "auto"))
+
+
 class FrameworkProfile(_Frozen):
     """One framework at one version."""
 
@@ -373,6 +390,7 @@ class FrameworkProfile(_Frozen):
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
     attention: Literal["flash", "eager"] = "flash"
+    fused_attention: FusedAttention = FusedAttention()
     parallelism: Parallelism
     saved: SavedTensors = SavedTensors()
     state: TrainingState = TrainingState()
