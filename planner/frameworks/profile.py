@@ -326,7 +326,7 @@ class DtypeMode(_Frozen):
 
 
 class PrecisionMode(_Frozen):
-    """What linear layers in fp8 or fp4 change in the tables `saved` and `state`.
+    """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
 
     Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
     may keep the weights quantised too.
@@ -335,6 +335,7 @@ class PrecisionMode(_Frozen):
     precisions: tuple[str, ...]
     saved: Changes = ()
     state: Changes = ()
+    kernels: Changes = ()
 
 
 class OptimizerRules(_Frozen):
@@ -449,7 +450,11 @@ def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> Fr
     """The profile with a mode's values in place, validated again."""
     saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
     state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
-    return profile.model_copy(update={"saved": saved, "state": state})
+    changed: dict[str, object] = {"saved": saved, "state": state}
+    if isinstance(mode, PrecisionMode):
+        kernels = profile.kernels.model_dump() | dict(mode.kernels)
+        changed["kernels"] = Kernels.model_validate(kernels)
+    return profile.model_copy(update=changed)
 
 
 @cache
