@@ -370,6 +370,7 @@ class FusedAttention(_Frozen):
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2.
     """
 
+    ampere: AttentionKernel | Literal["auto"] = "auto"
     hopper: AttentionKernel | Literal["auto"] = "auto"
     blackwell: AttentionKernel | Literal["auto"] = "auto"
     cdna3: AttentionKernel | Literal["auto"] = "auto"

@@ -329,13 +329,15 @@ def _attention_kernel(
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
     architecture = cluster.gpu.architecture
+    own = profile.fused_attention.on(architecture)
     # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
-    generated = "flexattn" in (row.text("notes") or "").lower()
-    if generated or cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+    if "flexattn" in (row.text("notes") or "").lower():
         return "flash2"
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
-        return "flash3_or_cudnn" if architecture in _WITH_CUDNN else "auto"
-    return profile.fused_attention.on(architecture)
+        own = "flash3_or_cudnn" if architecture in _WITH_CUDNN else own
+    if own == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        return "flash2"
+    return own
 
 
 # First match wins: a pattern in the row's `schedule`, and what it is here.
