@@ -38,6 +38,11 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     moe = _moe(row, ffn)
     text = row.text("moe") or ""
     kinds = _layer_kinds(text, layers) if moe else ()
+    window = _number(r"alternating (?:sliding-window |SWA)(\d+)", text)
+    if window:
+        kinds = tuple(
+            LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
+        )
     notes = row.text("notes") or ""
     mla = _mla(text) or _mla_options(notes)
     return ModelSpec(
@@ -60,6 +65,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         mlp_bias=not gated,
         position="rope" if gated else "learned",
         tied_embeddings=_tied(row, gated),
+        sliding_window=window,
         mla=mla,
         moe=moe,
         layer_kinds=kinds,
@@ -162,7 +168,18 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
         shared = width or ffn
-    return MoeSpec(experts=experts, top_k=top_k, ffn=width or ffn, shared_ffn=shared or 0)
+    return MoeSpec(
+        experts=experts,
+        top_k=top_k,
+        ffn=width or ffn,
+        shared_ffn=shared or 0,
+        expert_bias=_is_gpt_oss(row),
+    )
+
+
+def _is_gpt_oss(row: MeasuredRow) -> bool:
+    """Whether the row trains OpenAI's gpt-oss, whose products have biases, the experts' too."""
+    return re.match(r"gpt-?oss", row.text("model") or "", re.IGNORECASE) is not None
 
 
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
