@@ -84,6 +84,9 @@ def _refuse_unsupported(row: MeasuredRow) -> None:
         raise UnpredictableRowError("Mamba hybrids are not modelled")
     if "layer-only" in named:
         raise UnpredictableRowError("a benchmark of one layer is not a training step")
+    if re.search(r"padded \d+ samples", described):
+        # JAX-Toolbox's BoolQ rows: all of it would be 650 bf16 TFLOP/s a H100, more than it holds.
+        raise UnpredictableRowError("how much of the padded samples is computed is not stated")
     # MLA's ranks are called q_lora and kv_lora.
     if re.search(r"(?<![a-z_])q?lora", named) or "qlora" in described or " lora" in described:
         raise UnpredictableRowError("LoRA fine-tuning is not modelled")
