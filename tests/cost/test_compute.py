@@ -141,7 +141,7 @@ def test_flash_2_on_later_gpus(name: str, backward: bool, seq: int, tflops: floa
     function = compute.attention_backward_time_s if backward else compute.attention_forward_time_s
     seconds = function(8.0, seq, seq, 16.0, 128.0, 128.0, 0.0, 0.0, gpu)
     flop = (10.0 if backward else 4.0) * 8 * 16 * float(seq) ** 2 * 128
-    assert flop / seconds == pytest.approx(tflops * 1e12, rel=0.04)
+    assert flop / seconds == pytest.approx(tflops * 1e12, rel=0.05)
 
 
 def test_every_published_kernel_has_a_curve() -> None:
