@@ -83,7 +83,7 @@ class CostModel:
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
         """Numbers of the GPU at the job's precision."""
-        return gpu_inputs(self.job.cluster.gpu, self.job.precision, self.job.attention_kernel)
+        return gpu_inputs(self.job.cluster.gpu, self.job.precision, self.job.fused_attention)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:

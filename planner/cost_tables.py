@@ -200,7 +200,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
         profile.kernels,
         profile.outside,
     )
-    gpu = gpu_inputs(job.cluster.gpu, job.precision, job.attention_kernel)
+    gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return as_declared(
         FrameworkInputs(

@@ -97,6 +97,13 @@ class Job:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
 
     @property
+    def fused_attention(self) -> str:
+        """Fused attention kernel: the one given, else the framework's, else `auto` (the GPU's)."""
+        if self.attention_kernel != "auto":
+            return self.attention_kernel
+        return self.framework.fused_attention.on(self.cluster.gpu.architecture)
+
+    @property
     def optimizer_setting(self) -> OptimizerSetting:
         """The optimizer with its kernel and offload. UsageError while the share is not decided."""
         if self.offload_shares:

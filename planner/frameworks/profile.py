@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from hardware.curves import AttentionKernel
 from planner.errors import UsageError, unknown_name
 from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
@@ -325,7 +326,7 @@ class DtypeMode(_Frozen):
 
 
 class PrecisionMode(_Frozen):
-    """What linear layers in fp8 or fp4 change in the tables `saved` and `state`.
+    """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
 
     Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
     may keep the weights quantised too.
@@ -334,6 +335,7 @@ class PrecisionMode(_Frozen):
     precisions: tuple[str, ...]
     saved: Changes = ()
     state: Changes = ()
+    kernels: Changes = ()
 
 
 class OptimizerRules(_Frozen):
@@ -362,6 +364,23 @@ class OptimizerRules(_Frozen):
     state_types_least_zero: int = 0
 
 
+class FusedAttention(_Frozen):
+    """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
+
+    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2.
+    """
+
+    ampere: AttentionKernel | Literal["auto"] = "auto"
+    hopper: AttentionKernel | Literal["auto"] = "auto"
+    blackwell: AttentionKernel | Literal["auto"] = "auto"
+    cdna3: AttentionKernel | Literal["auto"] = "auto"
+    cdna4: AttentionKernel | Literal["auto"] = "auto"
+
+    def on(self, architecture: str) -> str:
+        """Kernel on an architecture of the catalogue."""
+        return str(getattr(self, architecture, "auto"))
+
+
 class FrameworkProfile(_Frozen):
     """One framework at one version."""
 
@@ -373,6 +392,7 @@ class FrameworkProfile(_Frozen):
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
     attention: Literal["flash", "eager"] = "flash"
+    fused_attention: FusedAttention = FusedAttention()
     parallelism: Parallelism
     saved: SavedTensors = SavedTensors()
     state: TrainingState = TrainingState()
@@ -431,7 +451,11 @@ def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> Fr
     """The profile with a mode's values in place, validated again."""
     saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
     state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
-    return profile.model_copy(update={"saved": saved, "state": state})
+    changed: dict[str, object] = {"saved": saved, "state": state}
+    if isinstance(mode, PrecisionMode):
+        kernels = profile.kernels.model_dump() | dict(mode.kernels)
+        changed["kernels"] = Kernels.model_validate(kernels)
+    return profile.model_copy(update=changed)
 
 
 @cache

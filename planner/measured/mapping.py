@@ -120,7 +120,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         seq=row.integer("seq") or 0,
         precision=precision,
         attention="eager" if eager else "flash",
-        attention_kernel=_attention_kernel(row, eager=eager, cluster=cluster),
+        attention_kernel=_attention_kernel(row, profile, eager=eager, cluster=cluster),
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
@@ -311,7 +311,13 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     return profile.attention == "eager"
 
 
-def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str:
+# Architectures on which Transformer Engine prefers cuDNN's attention.
+_WITH_CUDNN = ("hopper", "blackwell")
+
+
+def _attention_kernel(
+    row: MeasuredRow, profile: FrameworkProfile, *, eager: bool, cluster: Cluster
+) -> str:
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
         return "torch" if row.text("kernel") == "torch" else "eager"
@@ -322,14 +328,16 @@ def _attention_kernel(row: MeasuredRow, *, eager: bool, cluster: Cluster) -> str
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
-    uses_cudnn = re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework)
-    if cluster.gpu.architecture == "blackwell":
-        return "flash3_or_cudnn"
+    architecture = cluster.gpu.architecture
+    own = profile.fused_attention.on(architecture)
     # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
-    generated = "flexattn" in (row.text("notes") or "").lower()
-    if cluster.gpu.architecture == "hopper" and uses_cudnn and not generated:
-        return "flash3_or_cudnn"
-    return "flash2" if cluster.gpu.vendor == "nvidia" else "auto"
+    if "flexattn" in (row.text("notes") or "").lower():
+        return "flash2"
+    if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
+        own = "flash3_or_cudnn" if architecture in _WITH_CUDNN else own
+    if own == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        return "flash2"
+    return own
 
 
 # First match wins: a pattern in the row's `schedule`, and what it is here.

@@ -38,6 +38,11 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     moe = _moe(row, ffn)
     text = row.text("moe") or ""
     kinds = _layer_kinds(text, layers) if moe else ()
+    window = _number(r"alternating (?:sliding-window |SWA)(\d+)", text)
+    if window:
+        kinds = tuple(
+            LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
+        )
     notes = row.text("notes") or ""
     mla = _mla(text) or _mla_options(notes)
     return ModelSpec(
@@ -60,6 +65,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         mlp_bias=not gated,
         position="rope" if gated else "learned",
         tied_embeddings=_tied(row, gated),
+        sliding_window=window,
         mla=mla,
         moe=moe,
         layer_kinds=kinds,
@@ -78,6 +84,9 @@ def _refuse_unsupported(row: MeasuredRow) -> None:
         raise UnpredictableRowError("Mamba hybrids are not modelled")
     if "layer-only" in named:
         raise UnpredictableRowError("a benchmark of one layer is not a training step")
+    if re.search(r"padded \d+ samples", described):
+        # JAX-Toolbox's BoolQ rows: all of it would be 650 bf16 TFLOP/s a H100, more than it holds.
+        raise UnpredictableRowError("how much of the padded samples is computed is not stated")
     # MLA's ranks are called q_lora and kv_lora.
     if re.search(r"(?<![a-z_])q?lora", named) or "qlora" in described or " lora" in described:
         raise UnpredictableRowError("LoRA fine-tuning is not modelled")
@@ -162,7 +171,18 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
     if shared is None and re.search(r"\d shared|\+ shared", text):
         shared = width or ffn
-    return MoeSpec(experts=experts, top_k=top_k, ffn=width or ffn, shared_ffn=shared or 0)
+    return MoeSpec(
+        experts=experts,
+        top_k=top_k,
+        ffn=width or ffn,
+        shared_ffn=shared or 0,
+        expert_bias=_is_gpt_oss(row),
+    )
+
+
+def _is_gpt_oss(row: MeasuredRow) -> bool:
+    """Whether the row trains OpenAI's gpt-oss, whose products have biases, the experts' too."""
+    return re.match(r"gpt-?oss", row.text("model") or "", re.IGNORECASE) is not None
 
 
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:

@@ -139,6 +139,16 @@ _VARIANTS = (
         _nvl72_recipe_since("25.09"),
         {"kernels": {"issue_s": 0.0}},
     ),
+    # Megatron-Bridge's changelog, 0.2.0 (25.11): "DeepSeek V3 benchmarks on GB200 and GB300 systems
+    # now use HybridEP".
+    Variant(
+        "HybridEP for DeepSeek-V3 on NVL72",
+        ("megatron-bridge",),
+        lambda row: (
+            "deepseek-v3" in (row.text("model") or "").lower() and _nvl72_recipe_since("25.11")(row)
+        ),
+        _FUSED_DISPATCH,
+    ),
     # All rows of the 26.06 tables that train mixtures on NVL72 state both.
     Variant(
         "HybridEP and exchange overlapped on NVL72",

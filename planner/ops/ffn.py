@@ -348,7 +348,34 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         ),
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
-    return (up, activation, down)
+    return (up, activation, down, *_expert_bias(context, moe))
+
+
+def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
+    """The bias of the experts' outputs, times the probabilities, which are fp32, so as its sum.
+
+    Bytes of a routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
+    `_apply_bias`): product 4, sum 10, concatenation 8, cast 6; backward casts 12, concatenation 4,
+    and a product and a sum each for the gradients of biases and probabilities, 24. The bias of the
+    first product is added by its kernel.
+    """
+    if not moe.expert_bias:
+        return ()
+    copies = moe.top_k * context.expert_imbalance
+    hidden = float(context.model.hidden)
+    return (
+        Op(
+            name="moe/experts_bias",
+            kind=OpKind.MEMORY,
+            tokens=Shard.ROUTED,
+            tokens_factor=copies,
+            forward_bytes=28.0 * hidden / context.profile.kernels.memory_traffic,
+            backward_bytes=40.0 * hidden / context.profile.kernels.memory_traffic,
+            forward_kernels=2,
+            backward_kernels=4,
+            rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
+        ),
+    )
 
 
 def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:

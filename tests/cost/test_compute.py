@@ -124,6 +124,26 @@ def test_attention_on_h100_follows_the_published_figures(kernel: str, level: flo
     assert loss(figures, gpu) < level
 
 
+# GPU, backward, tokens: TFLOP/s of FlashAttention-2, heads of 128, no mask. Forward on B200:
+# meta-pytorch/tritonbench pull request 171; on MI300X: ROCm/flash-attention issue 142.
+@pytest.mark.parametrize(
+    ("name", "backward", "seq", "tflops"),
+    [
+        ("B200-SXM-180GB", False, 2048, 352.1),
+        ("B200-SXM-180GB", False, 8192, 361.6),
+        ("B200-SXM-180GB", True, 16384, 334.0),
+        ("MI300X-192GB", False, 16384, 353.2),
+        ("MI300X-192GB", True, 16384, 202.1),
+    ],
+)
+def test_flash_2_on_later_gpus(name: str, backward: bool, seq: int, tflops: float) -> None:
+    gpu = gpu_inputs(load_gpu(name), "bf16", "flash2")
+    function = compute.attention_backward_time_s if backward else compute.attention_forward_time_s
+    seconds = function(8.0, seq, seq, 16.0, 128.0, 128.0, 0.0, 0.0, gpu)
+    flop = (10.0 if backward else 4.0) * 8 * 16 * float(seq) ** 2 * 128
+    assert flop / seconds == pytest.approx(tflops * 1e12, rel=0.05)
+
+
 def test_every_published_kernel_has_a_curve() -> None:
     assert set(FIGURE_KERNELS.values()) <= set(architecture_curves()["hopper"].attention)
 

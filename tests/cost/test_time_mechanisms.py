@@ -233,3 +233,53 @@ def test_exchanges_of_a_group_over_nodes_wait_for_its_ring_in_a_pipeline() -> No
         )
         passes.append(float(forward.sum() + backward.sum()))
     assert passes[1] - passes[0] == pytest.approx(3 * 4 * 15.0)
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpus", "kernel"),
+    [
+        ("torchtitan", "8xH100", "flash2"),
+        ("torchtitan", "8xB200", "flash3_or_cudnn"),
+        ("torchtitan", "8xA100", "auto"),
+        ("hf-fsdp2", "8xB200", "flash2"),
+        ("deepspeed", "8xMI300X", "flash2"),
+        ("megatron-core", "8xH100", "auto"),
+    ],
+)
+def test_attention_kernel_is_the_framework_s(framework: str, gpus: str, kernel: str) -> None:
+    job = make_job("llama-3-8b", gpus, framework)
+    assert job.fused_attention == kernel
+    assert replace(job, attention_kernel="flash1").fused_attention == "flash1"
+
+
+def test_torch_attends_slower_than_transformer_engine_on_hopper() -> None:
+    job = make_job("llama-3-8b", "8xH100", "torchtitan")
+    own, others = (
+        CostModel(each).gpu_inputs
+        for each in (job, replace(job, attention_kernel="flash3_or_cudnn"))
+    )
+    assert own.attention_forward_efficiency < 0.7 * others.attention_forward_efficiency
+
+
+def test_nvfp4_reads_its_operands_more_often() -> None:
+    profile = make_job("llama-3-8b", "8xB200").framework
+    casts = {
+        name: profile.in_precision(name).kernels.cast_traffic_bytes for name in ("fp8", "nvfp4")
+    }
+    assert casts == {"fp8": 4.0, "nvfp4": 7.1}
+
+
+def test_biases_of_experts_take_a_sum_of_their_own() -> None:
+    """68 bytes of an element of each routed copy (Megatron-Core, `_apply_bias`), as streamed."""
+    job = make_job("gpt-oss-120b", "8xB200")
+    moe = job.model.moe
+    assert moe is not None
+    plain = job.model.model_copy(update={"moe": moe.model_copy(update={"expert_bias": False})})
+    with_bias, without = (
+        step(with_kernels(replace(job, model=spec), issue_s=0.0), ep=8, dp=8)[f.STEP_COMPUTE]
+        for spec in (job.model, plain)
+    )
+    kernels = job.model.layers * 6 * CostModel(job).gpu_inputs.kernel_floor_s
+    copies = job.model.layers * job.seq * moe.top_k
+    expected = 68.0 * copies * job.model.hidden / streaming(job) + kernels
+    assert with_bias - without == pytest.approx(expected, rel=1e-3)

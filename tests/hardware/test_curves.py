@@ -19,6 +19,10 @@ from hardware.curves import load_compute_curves
         ("H20-141GB", "hopper-h20"),
         ("A100", "ampere-sxm"),
         ("B200", "blackwell"),
+        ("B200-750w", "blackwell-750w"),
+        ("GB200", "blackwell-gb200"),
+        ("GB300", "blackwell-gb300"),
+        ("B300", "blackwell"),
     ],
 )
 def test_table_of_a_gpu(gpu: str, table: str) -> None:
@@ -31,3 +35,23 @@ def test_a_power_limit_lowers_the_rate_of_products_alone() -> None:
         ratio = limited.measured_matmul_flop_per_s[dtype] / whole.measured_matmul_flop_per_s[dtype]
         assert ratio == pytest.approx(0.75**0.6, rel=1e-3)
     assert limited.hbm_bytes_per_s == whole.hbm_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "watts"), [("GB300", "GB200", 1400 / 1200), ("B200", "B200-750w", 1000 / 750)]
+)
+def test_sustained_products_follow_the_power(more: str, less: str, watts: float) -> None:
+    for dtype in ("bf16", "fp8"):
+        rates = []
+        for name in (more, less):
+            gpu = parse_gpus(f"8x{name}").gpu
+            rates.append(load_compute_curves(gpu).sustained_share(dtype) * gpu.peak(dtype))
+        assert rates[0] / rates[1] == pytest.approx(watts, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["H100", "B200", "GB200", "GB300", "MI300X", "MI355X", "A100"])
+def test_no_gpu_sustains_more_than_its_best_short_product(name: str) -> None:
+    gpu = parse_gpus(f"8x{name}").gpu
+    curves = load_compute_curves(gpu)
+    for dtype in {"bf16", "fp8"} & set(gpu.peak_flop_per_s):
+        assert curves.sustained_share(dtype) < curves.max_share(dtype)

@@ -69,3 +69,29 @@ def test_flex_attention_runs_at_the_rate_of_flash_2() -> None:
     cells = FSDP | {"gpu": "H100-80GB", "framework": "NeMo AutoModel", "flash": "y"}
     for notes, kernel in (("TE+DeepEP+FlexAttn", "flash2"), ("TE+DeepEP", "flash3_or_cudnn")):
         assert map_row(row(**cells, notes=notes)).job.attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("gpu", "framework", "kernel"),
+    [
+        ("H100-80GB", "torchtitan", "flash2"),
+        ("B200-180GB", "torchtitan", "flash3_or_cudnn"),
+        ("B200-180GB", "Megatron-Bridge", "flash3_or_cudnn"),
+        ("MI300X-192GB", "torchtitan", "flash2"),
+        ("A100-40GB", "GPT-NeoX (Megatron-DeepSpeed)", "flash1"),
+        ("A100-40GB", "torchtitan", "flash2"),
+    ],
+)
+def test_attention_kernel_of_gpu_and_framework(gpu: str, framework: str, kernel: str) -> None:
+    cells = FSDP | {"gpu": gpu, "framework": framework, "flash": "y"}
+    assert map_row(row(**cells)).job.attention_kernel == kernel
+
+
+def test_deepseek_v3_on_nvl72_uses_hybridep_since_25_11() -> None:
+    cells = FSDP | {
+        "gpu": "GB200-186GB", "framework": "Megatron-Bridge", "flash": "y", "model": "DeepSeek-V3",
+        "moe": "MLA; 256 experts top8 + 1 shared; expert ffn 2048", "act": "swiglu",
+    }  # fmt: skip
+    for release, fused in (("25.09", False), ("25.11", True)):
+        own = map_row(row(software=f"NeMo {release} container", **cells)).job.framework
+        assert own.kernels.dispatch_deduplicates is fused

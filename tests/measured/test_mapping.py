@@ -48,6 +48,7 @@ def test_uneven_layers_are_unfolded() -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
+        ({"notes": "sequences/s in padded 4096 samples"}, "padded samples"),
         ({"model": "Nemotron-3-Nano (Mamba2 hybrid)"}, "Mamba"),
         ({"model": "Llama-8B LoRA"}, "LoRA"),
         ({"mbs": "", "gbs": ""}, "mbs"),
@@ -137,3 +138,12 @@ def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
 def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], mbs: int) -> None:
     """12, 10 and 9 heads on each of 8 ranks; the kernel takes four at a time."""
     assert map_row(row(**cells)).degrees.mbs == mbs
+
+
+def test_gpt_oss_has_windows_and_biases() -> None:
+    moe = "128 experts top4, expert ffn 2880, head_dim 64, alternating sliding-window 128"
+    model = map_row(row(model="GPT-OSS-120B", moe=moe, layers="36", act="swiglu")).job.model
+    assert model.moe is not None
+    assert model.moe.expert_bias
+    assert (model.sliding_window, model.kinds[0].attention) == (128, "sliding")
+    assert [kind.attention for kind in model.kind_sequence[:3]] == ["sliding", "full", "sliding"]
