@@ -28,7 +28,12 @@ from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
 from planner.search.mixture import cost_layout, other_modes
 from planner.search.shapes import broken_rules, given_columns
-from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+from planner.uncertainty import (
+    fit_probability,
+    peak_interval,
+    plan_conditions,
+    step_time_interval,
+)
 
 GIB = 2.0**30
 
@@ -242,7 +247,7 @@ def job_plan(
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=step_time_interval(job, step_time_s),
+        step_time=step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,

@@ -20,11 +20,10 @@ from typing import Any
 
 from planner.measured.document import summary_record
 from planner.measured.predict import Prediction, predict_rows
-from planner.measured.report import time_comparison
+from planner.measured.report import time_comparison, time_interval
 from planner.measured.rows import read_rows
 from planner.plan_file import write_text
 from planner.report.scatter import Point, scatter_svg
-from planner.uncertainty import step_time_interval
 
 COMMAND = "python -m planner.calibrate.accuracy DATA"
 _FOLDER = Path(__file__).resolve().parents[1] / "literature"
@@ -59,9 +58,9 @@ def _coverage_with_own_source(predictions: Sequence[Prediction]) -> float | None
     hits = []
     for prediction in predictions:
         comparison = time_comparison(prediction)
-        if comparison is None or prediction.mapped is None:
+        if comparison is None:
             continue
-        full = step_time_interval(prediction.mapped.job, comparison.predicted)
+        full = time_interval(prediction, comparison.predicted, own_source=True)
         hits.append(full.low <= comparison.measured <= full.high)
     return fmean(hits) if hits else None
 

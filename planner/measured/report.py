@@ -112,8 +112,17 @@ def time_comparison(prediction: Prediction) -> Comparison | None:
     predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
     if prediction.mapped is None or predicted is None or not measured:
         return None
-    interval = step_time_interval(prediction.mapped.job, predicted, prediction.row.source)
+    interval = time_interval(prediction, predicted)
     return Comparison(predicted, measured, interval)
+
+
+def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = False) -> Interval:
+    """The interval of a predicted row's step time, without its own source unless asked for.
+    Raises ValueError for a refused row."""
+    if prediction.mapped is None:
+        raise ValueError("a refused row has no interval")
+    without = "" if own_source else prediction.row.source
+    return step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
 
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:

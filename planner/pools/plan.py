@@ -28,7 +28,12 @@ from planner.recompute import layout_flags
 from planner.request import Request
 from planner.result import JobSummary
 from planner.schedules import plan_schedule
-from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+from planner.uncertainty import (
+    fit_probability,
+    peak_interval,
+    plan_conditions,
+    step_time_interval,
+)
 
 if TYPE_CHECKING:
     from constraints.context import IntArray
@@ -87,7 +92,7 @@ def pool_plan(
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=pool_interval(jobs, step_time_s),
+        step_time=pool_interval(jobs, degrees, step),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
@@ -127,9 +132,12 @@ def _all_fit(jobs: Sequence[Job], stages: Array) -> float:
     )
 
 
-def pool_interval(jobs: Sequence[Job], step_time_s: float) -> Interval:
-    """The widest interval of any stage's GPU, widened by `POOL_SPREAD`."""
-    each = [step_time_interval(job, step_time_s) for job in jobs]
+def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
+    """The widest interval of any stage's GPU, widened by `POOL_SPREAD`; `step`: STEP_* vector."""
+    step_time_s = float(step[f.STEP_TIME])
+    each = [
+        step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step)) for job in jobs
+    ]
     widest = max(each, key=lambda own: own.high / own.low)
     below = hypot(log(step_time_s / min(own.low for own in each)), POOL_SPREAD)
     above = hypot(log(max(own.high for own in each) / step_time_s), POOL_SPREAD)
