@@ -38,6 +38,8 @@ Ends = TypeVar("Ends", float, Array)
 # An interval holds the true value with this probability.
 COVERAGE = 0.80
 LOW, MIDDLE, HIGH = 0.5 - COVERAGE / 2, 0.5, 0.5 + COVERAGE / 2
+# A further error below this is added but not named.
+_NAMED = 0.01
 # So many log ratios represent the runs of one source in one family.
 POINTS = 19
 
@@ -151,9 +153,9 @@ class ResidualTable:
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
         if at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
-        reasons = {text: size for text, size in terms.items() if size > 0.0}
-        ordered = sorted(reasons, key=lambda text: -reasons[text])
-        return Further(hypot(*reasons.values()), tuple(ordered))
+        named = [text for text, size in terms.items() if size >= _NAMED]
+        named.sort(key=lambda text: -terms[text])
+        return Further(hypot(*terms.values()), tuple(named))
 
     def families(self) -> list[Family]:
         """The narrowest families with measured runs, in alphabetical order."""

@@ -131,9 +131,11 @@ def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
 
 def _interval(value: float, spread: Spread, further: Further) -> Interval:
     low, high = log_bounds(spread)
-    widened_by = f"; widened: {', '.join(further.reasons)}" if further.reasons else ""
     return Interval(
-        low=value * exp(low), high=value * exp(high), family=family_text(spread) + widened_by
+        low=value * exp(low),
+        high=value * exp(high),
+        family=family_text(spread),
+        beyond=further.reasons,
     )
 
 

@@ -194,22 +194,29 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
     )
 
 
+def states_fit(prediction: Prediction) -> bool | None:
+    """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
+    recomputes."""
+    stated = prediction.row.text("oom")
+    if stated not in ("0", "1", "0.0", "1.0") or prediction.row.text("recompute") is None:
+        return None
+    return stated.startswith("0")
+
+
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
     """How often the fit was called wrong, each way; rows that do not state what they recompute
     say nothing about the fit."""
     ran = ran_wrong = oom = oom_wrong = 0
     for prediction in predictions:
-        fits, stated = predicted_to_fit(prediction), prediction.row.text("oom")
-        if fits is None or stated not in ("0", "1", "0.0", "1.0"):
+        fits, did_run = predicted_to_fit(prediction), states_fit(prediction)
+        if fits is None or did_run is None:
             continue
-        if prediction.row.text("recompute") is None:
-            continue
-        if stated.startswith("1"):
-            oom += 1
-            oom_wrong += fits
-        else:
+        if did_run:
             ran += 1
             ran_wrong += not fits
+        else:
+            oom += 1
+            oom_wrong += fits
     return FitConfusion(ran, ran_wrong, oom, oom_wrong)
 
 

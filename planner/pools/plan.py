@@ -17,6 +17,7 @@ from planner.evaluate import (
     plan_assumptions,
     recomputed_share,
     stage_memories,
+    unmeasured_notes,
 )
 from planner.job import Job
 from planner.ops import flop_per_token, parameter_count
@@ -72,6 +73,7 @@ def pool_plan(
     peak16 = float(np.mean([one.cluster.gpu.peak(half_precision(one.cluster.gpu)) for one in jobs]))
     again = recomputed_share(costed.parts[0].piece_costs(row), counts)
     probability = _all_fit(jobs, stages)
+    interval = pool_interval(jobs, degrees, step)
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -92,7 +94,7 @@ def pool_plan(
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=pool_interval(jobs, degrees, step),
+        step_time=interval,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
@@ -115,7 +117,11 @@ def pool_plan(
         stages=stage_memories(stages, point.layout),
         status="optimal" if gap <= tie else "feasible",
         gap=gap,
-        assumptions=(*plan_assumptions(job, probability), _NOT_MEASURED),
+        assumptions=(
+            *plan_assumptions(job, probability),
+            *unmeasured_notes(interval),
+            _NOT_MEASURED,
+        ),
         stage_gpus=tuple(one.cluster.gpu.name for one in jobs),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
@@ -145,6 +151,7 @@ def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interva
         low=step_time_s * exp(-below),
         high=step_time_s * exp(above),
         family=f"{widest.family}, widened: no mixed pool was measured",
+        beyond=widest.beyond,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from planner.plan import Plan
@@ -217,12 +218,29 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     )
 
 
-def error_note(plans: Sequence[Plan]) -> str:
-    """Where the error bars come from."""
+def error_note(plans: Sequence[Plan], *, numbered: bool = True) -> str:
+    """Where the error bars come from; `numbered`: the reader knows the plans by their numbers."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "below/above" if both else "its larger side"
-    return f"±: 80 % interval ({shown}), from {'; '.join(families)}."
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}{_beyond_text(plans, numbered)}."
+
+
+def _beyond_text(plans: Sequence[Plan], numbered: bool) -> str:
+    """What the error bars are wider for, with the plans that it holds for unless all."""
+    holders: dict[str, list[int]] = defaultdict(list)
+    for number, plan in enumerate(plans, start=1):
+        for text in plan.step_time.beyond:
+            holders[text].append(number)
+    if not holders:
+        return ""
+    texts = [
+        text
+        if len(numbers) == len(plans)
+        else f"{text}: {'plan ' + number_ranges(numbers) if numbered else 'some'}"
+        for text, numbers in holders.items()
+    ]
+    return f"; wider for what was never measured: {'; '.join(texts)}"
 
 
 def _ties(plans: Sequence[Plan]) -> list[int]:
