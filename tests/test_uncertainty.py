@@ -9,16 +9,17 @@ from statistics import NormalDist
 import pytest
 
 from planner import residuals, uncertainty
-from planner.calibrate.residual_fit import Residual, summarised
-from planner.residuals import ResidualTable, Spread
+from planner.calibrate.judging import Residual, summarised
+from planner.reach import Conditions
+from planner.residuals import Further, ResidualTable, Spread
 from planner.uncertainty import (
-    UNMEASURED_GPU_SPREAD,
     family_of,
     family_text,
     fit_probability,
     peak_interval,
     spread_of,
     step_time_interval,
+    widened,
 )
 from tests.cost.jobs import make_job
 
@@ -41,6 +42,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return tables[figure].spread(family, without)
 
         monkeypatch.setattr(uncertainty, "shipped_spread", spread)
+        monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further())
 
     return replace
 
@@ -69,14 +71,39 @@ def test_the_prediction_lies_in_its_interval_even_if_no_run_agreed(
     assert step_time_interval(JOB, 10.0).high == 10.0
 
 
-def test_a_gpu_that_was_never_measured_is_wider_and_said_so(only: Callable[..., None]) -> None:
+def test_a_further_error_adds_in_squares_and_leaves_the_median(
+    only: Callable[..., None],
+) -> None:
     only(*(index / 100 for index in range(-2, 9)))
-    near, far = spread_of(JOB, "time"), spread_of(make_job("llama-3-70b", "64xMI300X"), "time")
+    near, _ = spread_of(JOB, "time")
+    far = widened(near, 0.15, "time")
     assert far.middle == near.middle
-    further = Z * UNMEASURED_GPU_SPREAD
-    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, further))
-    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, further))
+    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, Z * 0.15))
+    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, Z * 0.15))
+    assert widened(near, 0.0, "time") == near
+
+
+def test_a_family_without_the_architecture_says_so() -> None:
+    far = Spread(-0.1, 0.0, 0.1, family_of(JOB)._replace(architecture="", scale=""), 11, (), 1.0)
     assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
+
+
+def test_a_job_far_outside_what_was_measured_is_wider_and_says_why() -> None:
+    """A million GPUs; a GPU without a run; and a configuration that mostly communicates."""
+    usual = step_time_interval(JOB, 10.0)
+    for job, at in (
+        (make_job("llama-3-70b", "1048576xH100"), None),
+        (JOB, Conditions(overhead=1e6)),
+    ):
+        interval = step_time_interval(job, 10.0, at=at)
+        assert interval.beyond
+        assert interval.low < usual.low
+        assert interval.high > usual.high
+    assert not usual.beyond
+    assert (
+        "1,048,576 GPUs (measured to "
+        in step_time_interval(make_job("llama-3-70b", "1048576xH100"), 10.0).basis
+    )
 
 
 def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
@@ -89,7 +116,7 @@ def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
 def test_fit_probability_follows_two_half_normals(only: Callable[..., None]) -> None:
     only(*(index / 100 for index in range(-2, 9)))
     limit = JOB.hbm_limit_bytes
-    own = spread_of(JOB, "memory")
+    own, _ = spread_of(JOB, "memory")
     at = {
         0.5: own.middle,
         0.9: own.high,

@@ -4,8 +4,9 @@
 
 predicts every measured run from its configuration alone and writes `accuracy.toml` and
 `accuracy.svg` beside the other files of `planner/literature`; `examples/refresh_readme.py` then
-puts them into the README. `-o FOLDER` writes elsewhere. Refit the intervals first
-(`planner.calibrate.held_out`, then `planner.calibrate.residual_fit`): coverage is that of the intervals that ship, which leave out a
+puts them into the README. `-o FOLDER` writes elsewhere. Refit first the held-out
+constants (`planner.calibrate.held_out`, whose errors are taken over), then the intervals
+(`planner.calibrate.residual_fit`): coverage is that of the intervals that ship, which leave out a
 run's own source.
 """
 
