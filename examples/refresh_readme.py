@@ -19,7 +19,8 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from planner.residuals import Family, ResidualTable, shipped_tables
+from planner.families import Family
+from planner.residuals import ResidualTable, shipped_tables
 from planner.uncertainty import log_bounds, widened
 
 ROOT = Path(__file__).resolve().parents[1]

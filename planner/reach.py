@@ -30,6 +30,11 @@ class Conditions(NamedTuple):
     overhead: float = 0.0
     bits: int = 0
 
+    @property
+    def exposed(self) -> float:
+        """Share of the step that is exposed communication; 0 where that is not known."""
+        return 1.0 - 1.0 / self.overhead if self.overhead > 1.0 else 0.0
+
 
 UNKNOWN = Conditions()
 AXES = ("gpus", "seq", "hidden", "tokens", "overhead")

@@ -8,6 +8,8 @@ to all runs; n counts each source as a power of its rows, because rows of one so
 their error. Any source can be left out, and that is how the constants were fitted: `k` and the
 power give the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
 
+Exposed communication is harder to predict than compute: a further, independent error in
+proportion to its share of the step is part of every step time (`communication`, fitted likewise).
 A job outside what was measured gets a further, independent error (`Further`): one that grows with
 each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
@@ -23,15 +25,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from math import hypot
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from planner.families import Family, Figure, parent_family, wider_families
 from planner.reach import Conditions, Reach, beyond_text, common_reach, doublings
 
-Figure = Literal["time", "memory"]
 Array = NDArray[np.float64]
 Ends = TypeVar("Ends", float, Array)
 
@@ -42,19 +44,6 @@ LOW, MIDDLE, HIGH = 0.5 - COVERAGE / 2, 0.5, 0.5 + COVERAGE / 2
 _NAMED = 0.01
 # So many log ratios represent the runs of one source in one family.
 POINTS = 19
-
-
-class Family(NamedTuple):
-    """Framework profile, GPU architecture, scale and kind of model; empty fields pool."""
-
-    framework: str = ""
-    architecture: str = ""
-    scale: str = ""
-    model: str = ""
-
-    def includes(self, other: Family) -> bool:
-        """Whether `other` is part of this family."""
-        return all(own in ("", its) for own, its in zip(self, other, strict=True))
 
 
 class SourceResiduals(BaseModel):
@@ -118,6 +107,7 @@ class Further:
 class ResidualTable:
     """Residuals of one figure, with the constants that the fit found (module docstring).
 
+    `communication`: standard deviation of the error of exposed communication, relative to it;
     `growth`: standard deviation for each doubling beyond what was measured, by axis;
     `unmeasured`: for an architecture, framework, model or precision without a run.
     """
@@ -127,6 +117,7 @@ class ResidualTable:
     own_rows: float
     inflation: float
     source_power: float = 0.5
+    communication: float = 0.0
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
 
@@ -141,7 +132,7 @@ class ResidualTable:
         return next(own for own in wider_families(family, self.figure) if view.has_runs(own))
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
-        """The error to add for what was never measured."""
+        """The error to add for what was never measured, and for exposed communication."""
         view = self._view(without)
         near = view.reach(family)
         beyond = doublings(near.axes, at)
@@ -155,7 +146,7 @@ class ResidualTable:
             terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        return Further(hypot(*terms.values()), tuple(named))
+        return Further(hypot(self.communication * at.exposed, *terms.values()), tuple(named))
 
     def families(self) -> list[Family]:
         """The narrowest families with measured runs, in alphabetical order."""
@@ -346,37 +337,6 @@ def ends(middle: Ends, low: Ends, high: Ends, further: Ends) -> tuple[Ends, Ends
     return np.minimum(0.0, middle - below), np.maximum(0.0, middle + above)
 
 
-def parent_family(family: Family, figure: Figure) -> Family | None:
-    """The next wider family; None for all runs.
-
-    Kernels make a step time, so other frameworks on the same architecture are nearer than the
-    same framework on another. What a step keeps in memory is the framework's doing: there it is
-    the other way round.
-    """
-    if family.scale:
-        return family._replace(scale="")
-    if family.framework and family.architecture:
-        dropped = "framework" if figure == "time" else "architecture"
-        return family._replace(**{dropped: ""})
-    if family.model:
-        return family._replace(model="")
-    return Family() if any(family) else None
-
-
-def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
-    """A family, those that it is part of, and all runs at last: nearest first."""
-    framework, architecture, _, model = family
-    on_architecture = (Family("", architecture, "", model), Family("", architecture))
-    of_framework = (Family(framework, "", "", model), Family(framework))
-    yield family
-    yield family._replace(scale="")
-    if figure == "time":
-        yield from (*on_architecture, *of_framework)
-    else:
-        yield from (*of_framework, *on_architecture)
-    yield Family()
-
-
 def represent(log_ratios: Sequence[float]) -> tuple[float, ...]:
     """The values in order, or `POINTS` quantiles of equal weight where they are more."""
     ordered = np.sort(np.asarray(log_ratios, dtype=np.float64))
@@ -405,6 +365,7 @@ def _parse_table(figure: Figure, block: dict[str, object]) -> ResidualTable:
         float(str(block["own_rows"])),
         float(str(block["inflation"])),
         float(str(block.get("source_power", 0.5))),
+        float(str(block.get("communication", 0.0))),
         _numbers(block.get("growth")),
         _numbers(block.get("unmeasured")),
     )

@@ -17,19 +17,11 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.families import Family, Figure
 from planner.job import Job
 from planner.plan import Degrees, Interval
 from planner.reach import Conditions
-from planner.residuals import (
-    COVERAGE,
-    Ends,
-    Family,
-    Figure,
-    Further,
-    Spread,
-    shipped_further,
-    shipped_spread,
-)
+from planner.residuals import COVERAGE, Ends, Further, Spread, shipped_further, shipped_spread
 
 _DIGITS = re.compile(r"\d+")
 # Communication that no compute hides.
@@ -97,7 +89,9 @@ def widened(own: Spread, deviation: float, figure: Figure) -> Spread:
 
 def further_width(figure: Figure, deviation: Ends) -> Ends:
     """Half width, at 80 %, of the errors outside the residuals, of this standard deviation."""
-    return _Z * np.hypot(deviation, OUTSIDE_SPREAD if figure == "memory" else 0.0)
+    outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
+    wide: Ends = _Z * np.hypot(deviation, outside)
+    return wide
 
 
 def log_bounds(own: Spread) -> tuple[float, float]:

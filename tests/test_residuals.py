@@ -9,18 +9,9 @@ import pytest
 
 from planner.calibrate.judging import HeldOut, Residual, held_out, summarised
 from planner.calibrate.residual_fit import fit, fit_all, render, residuals
+from planner.families import Family, Figure, parent_family, wider_families
 from planner.reach import Conditions
-from planner.residuals import (
-    Family,
-    Figure,
-    Further,
-    ResidualTable,
-    parent_family,
-    parse_tables,
-    represent,
-    shipped_tables,
-    wider_families,
-)
+from planner.residuals import Further, ResidualTable, parse_tables, represent, shipped_tables
 from tests.measured.rows_for_tests import predicted
 
 NEAR = Family("nanotron", "hopper", "one domain", "dense")
@@ -125,6 +116,24 @@ def test_the_error_grows_with_each_doubling_beyond_what_two_sources_reach() -> N
     # Without the largest but one, two sources reach 64.
     assert grown.further(NEAR, Conditions(gpus=2048), "b").deviation == pytest.approx(0.5)
     assert plain.further(NEAR, Conditions(gpus=2048)) == Further()
+
+
+def test_exposed_communication_adds_its_share_of_the_step() -> None:
+    own = replace(table(far_out("a", 0.0, overhead=4.0)), communication=0.3)
+    assert own.further(NEAR, Conditions(overhead=2.0)) == Further(pytest.approx(0.15))  # type: ignore[arg-type]
+    assert own.further(NEAR, Conditions()) == Further()
+
+
+def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
+    """Errors in proportion to the communication, against errors without regard to it."""
+    for steep, expected in ((1.0, True), (0.0, False)):
+        found = [
+            Residual(f"s{index}", NEAR, value, Conditions(overhead=1 / (1 - 0.1 * step)))
+            for index in range(8)
+            for step in range(9)
+            for value in [(-1) ** index * (0.02 + steep * 0.1 * step * (index % 4))]
+        ]
+        assert (fit(found, "time").table.communication >= 0.3) == expected
 
 
 def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:

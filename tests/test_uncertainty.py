@@ -8,8 +8,9 @@ from statistics import NormalDist
 
 import pytest
 
-from planner import residuals, uncertainty
+from planner import uncertainty
 from planner.calibrate.judging import Residual, summarised
+from planner.families import Family, Figure
 from planner.reach import Conditions
 from planner.residuals import Further, ResidualTable, Spread
 from planner.uncertainty import (
@@ -38,7 +39,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             for figure in ("time", "memory")
         }
 
-        def spread(figure: residuals.Figure, family: residuals.Family, without: str = "") -> Spread:
+        def spread(figure: Figure, family: Family, without: str = "") -> Spread:
             return tables[figure].spread(family, without)
 
         monkeypatch.setattr(uncertainty, "shipped_spread", spread)

@@ -5,12 +5,12 @@
 The constants of whole training steps (`planner.calibrate.step_fit.CONSTANTS`) were fitted on most
 of the sources that judge them. Here they are fitted again, all at once, on all sources and on all
 but one. ln(predicted) is taken as linear in the logs of the constants, around their shipped
-values; what is minimised is the mean over sources of the mean |ln(measured / predicted)|, plus a
-small pull towards the shipped values where runs do not decide. The runs of a source are then
-predicted, exactly, with the shipped constants times what leaving the source out changes:
-exp(without it - with all). A constant that no other source has a run of falls back to the
-geometric mean of the same number in other frameworks: what one would have assumed. The form of
-the model and the constants of single kernels and collectives stay: they were not refitted.
+values; what is minimised is the mean |ln(measured / predicted)|, where a source weighs as the
+square root of its runs, plus a small pull towards the shipped values where runs do not decide. The
+runs of a source are then predicted, exactly, with the shipped constants times what leaving the
+source out changes: exp(without it - with all). A constant that no other source has a run of falls
+back to the geometric mean of the same number in other frameworks: what one would have assumed. The
+form of the model and the constants of single kernels and collectives stay: they were not refitted.
 
 `planner.calibrate.residual_fit` reads the factors of the file and makes the error bars from such
 held-out predictions.
@@ -214,10 +214,10 @@ def _log_time(prediction: Prediction) -> float:
 
 
 def _weights(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
-    """Every kept source weighs the same; all weights add up to one."""
-    names, place, counts = np.unique(runs.sources, return_inverse=True, return_counts=True)
-    weights = kept / counts[place]
-    return np.asarray(weights / weights.sum() if names.size else weights, dtype=np.float64)
+    """Those of a kept source add up to the square root of its runs; all of them to one."""
+    _, place, counts = np.unique(runs.sources, return_inverse=True, return_counts=True)
+    weights = kept / np.sqrt(counts[place])
+    return np.asarray(weights / max(float(weights.sum()), 1e-300), dtype=np.float64)
 
 
 def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Array) -> Array:
@@ -229,9 +229,9 @@ def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Arra
         sizes = np.maximum(np.abs(residuals - slopes @ changes), _SMALLEST_ERROR)
         leverage = slopes * (weights / sizes)[:, None]
         matrix = leverage.T @ slopes + 2.0 * _PULL * np.eye(slopes.shape[1])
-        changes = np.linalg.solve(matrix, leverage.T @ residuals)
-        changes = np.clip(changes, -_MOST_LOG, limits)
-    return np.asarray(changes, dtype=np.float64)
+        free = np.linalg.solve(matrix, leverage.T @ residuals)
+        changes = np.asarray(np.clip(free, -_MOST_LOG, limits), dtype=np.float64)
+    return changes
 
 
 def render(found: Mapping[str, SourceErrors]) -> str:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.families import Family, Figure
 from planner.reach import UNKNOWN, Conditions, ranges
 from planner.residuals import (
     COVERAGE,
     Array,
-    Family,
-    Figure,
     ResidualTable,
     SourceResiduals,
     Spread,
@@ -65,8 +64,9 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Judged:
-    """Runs with the quantiles that other sources give them, before inflation, and the standard
-    deviation to add; one element a run."""
+    """Runs with the quantiles that other sources give them, before inflation, the standard
+    deviation to add for exposed communication, and for what was never measured; one element a
+    run."""
 
     figure: Figure
     sources: NDArray[np.str_]
@@ -74,15 +74,16 @@ class Judged:
     low: Array
     middle: Array
     high: Array
+    communication: Array
     deviation: Array
 
     def ends(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
-        """Ends of the intervals, with the deviations multiplied."""
+        """Ends of the intervals, with the deviation for the unmeasured multiplied."""
         return ends(
             self.middle,
             self.middle - inflation * (self.middle - self.low),
             self.middle + inflation * (self.high - self.middle),
-            further_width(self.figure, growth * self.deviation),
+            further_width(self.figure, np.hypot(self.communication, growth * self.deviation)),
         )
 
     def coverage(self, inflation: float) -> HeldOut:
@@ -123,7 +124,7 @@ class Judged:
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
-    plain = replace(table, inflation=1.0)
+    plain = replace(table, inflation=1.0, communication=0.0)
     known: dict[tuple[Family, str], Spread] = {}
     for own in found:
         key = (own.family, own.source)
@@ -137,6 +138,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([own.low for own in spreads]),
         np.array([own.middle for own in spreads]),
         np.array([own.high for own in spreads]),
+        np.array([table.communication * own.at.exposed for own in found]),
         np.array([plain.further(own.family, own.at, own.source).deviation for own in found]),
     )
 

@@ -5,10 +5,10 @@
 `planner.residuals` says how the file is read. Step times are predicted with the constants that
 leave a run's source out (`planner.calibrate.held_out`, whose file is read); the model's memory has
 no such constants. The constants of the intervals come from leaving one source out as well: every
-run is given the interval that the runs of all *other* sources make. `own_rows` and `source_power`
-are those of short lists with the best mean interval score, `growth` and `unmeasured` come from
-ranges left out (`planner.calibrate.growth_fit`), and `inflation` then makes these held-out
-intervals cover 80 %, midway between the share of rows and the mean over sources.
+run is given the interval that the runs of all *other* sources make. `own_rows`, `source_power` and
+`communication` are those of short lists with the best mean interval score, `growth` and
+`unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then makes
+these held-out intervals cover 80 %, midway between the share of rows and the mean over sources.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from pathlib import Path
 from planner.calibrate.growth_fit import FoldResult, with_growth
 from planner.calibrate.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.calibrate.judging import HeldOut, Residual, held_out, judge, summarised
+from planner.families import Family, Figure
 from planner.measured.predict import Prediction, predict_rows
 from planner.measured.report import memory_error, time_error
 from planner.measured.rows import read_rows
 from planner.reach import UNKNOWN
-from planner.residuals import Family, Figure, ResidualTable
+from planner.residuals import ResidualTable
 from planner.uncertainty import conditions_of, family_of
 
 # Below this a peak is mostly what libraries allocate, not the model.
@@ -35,6 +36,8 @@ _SMALLEST_PEAK_GIB = 8.0
 # Tried for `own_rows`: from believing a family's own runs at once to hardly ever.
 _OWN_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
+# Tried for `communication`.
+_COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
 
 
@@ -79,11 +82,23 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
             judged = judge(table, found)
             inflation = judged.inflation()
             scored.append((judged.score(inflation), own_rows, power, inflation))
-    _, own_rows, power, inflation = min(scored)
-    table = ResidualTable(figure, entries, own_rows, inflation, power)
+    _, own_rows, power, _ = min(scored)
+    table = _with_communication(ResidualTable(figure, entries, own_rows, 1.0, power), found)
     table, folds = with_growth(table, found)
     table = replace(table, inflation=judge(table, found).inflation())
     return FittedTable(table, held_out(table, found), folds)
+
+
+def _with_communication(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
+    """The table with the error of exposed communication, and its inflation. Of memory it is 0."""
+    judged = judge(replace(table, communication=1.0), found)
+    scored = []
+    for size in _COMMUNICATION:
+        own = replace(judged, communication=size * judged.communication)
+        inflation = own.inflation()
+        scored.append((own.score(inflation), size, inflation))
+    _, size, inflation = min(scored)
+    return replace(table, communication=size, inflation=inflation)
 
 
 def render(fitted: Sequence[FittedTable]) -> str:
@@ -110,6 +125,7 @@ def _render_table(fitted: FittedTable) -> Iterator[str]:
     yield f"own_rows = {table.own_rows:g}"
     yield f"source_power = {table.source_power:g}"
     yield f"inflation = {table.inflation:g}"
+    yield f"communication = {table.communication:g}"
     yield f"held_out_rows = {coverage.rows:.3f}"
     yield f"held_out_mean_of_sources = {coverage.sources:.3f}"
     for name in ("growth", "unmeasured"):

@@ -6,8 +6,9 @@ import pytest
 
 from planner.calibrate.growth_fit import folds, with_growth
 from planner.calibrate.judging import Residual, summarised
+from planner.families import Family
 from planner.reach import Conditions
-from planner.residuals import Family, ResidualTable
+from planner.residuals import ResidualTable
 
 FAMILY = Family("megatron-core", "hopper", "several domains", "dense")
 SIZES = (8, 16, 32, 64, 128, 256, 512)
