@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from constraints.layout import shared_count
+from planner.assumed import hardware_ledger
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.device import half_precision
@@ -183,4 +184,5 @@ def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummar
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
+        assumed=hardware_ledger(tuple(jobs)),
     )

@@ -179,7 +179,18 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
         )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
-    return (*notes, *job.notes, *result.notes)
+    return (*notes, *_ledger_note(result), *job.notes, *result.notes)
+
+
+def _ledger_note(result: SearchResult) -> tuple[str, ...]:
+    """How much the fastest plan takes for granted, and where that is listed."""
+    if not result.plans:
+        return ()
+    count = len(result.plans[0].assumptions) + len(result.job.assumed)
+    return (
+        f"Assumed for plan 1: {plural(count, 'thing')}, listed by planner explain and held by "
+        "--json and plan files.",
+    )
 
 
 def _gap_note(plans: Sequence[Plan]) -> str:
