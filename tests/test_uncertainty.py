@@ -89,22 +89,25 @@ def test_a_family_without_the_architecture_says_so() -> None:
     assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
 
 
-def test_a_job_far_outside_what_was_measured_is_wider_and_says_why() -> None:
-    """A million GPUs; a GPU without a run; and a configuration that mostly communicates."""
+def test_what_was_never_measured_widens_the_interval_and_is_named(
+    only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
     usual = step_time_interval(JOB, 10.0)
-    for job, at in (
-        (make_job("llama-3-70b", "1048576xH100"), None),
-        (JOB, Conditions(overhead=1e6)),
-    ):
-        interval = step_time_interval(job, 10.0, at=at)
-        assert interval.beyond
-        assert interval.low < usual.low
-        assert interval.high > usual.high
-    assert not usual.beyond
-    assert (
-        "1,048,576 GPUs (measured to "
-        in step_time_interval(make_job("llama-3-70b", "1048576xH100"), 10.0).basis
-    )
+    monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further(0.2, ("9 GPUs",)))
+    wide = step_time_interval(JOB, 10.0)
+    assert wide.low < usual.low
+    assert wide.high > usual.high
+    assert (usual.beyond, wide.beyond) == ((), ("9 GPUs",))
+    assert wide.basis == f"{usual.family}; wider for 9 GPUs"
+    assert usual.basis == usual.family
+
+
+def test_the_shipped_tables_widen_far_outside_on_every_axis() -> None:
+    far = Conditions(1e9, 1e9, 8, 1, 100.0, 16)
+    usual, wide = step_time_interval(JOB, 10.0), step_time_interval(JOB, 10.0, at=far)
+    assert wide.beyond
+    assert wide.high / wide.low > 1.2 * usual.high / usual.low
 
 
 def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
