@@ -324,7 +324,7 @@ def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
     """What no measured run reaches, for which the interval of the step time is wider."""
     if not interval.beyond:
         return ()
-    return (f"beyond all measured runs: {', '.join(interval.beyond)}; the interval is wider",)
+    return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
 
 
 def schedule_assumptions(job: Job) -> list[str]:

@@ -254,7 +254,9 @@ def render(found: Mapping[str, SourceErrors]) -> str:
 
 def parse(text: str) -> dict[str, SourceErrors]:
     """What `render` wrote, by source."""
-    return {source: SourceErrors(**own) for source, own in tomllib.loads(text)["source"].items()}
+    return {
+        source: SourceErrors(**own) for source, own in tomllib.loads(text).get("source", {}).items()
+    }
 
 
 @cache
