@@ -19,7 +19,8 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from planner.residuals import Family, ResidualTable, shipped_tables
+from planner.families import Family
+from planner.residuals import ResidualTable, shipped_tables
 from planner.uncertainty import log_bounds, widened
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,7 +167,7 @@ def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
     """Interval and runs of a family's own; a dash where it has none."""
     if table.nearest(family) != family:
         return "-", "0"
-    own = widened(table.spread(family), family, table.figure)
+    own = widened(table.spread(family), 0.0, table.figure)
     low, high = (abs(exp(end) - 1.0) for end in log_bounds(own))
     return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{own.rows:,}"
 
@@ -180,10 +181,11 @@ def accuracy() -> str:
         f"{content['rows'] - content['refused']:,} of {content['rows']:,} runs predicted.",
         _error_table(content, "time", "step time"),
         _error_table(content, "memory", "peak memory"),
+        _reliability_table(content["fit_bin"]) if "fit_bin" in content else "",
         _pick_table(content),
         _worst_table(content["worst"]),
     )
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def memory_accuracy() -> str:
@@ -204,14 +206,20 @@ def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
         f"| {title} | rows | median | mean | p90 | bias | rank | in 80 % interval |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    apart = figure == "time" and "held_out_mean_of_sources" in content
+    if apart:
+        lines = [lines[0] + " held-out median |", lines[1] + "---|"]
     for own in _totals(content):
         if figure in own:
-            lines.append(_markdown((own["family"], *_error_cells(own[figure]))))
+            held_out = (_percent(own.get("held_out", {}).get("median")),) if apart else ()
+            lines.append(_markdown((own["family"], *_error_cells(own[figure]), *held_out)))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
-    lines.append(_markdown(("mean of sources", "", middle, mean, "", "", "", coverage)))
+    held_out = (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if apart else ()
+    cells = ("mean of sources", "", middle, mean, "", "", "", coverage, *held_out)
+    lines.append(_markdown(cells))
     return "\n".join(lines)
 
 
@@ -224,6 +232,16 @@ def _error_cells(own: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if rank is None else f"{rank:.2f}",
         f"{own['coverage'] * 100:.0f} %",
     )
+
+
+def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
+    """Stated probabilities of fitting against the share of runs that ran."""
+    lines = ["| stated to fit | rows | mean stated | ran |", "|---|---|---|---|"]
+    for own in bins:
+        span = f"{own['low'] * 100:.0f} to {own['high'] * 100:.0f} %"
+        cells = (f"{own['rows']:,}", _percent(own["stated"]), _percent(own["ran"]))
+        lines.append(_markdown((span, *cells)))
+    return "\n".join(lines)
 
 
 def _pick_table(content: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from planner.job import Job
 from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
-from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import MOST_SEQUENCES, Request
@@ -28,7 +28,12 @@ from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
 from planner.search.mixture import cost_layout, other_modes
 from planner.search.shapes import broken_rules, given_columns
-from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+from planner.uncertainty import (
+    fit_probability,
+    peak_interval,
+    plan_conditions,
+    step_time_interval,
+)
 
 GIB = 2.0**30
 
@@ -215,6 +220,7 @@ def job_plan(
     tokens_per_s = degrees.gbs * job.seq / step_time_s
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
+    interval = step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
     gpu = job.cluster.gpu
     peak16 = gpu.peak(half_precision(gpu))
     per_gpu = tokens_per_s / degrees.gpus
@@ -242,7 +248,7 @@ def job_plan(
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=step_time_interval(job, step_time_s),
+        step_time=interval,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
@@ -262,7 +268,11 @@ def job_plan(
         stages=stage_memories(stages, layout),
         status=status,
         gap=gap,
-        assumptions=(*plan_assumptions(job, probability), *_offload_notes(job, degrees)),
+        assumptions=(
+            *plan_assumptions(job, probability),
+            *unmeasured_notes(interval),
+            *_offload_notes(job, degrees),
+        ),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,
@@ -308,6 +318,13 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
         f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
         f"{hidden:.0%} of the way down beside backward, the way back exposed",
     )
+
+
+def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
+    """What no measured run reaches, for which the interval of the step time is wider."""
+    if not interval.beyond:
+        return ()
+    return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
 
 
 def schedule_assumptions(job: Job) -> list[str]:

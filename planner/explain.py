@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from constraints import ConstraintError
-from hardware import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
+from planner.assumed import Assumption, hardware_assumptions
 from planner.errors import UsageError
 from planner.job import Job
 from planner.neighbours import Neighbour, neighbours
@@ -98,13 +98,6 @@ class NeighbourReport(_Frozen):
     reason: str | None = None
     reason_s: float | None = None
     text: str = ""
-
-
-class Assumption(_Frozen):
-    """Something taken for granted, and by what part of the prediction."""
-
-    about: str
-    text: str
 
 
 class StagePlace(_Frozen):
@@ -258,22 +251,6 @@ def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
         *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
         *hardware_assumptions(job),
     )
-
-
-def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
-    """Numbers of GPU and nodes that nobody published; a user's own file has no provenance."""
-    gpu, cluster = job.cluster.gpu.name, job.cluster.name
-    facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
-    if cluster in cluster_names():
-        facts += [(cluster, fact) for fact in cluster_facts(cluster)]
-    return tuple(
-        Assumption(about=about, text=_fact_text(fact)) for about, fact in facts if fact.assumption
-    )
-
-
-def _fact_text(fact: Fact) -> str:
-    unit = "" if fact.unit == "1" else f" {fact.unit}"
-    return f"{fact.name} {fact.value:g}{unit}: {fact.note}"
 
 
 def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[NeighbourReport, ...]:

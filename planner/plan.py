@@ -125,11 +125,22 @@ class StageMemory(_Frozen):
 
 
 class Interval(_Frozen):
-    """Where the true value lies with 80 % probability, and the measured rows that say so."""
+    """Where the true value lies with 80 % probability, and the measured rows that say so.
+
+    `beyond`: what lies outside these rows, for which the interval is wider.
+    """
 
     low: float
     high: float
     family: str
+    # Empty in plans written before the field existed.
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """The rows, and what it is wider for."""
+        wider = f"; wider for {', '.join(self.beyond)}" if self.beyond else ""
+        return self.family + wider
 
 
 class Plan(_Frozen):

@@ -61,6 +61,9 @@ class JobSummary(_Frozen):
     seq: int
     batch_target_sequences: float
     notes: tuple[str, ...] = ()
+    # Numbers of the hardware that nobody published: true of every plan, beside its own
+    # `assumptions`. Empty in plan files written before the field existed.
+    assumed: tuple[str, ...] = ()
 
 
 class SearchResult(_Frozen):

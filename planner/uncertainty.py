@@ -3,28 +3,35 @@
 ln(measured / predicted) is taken as two half normals that meet at its median, with the 10 and
 90 % quantiles of the nearest measured family (`planner.residuals`): a family whose runs are slower
 than predicted has an interval that reaches further up. The prediction itself lies in the interval.
+What was never measured widens it on both sides, and is named.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import copysign, exp, hypot, log
 from statistics import NormalDist
 
-from planner.job import Job
-from planner.plan import Interval
-from planner.residuals import COVERAGE, Family, Figure, Spread, shipped_spread
+import numpy as np
 
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.families import Family, Figure
+from planner.job import Job
+from planner.plan import Degrees, Interval
+from planner.reach import Conditions
+from planner.residuals import COVERAGE, Ends, Further, Spread, shipped_further, shipped_spread
+
+_DIGITS = re.compile(r"\d+")
+# Communication that no compute hides.
+_EXPOSED = [f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP]
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
 # Spread of what lies outside live tensors, which few of the measured peaks include: three
 # published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
 # share is predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
-
-# Added to a step time's spread on an architecture without a measured run. Assumed: kernel rates
-# that were carried over from another architecture missed the measured ones by 10 to 20 %.
-UNMEASURED_GPU_SPREAD = 0.15
 
 
 def family_of(job: Job) -> Family:
@@ -38,15 +45,41 @@ def family_of(job: Job) -> Family:
     )
 
 
-def spread_of(job: Job, figure: Figure, without: str = "") -> Spread:
-    """Quantiles of ln(measured / predicted) for a job; `without` leaves one source out."""
+def conditions_of(job: Job) -> Conditions:
+    """Where a job lies on the axes that do not hang on its layout."""
+    return Conditions(
+        gpus=job.cluster.num_gpus,
+        seq=job.seq,
+        hidden=job.model.hidden,
+        bits=int(_DIGITS.findall(job.precision)[-1]),
+    )
+
+
+def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
+    """Where a configuration lies; `step`: its STEP_* vector."""
+    exposed = float(step[_EXPOSED].sum())
+    total = float(step[f.STEP_TIME])
+    return conditions_of(job)._replace(
+        gpus=degrees.gpus,
+        tokens=degrees.mbs * job.seq / degrees.cp,
+        overhead=total / max(total - exposed, 0.01 * total),
+    )
+
+
+def spread_of(
+    job: Job, figure: Figure, without: str = "", at: Conditions | None = None
+) -> tuple[Spread, Further]:
+    """Quantiles of ln(measured / predicted) for a job, and what widened them; `without` leaves
+    one source out."""
     family = family_of(job)
-    return widened(shipped_spread(figure, family, without), family, figure)
+    further = shipped_further(figure, family, at or conditions_of(job), without)
+    own = shipped_spread(figure, family, without)
+    return widened(own, further.deviation, figure), further
 
 
-def widened(own: Spread, family: Family, figure: Figure) -> Spread:
-    """The spread of `own` for a job of `family`: with what its residuals leave out."""
-    further = _Z * _further_spread(own, family, figure)
+def widened(own: Spread, deviation: float, figure: Figure) -> Spread:
+    """The spread with an independent normal error, and with what residuals of memory leave out."""
+    further = float(further_width(figure, deviation))
     return replace(
         own,
         low=own.middle - hypot(own.middle - own.low, further),
@@ -54,11 +87,11 @@ def widened(own: Spread, family: Family, figure: Figure) -> Spread:
     )
 
 
-def _further_spread(own: Spread, family: Family, figure: Figure) -> float:
-    """Standard deviation of an independent error that no residual of `own` contains."""
-    if figure == "memory":
-        return OUTSIDE_SPREAD
-    return 0.0 if own.family.architecture == family.architecture else UNMEASURED_GPU_SPREAD
+def further_width(figure: Figure, deviation: Ends) -> Ends:
+    """Half width, at 80 %, of the errors outside the residuals, of this standard deviation."""
+    outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
+    wide: Ends = _Z * np.hypot(deviation, outside)
+    return wide
 
 
 def log_bounds(own: Spread) -> tuple[float, float]:
@@ -78,26 +111,33 @@ def family_text(own: Spread) -> str:
     return f"{own.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
 
 
-def step_time_interval(job: Job, step_time_s: float, without: str = "") -> Interval:
-    """Where the true step time lies with 80 % probability, s."""
-    return _interval(step_time_s, spread_of(job, "time", without))
+def step_time_interval(
+    job: Job, step_time_s: float, without: str = "", at: Conditions | None = None
+) -> Interval:
+    """Where the true step time lies with 80 % probability, s; `at`: of its configuration."""
+    return _interval(step_time_s, *spread_of(job, "time", without, at))
 
 
 def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
     """Where the true peak lies with 80 % probability, bytes."""
-    return _interval(peak_bytes, spread_of(job, "memory", without))
+    return _interval(peak_bytes, *spread_of(job, "memory", without))
 
 
-def _interval(value: float, spread: Spread) -> Interval:
+def _interval(value: float, spread: Spread, further: Further) -> Interval:
     low, high = log_bounds(spread)
-    return Interval(low=value * exp(low), high=value * exp(high), family=family_text(spread))
+    return Interval(
+        low=value * exp(low),
+        high=value * exp(high),
+        family=family_text(spread),
+        beyond=further.reasons,
+    )
 
 
-def fit_probability(job: Job, peak_bytes: float, limit_bytes: float) -> float:
-    """Probability that the true peak stays within the limit."""
+def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: str = "") -> float:
+    """Probability that the true peak stays within the limit; `without` leaves one source out."""
     if limit_bytes <= 0.0:
         return 0.0
-    own = spread_of(job, "memory")
+    own, _ = spread_of(job, "memory", without)
     beyond = log(limit_bytes / peak_bytes) - own.middle
     side = own.high - own.middle if beyond > 0.0 else own.middle - own.low
     if side <= 0.0:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pytest
 
-from planner.calibrate.residual_fit import (
-    HeldOut,
-    Residual,
-    fit,
-    fit_all,
-    held_out,
-    render,
-    residuals,
-    summarised,
-)
-from planner.residuals import (
-    Family,
-    Figure,
-    ResidualTable,
-    parent_family,
-    parse_tables,
-    represent,
-    shipped_tables,
-    wider_families,
-)
+from planner.calibrate.judging import HeldOut, Residual, held_out, summarised
+from planner.calibrate.residual_fit import fit, fit_all, render, residuals
+from planner.families import Family, Figure, parent_family, wider_families
+from planner.reach import Conditions
+from planner.residuals import Further, ResidualTable, parse_tables, represent, shipped_tables
 from tests.measured.rows_for_tests import predicted
 
 NEAR = Family("nanotron", "hopper", "one domain", "dense")
@@ -65,11 +51,14 @@ def near(middle: float, count: int) -> list[float]:
 
 
 def test_a_large_source_does_not_drown_a_small_one() -> None:
-    """Sources weigh as square roots of their rows: 100 against 4 weigh 10 to 2."""
+    """Sources weigh as a power of their rows: 100 against 4 weigh 10 to 2 at one half, alike at
+    zero."""
     found = (*runs("big", NEAR, *near(0.0, 100)), *runs("small", NEAR, *near(0.5, 4)))
-    own = table(*found).spread(NEAR)
+    whole = table(*found)
+    own = whole.spread(NEAR)
     assert own.middle == pytest.approx(0.0, abs=0.01)
     assert own.high == pytest.approx(0.5, abs=0.01)
+    assert 0.05 < replace(whole, source_power=0.0).spread(NEAR).middle < 0.4
 
 
 def test_few_own_runs_lean_on_the_wider_family() -> None:
@@ -111,6 +100,57 @@ def test_every_family_is_part_of_those_that_are_wider(figure: Figure) -> None:
             assert sum(map(bool, parent)) == sum(map(bool, own)) - 1
 
 
+def far_out(source: str, value: float, **at: float) -> Residual:
+    return Residual(source, NEAR, value, Conditions(**at))  # type: ignore[arg-type]
+
+
+def test_the_error_grows_with_each_doubling_beyond_what_two_sources_reach() -> None:
+    found = (far_out("a", 0.0, gpus=8), far_out("a", 0.0, gpus=64), far_out("b", 0.0, gpus=512))
+    plain = table(*found, far_out("c", 0.0, gpus=4096))
+    grown = replace(plain, growth={"gpus": 0.1})
+    # Two of three sources reach 512 GPUs.
+    assert grown.further(NEAR, Conditions(gpus=512)) == Further()
+    two = grown.further(NEAR, Conditions(gpus=2048))
+    assert two.deviation == pytest.approx(0.2)
+    assert two.reasons == ("2,048 GPUs (measured to 512)",)
+    # Without the largest but one, two sources reach 64.
+    assert grown.further(NEAR, Conditions(gpus=2048), "b").deviation == pytest.approx(0.5)
+    assert plain.further(NEAR, Conditions(gpus=2048)) == Further()
+
+
+def test_exposed_communication_adds_its_share_of_the_step() -> None:
+    own = replace(table(far_out("a", 0.0, overhead=4.0)), communication=0.3)
+    assert own.further(NEAR, Conditions(overhead=2.0)) == Further(pytest.approx(0.15))  # type: ignore[arg-type]
+    assert own.further(NEAR, Conditions()) == Further()
+
+
+def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
+    """Errors in proportion to the communication, against errors without regard to it."""
+    for steep, expected in ((1.0, True), (0.0, False)):
+        found = [
+            Residual(f"s{index}", NEAR, value, Conditions(overhead=1 / (1 - 0.1 * step)))
+            for index in range(8)
+            for step in range(9)
+            for value in [(-1) ** index * (0.02 + steep * 0.1 * step * (index % 4))]
+        ]
+        assert (fit(found, "time").table.communication >= 0.3) == expected
+
+
+def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
+    found = (Residual("a", NEAR, 0.0, Conditions(bits=16)), Residual("b", ELSEWHERE, 0.0))
+    unmeasured = {"architecture": 0.3, "framework": 0.04, "model": 0.2, "bits": 0.05}
+    own = replace(table(*found), unmeasured=unmeasured)
+    assert own.further(NEAR, Conditions(bits=16)) == Further()
+    other = own.further(FAR._replace(model="moe"), Conditions(bits=8))
+    assert other.deviation == pytest.approx((0.04**2 + 0.2**2 + 0.05**2) ** 0.5)
+    assert other.reasons == (
+        "no run of moe models on hopper", "no run in 8 bits", "no run of megatron-core on hopper",
+    )  # fmt: skip
+    # The framework and dense models were measured, elsewhere.
+    new = own.further(NEAR._replace(architecture="volta"), Conditions())
+    assert new == Further(0.3, ("no run of nanotron on volta",))
+
+
 def test_many_runs_are_represented_by_nineteen() -> None:
     assert represent([0.3, 0.1]) == (0.1, 0.3)
     many = represent([index / 1000 for index in range(1001)])
@@ -123,8 +163,8 @@ def test_held_out_intervals_do_not_see_their_own_source() -> None:
     """Two sources of one family far apart: each lies outside the other's interval."""
     found = [*runs("a", NEAR, -0.5, -0.49, -0.51), *runs("b", NEAR, 0.5, 0.49, 0.51)]
     coverage = held_out(table(*found), found)
-    assert coverage == HeldOut(0.0, 0.0, {"a": (0.0, 3), "b": (0.0, 3)})
-    assert coverage.sources == 0.0
+    assert coverage == HeldOut(0.0, {"a": (0.0, 3), "b": (0.0, 3)})
+    assert coverage.sources == coverage.both == 0.0
 
 
 def test_coverage_is_counted_by_row_and_by_source() -> None:
@@ -137,6 +177,7 @@ def test_coverage_is_counted_by_row_and_by_source() -> None:
     assert coverage.by_source == {"a": (pytest.approx(6 / 11), 11), "b": (0.75, 4)}
     assert coverage.rows == pytest.approx(9 / 15)
     assert coverage.sources == pytest.approx((6 / 11 + 0.75) / 2)
+    assert coverage.both == pytest.approx((coverage.rows + coverage.sources) / 2)
 
 
 def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> None:
@@ -149,8 +190,10 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
         )
     ]
     fitted = fit(found, "time")
-    assert held_out(fitted, found).weighed == pytest.approx(0.8, abs=0.02)
-    assert fitted.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
+    assert held_out(fitted.table, found).both == pytest.approx(0.8, abs=0.02)
+    assert fitted.coverage == held_out(fitted.table, found)
+    assert fitted.table.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
+    assert fitted.table.source_power in (0.0, 0.25, 0.5)
 
 
 def test_a_refit_writes_what_the_loader_reads() -> None:
@@ -162,9 +205,15 @@ def test_a_refit_writes_what_the_loader_reads() -> None:
     fitted = fit_all(rows)
     tables = parse_tables(tomllib.loads(render(fitted)))
     assert set(tables) == {"time", "memory"}
-    for own, _ in fitted:
-        assert tables[own.figure].entries == own.entries
-        assert tables[own.figure].inflation == pytest.approx(own.inflation)
+    for own in (one.table for one in fitted):
+        read = tables[own.figure]
+        assert read.inflation == pytest.approx(own.inflation)
+        assert (read.source_power, read.growth) == (own.source_power, own.growth)
+        assert read.unmeasured == own.unmeasured
+        for entry, wrote in zip(read.entries, own.entries, strict=True):
+            assert entry.log_ratios == wrote.log_ratios
+            assert entry.bits == wrote.bits == (16,)
+            assert set(entry.reach) == set(wrote.reach) >= {"gpus", "seq", "hidden"}
 
 
 def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:
@@ -175,7 +224,9 @@ def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:
         predicted(1.0, source="megatron-ci-golden"),
     ]
     assert len(residuals(rows, "memory")) == 1
-    assert len(residuals(rows, "time")) == 3
+    timed = residuals(rows, "time")
+    assert [own.counts for own in timed] == [True, True, True, False]
+    assert sum(own.rows for own in summarised(timed)) == 3
 
 
 def test_the_shipped_tables_answer_for_any_family() -> None:

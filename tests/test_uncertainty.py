@@ -8,17 +8,19 @@ from statistics import NormalDist
 
 import pytest
 
-from planner import residuals, uncertainty
-from planner.calibrate.residual_fit import Residual, summarised
-from planner.residuals import ResidualTable, Spread
+from planner import uncertainty
+from planner.calibrate.judging import Residual, summarised
+from planner.families import Family, Figure
+from planner.reach import Conditions
+from planner.residuals import Further, ResidualTable, Spread
 from planner.uncertainty import (
-    UNMEASURED_GPU_SPREAD,
     family_of,
     family_text,
     fit_probability,
     peak_interval,
     spread_of,
     step_time_interval,
+    widened,
 )
 from tests.cost.jobs import make_job
 
@@ -37,10 +39,11 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             for figure in ("time", "memory")
         }
 
-        def spread(figure: residuals.Figure, family: residuals.Family, without: str = "") -> Spread:
+        def spread(figure: Figure, family: Family, without: str = "") -> Spread:
             return tables[figure].spread(family, without)
 
         monkeypatch.setattr(uncertainty, "shipped_spread", spread)
+        monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further())
 
     return replace
 
@@ -69,14 +72,42 @@ def test_the_prediction_lies_in_its_interval_even_if_no_run_agreed(
     assert step_time_interval(JOB, 10.0).high == 10.0
 
 
-def test_a_gpu_that_was_never_measured_is_wider_and_said_so(only: Callable[..., None]) -> None:
+def test_a_further_error_adds_in_squares_and_leaves_the_median(
+    only: Callable[..., None],
+) -> None:
     only(*(index / 100 for index in range(-2, 9)))
-    near, far = spread_of(JOB, "time"), spread_of(make_job("llama-3-70b", "64xMI300X"), "time")
+    near, _ = spread_of(JOB, "time")
+    far = widened(near, 0.15, "time")
     assert far.middle == near.middle
-    further = Z * UNMEASURED_GPU_SPREAD
-    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, further))
-    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, further))
+    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, Z * 0.15))
+    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, Z * 0.15))
+    assert widened(near, 0.0, "time") == near
+
+
+def test_a_family_without_the_architecture_says_so() -> None:
+    far = Spread(-0.1, 0.0, 0.1, family_of(JOB)._replace(architecture="", scale=""), 11, (), 1.0)
     assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
+
+
+def test_what_was_never_measured_widens_the_interval_and_is_named(
+    only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    usual = step_time_interval(JOB, 10.0)
+    monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further(0.2, ("9 GPUs",)))
+    wide = step_time_interval(JOB, 10.0)
+    assert wide.low < usual.low
+    assert wide.high > usual.high
+    assert (usual.beyond, wide.beyond) == ((), ("9 GPUs",))
+    assert wide.basis == f"{usual.family}; wider for 9 GPUs"
+    assert usual.basis == usual.family
+
+
+def test_the_shipped_tables_widen_far_outside_on_every_axis() -> None:
+    far = Conditions(1e9, 1e9, 8, 1, 100.0, 16)
+    usual, wide = step_time_interval(JOB, 10.0), step_time_interval(JOB, 10.0, at=far)
+    assert wide.beyond
+    assert wide.high / wide.low > 1.2 * usual.high / usual.low
 
 
 def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
@@ -89,7 +120,7 @@ def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
 def test_fit_probability_follows_two_half_normals(only: Callable[..., None]) -> None:
     only(*(index / 100 for index in range(-2, 9)))
     limit = JOB.hbm_limit_bytes
-    own = spread_of(JOB, "memory")
+    own, _ = spread_of(JOB, "memory")
     at = {
         0.5: own.middle,
         0.9: own.high,

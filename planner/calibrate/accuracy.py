@@ -4,7 +4,8 @@
 
 predicts every measured run from its configuration alone and writes `accuracy.toml` and
 `accuracy.svg` beside the other files of `planner/literature`; `examples/refresh_readme.py` then
-puts them into the README. `-o FOLDER` writes elsewhere. Refit the intervals first
+puts them into the README. `-o FOLDER` writes elsewhere. Refit first the held-out
+constants (`planner.calibrate.held_out`, whose errors are taken over), then the intervals
 (`planner.calibrate.residual_fit`): coverage is that of the intervals that ship, which leave out a
 run's own source.
 """
@@ -13,18 +14,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from planner.calibrate import held_out
 from planner.measured.document import summary_record
 from planner.measured.predict import Prediction, predict_rows
-from planner.measured.report import time_comparison
+from planner.measured.reliability import fit_reliability
+from planner.measured.report import time_comparison, time_interval
 from planner.measured.rows import read_rows
 from planner.plan_file import write_text
 from planner.report.scatter import Point, scatter_svg
-from planner.uncertainty import step_time_interval
 
 COMMAND = "python -m planner.calibrate.accuracy DATA"
 _FOLDER = Path(__file__).resolve().parents[1] / "literature"
@@ -44,10 +47,28 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
         "command": COMMAND,
         "time_coverage_with_own_source": _coverage_with_own_source(predictions),
         **summary,
-        "source": families,
+        "source": [own | _held_out(own["family"]) for own in families],
+        "held_out_mean_of_sources": _held_out_mean(),
+        "fit_bin": [asdict(own) for own in fit_reliability(predictions)],
         "worst": worst,
         "worst_group": groups[:_WORST_GROUPS],
     }
+
+
+def _held_out(source: str) -> dict[str, Any]:
+    """A source's errors with the constants that were fitted without it, if they were."""
+    own = held_out.shipped().get(source)
+    if own is None:
+        return {}
+    errors = (own.held_out_median, own.held_out_mean, own.held_out_bias)
+    return {"held_out": dict(zip(("median", "mean", "bias"), errors, strict=True))}
+
+
+def _held_out_mean() -> dict[str, Any]:
+    """Mean over sources of the held-out errors, beside those of the same sources as shipped."""
+    found = held_out.shipped().values()
+    names = ("median", "mean", "held_out_median", "held_out_mean")
+    return {name: fmean(getattr(own, name) for own in found) for name in names} if found else {}
 
 
 def _terms_text(terms: Sequence[tuple[str, float]]) -> str:
@@ -59,9 +80,9 @@ def _coverage_with_own_source(predictions: Sequence[Prediction]) -> float | None
     hits = []
     for prediction in predictions:
         comparison = time_comparison(prediction)
-        if comparison is None or prediction.mapped is None:
+        if comparison is None:
             continue
-        full = step_time_interval(prediction.mapped.job, comparison.predicted)
+        full = time_interval(prediction, comparison.predicted, own_source=True)
         hits.append(full.low <= comparison.measured <= full.high)
     return fmean(hits) if hits else None
 

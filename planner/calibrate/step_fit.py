@@ -196,10 +196,10 @@ def _in_scope(constant: Constant, predictions: Sequence[Prediction]) -> list[Pre
     for own in predictions:
         if own.mapped and time_error(own) is not None and constant.applies(own.mapped.job):
             by_source[own.row.source].append(own)
-    return [run for runs in by_source.values() for run in _spread_out(runs)]
+    return [run for runs in by_source.values() for run in spread_out(runs)]
 
 
-def _spread_out(runs: Sequence[Prediction]) -> Sequence[Prediction]:
+def spread_out(runs: Sequence[Prediction]) -> Sequence[Prediction]:
     if len(runs) <= _MOST_RUNS:
         return runs
     return [runs[round(index * len(runs) / _MOST_RUNS)] for index in range(_MOST_RUNS)]

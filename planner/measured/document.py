@@ -19,9 +19,9 @@ from planner.measured.report import (
     predicted_to_fit,
     report,
     time_comparison,
+    time_interval,
 )
 from planner.measured.worst import worst_rows
-from planner.uncertainty import step_time_interval
 
 Record = dict[str, Any]
 _GIB = 2**30
@@ -54,7 +54,7 @@ def _predicted(prediction: Prediction) -> Record:
     if mapped is None or seconds is None:
         return {}
     job = mapped.job
-    interval = step_time_interval(job, seconds, prediction.row.source)
+    interval = time_interval(prediction, seconds)
     time, memory = time_comparison(prediction), memory_comparison(prediction)
     peak = comparable_bytes(prediction)
     return {

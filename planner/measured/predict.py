@@ -19,8 +19,10 @@ from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow, demand_measurements
+from planner.reach import Conditions
 from planner.recomputation import recomputation
 from planner.search.arrays import kernel_layout, plain_context
+from planner.uncertainty import plan_conditions
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class Prediction:
         if self.step is None or self.mapped is None:
             return None
         return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """Where the run lies among those measured; None for a refused row."""
+        if self.step is None or self.mapped is None:
+            return None
+        return plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""

@@ -112,8 +112,17 @@ def time_comparison(prediction: Prediction) -> Comparison | None:
     predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
     if prediction.mapped is None or predicted is None or not measured:
         return None
-    interval = step_time_interval(prediction.mapped.job, predicted, prediction.row.source)
+    interval = time_interval(prediction, predicted)
     return Comparison(predicted, measured, interval)
+
+
+def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = False) -> Interval:
+    """The interval of a predicted row's step time, without its own source unless asked for.
+    Raises ValueError for a refused row."""
+    if prediction.mapped is None:
+        raise ValueError("a refused row has no interval")
+    without = "" if own_source else prediction.row.source
+    return step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
 
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:
@@ -185,22 +194,29 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
     )
 
 
+def states_fit(prediction: Prediction) -> bool | None:
+    """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
+    recomputes."""
+    stated = prediction.row.text("oom")
+    if stated not in ("0", "1", "0.0", "1.0") or prediction.row.text("recompute") is None:
+        return None
+    return stated.startswith("0")
+
+
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
     """How often the fit was called wrong, each way; rows that do not state what they recompute
     say nothing about the fit."""
     ran = ran_wrong = oom = oom_wrong = 0
     for prediction in predictions:
-        fits, stated = predicted_to_fit(prediction), prediction.row.text("oom")
-        if fits is None or stated not in ("0", "1", "0.0", "1.0"):
+        fits, did_run = predicted_to_fit(prediction), states_fit(prediction)
+        if fits is None or did_run is None:
             continue
-        if prediction.row.text("recompute") is None:
-            continue
-        if stated.startswith("1"):
-            oom += 1
-            oom_wrong += fits
-        else:
+        if did_run:
             ran += 1
             ran_wrong += not fits
+        else:
+            oom += 1
+            oom_wrong += fits
     return FitConfusion(ran, ran_wrong, oom, oom_wrong)
 
 

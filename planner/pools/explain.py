@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from planner.explain import Explanation, StagePlace, explain, hardware_assumptions
+from planner.assumed import hardware_assumptions
+from planner.explain import Explanation, StagePlace, explain
 from planner.plan import Plan
 from planner.pools.jobs import pool_jobs
 from planner.result import SearchResult

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from constraints.layout import shared_count
+from planner.assumed import hardware_ledger
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.device import half_precision
@@ -17,6 +18,7 @@ from planner.evaluate import (
     plan_assumptions,
     recomputed_share,
     stage_memories,
+    unmeasured_notes,
 )
 from planner.job import Job
 from planner.ops import flop_per_token, parameter_count
@@ -28,7 +30,12 @@ from planner.recompute import layout_flags
 from planner.request import Request
 from planner.result import JobSummary
 from planner.schedules import plan_schedule
-from planner.uncertainty import fit_probability, peak_interval, step_time_interval
+from planner.uncertainty import (
+    fit_probability,
+    peak_interval,
+    plan_conditions,
+    step_time_interval,
+)
 
 if TYPE_CHECKING:
     from constraints.context import IntArray
@@ -67,6 +74,7 @@ def pool_plan(
     peak16 = float(np.mean([one.cluster.gpu.peak(half_precision(one.cluster.gpu)) for one in jobs]))
     again = recomputed_share(costed.parts[0].piece_costs(row), counts)
     probability = _all_fit(jobs, stages)
+    interval = pool_interval(jobs, degrees, step)
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -87,7 +95,7 @@ def pool_plan(
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=pool_interval(jobs, step_time_s),
+        step_time=interval,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
@@ -110,7 +118,11 @@ def pool_plan(
         stages=stage_memories(stages, point.layout),
         status="optimal" if gap <= tie else "feasible",
         gap=gap,
-        assumptions=(*plan_assumptions(job, probability), _NOT_MEASURED),
+        assumptions=(
+            *plan_assumptions(job, probability),
+            *unmeasured_notes(interval),
+            _NOT_MEASURED,
+        ),
         stage_gpus=tuple(one.cluster.gpu.name for one in jobs),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
@@ -127,9 +139,12 @@ def _all_fit(jobs: Sequence[Job], stages: Array) -> float:
     )
 
 
-def pool_interval(jobs: Sequence[Job], step_time_s: float) -> Interval:
-    """The widest interval of any stage's GPU, widened by `POOL_SPREAD`."""
-    each = [step_time_interval(job, step_time_s) for job in jobs]
+def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
+    """The widest interval of any stage's GPU, widened by `POOL_SPREAD`; `step`: STEP_* vector."""
+    step_time_s = float(step[f.STEP_TIME])
+    each = [
+        step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step)) for job in jobs
+    ]
     widest = max(each, key=lambda own: own.high / own.low)
     below = hypot(log(step_time_s / min(own.low for own in each)), POOL_SPREAD)
     above = hypot(log(max(own.high for own in each) / step_time_s), POOL_SPREAD)
@@ -137,6 +152,7 @@ def pool_interval(jobs: Sequence[Job], step_time_s: float) -> Interval:
         low=step_time_s * exp(-below),
         high=step_time_s * exp(above),
         family=f"{widest.family}, widened: no mixed pool was measured",
+        beyond=widest.beyond,
     )
 
 
@@ -168,4 +184,5 @@ def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummar
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
+        assumed=hardware_ledger(tuple(jobs)),
     )

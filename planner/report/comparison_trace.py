@@ -82,7 +82,7 @@ def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
         "step time",
         f"{plan.step_time_s:.4g} s {error_text(plan.step_time_s, plan.step_time)}",
         "sum of the terms below",
-        f"cost model; error from {plan.step_time.family}",
+        f"cost model; error from {plan.step_time.basis}",
     )
     yield Step("where it goes", "; ".join(own.text for own in run.shares if own.share >= 0.005))
     yield Step("batch", f"{plan.gbs_tokens:,} tokens", f"{plan.gbs:,} × {plan.seq:,}")

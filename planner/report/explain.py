@@ -195,7 +195,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
         "; ".join(forms) + ".",
         metric_note(job, (plan,)),
         error_note((plan,)),
-        f"Memory ±: 80 % interval, from {plan.peak_interval.family}.",
+        f"Memory ±: 80 % interval, from {plan.peak_interval.basis}.",
     )
 
 

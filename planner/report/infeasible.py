@@ -75,7 +75,7 @@ def _notes(why: WhyNothingFits) -> tuple[str, ...]:
     larger = [own.change for own in why.relaxations if not own.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
-    notes.append(error_note([own.plan for own in why.relaxations]))
+    notes.append(error_note([own.plan for own in why.relaxations], numbered=False))
     if any(own.plan.fit_probability < LIKELY_TO_FIT for own in why.relaxations):
         notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
     open_plans = [own for own in why.relaxations if own.plan.status != "optimal"]

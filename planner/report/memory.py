@@ -365,6 +365,6 @@ def _notes(footprint: Footprint) -> tuple[str, ...]:
     outside = footprint.configuration.job.framework.outside
     return (
         f"±: 80 % interval of the total, {gib(footprint.interval.low)} to "
-        f"{gib(footprint.interval.high)} GiB, from {footprint.interval.family}.",
+        f"{gib(footprint.interval.high)} GiB, from {footprint.interval.basis}.",
         *((f"Beside the tensors: {outside.evidence}",) if outside.evidence else ()),
     )

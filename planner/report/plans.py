@@ -9,6 +9,8 @@ from planner.report.units import number_ranges, run_lengths, seconds, share, sig
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
+# Sides of an error bar that differ by so many points are printed as one.
+_ALIKE = 2
 _ALWAYS_SHOWN = ("tp", "pp", "dp")
 _SHOWN_ABOVE_ONE = ("vpp", "cp", "ep", "etp")
 
@@ -101,12 +103,13 @@ def optimizer_text(plan: Plan) -> str:
 
 
 def error_text(value: float, interval: Interval) -> str:
-    """`±8 %`: the larger side; `-4/+9 %` where one side is more than twice the other."""
+    """`±8 %`: the larger side; `-4/+9 %` where the other is clearly smaller, by a third or more."""
     if not value:
         return "±0 %"
     below, above = (round(abs(end / value - 1.0) * 100) for end in (interval.low, interval.high))
     small, large = sorted((below, above))
-    return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
+    alike = large - small <= _ALIKE or large <= 1.5 * small
+    return f"±{large} %" if alike else f"-{below}/+{above} %"
 
 
 def step_time_text(plan: Plan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from planner.plan import Plan
@@ -178,7 +179,18 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
         )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
-    return (*notes, *job.notes, *result.notes)
+    return (*notes, *_ledger_note(result), *job.notes, *result.notes)
+
+
+def _ledger_note(result: SearchResult) -> tuple[str, ...]:
+    """How much the fastest plan takes for granted, and where that is listed."""
+    if not result.plans:
+        return ()
+    count = len(result.plans[0].assumptions) + len(result.job.assumed)
+    return (
+        f"Assumed for plan 1: {plural(count, 'thing')}, listed by planner explain and held by "
+        "--json and plan files.",
+    )
 
 
 def _gap_note(plans: Sequence[Plan]) -> str:
@@ -217,12 +229,29 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     )
 
 
-def error_note(plans: Sequence[Plan]) -> str:
-    """Where the error bars come from."""
+def error_note(plans: Sequence[Plan], *, numbered: bool = True) -> str:
+    """Where the error bars come from; `numbered`: the reader knows the plans by their numbers."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "below/above" if both else "its larger side"
-    return f"±: 80 % interval ({shown}), from {'; '.join(families)}."
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}{_beyond_text(plans, numbered)}."
+
+
+def _beyond_text(plans: Sequence[Plan], numbered: bool) -> str:
+    """What the error bars are wider for, with the plans that it holds for unless all."""
+    holders: dict[str, list[int]] = defaultdict(list)
+    for number, plan in enumerate(plans, start=1):
+        for text in plan.step_time.beyond:
+            holders[text].append(number)
+    if not holders:
+        return ""
+    texts = [
+        text
+        if len(numbers) == len(plans)
+        else f"{text}: {'plan ' + number_ranges(numbers) if numbered else 'some'}"
+        for text, numbers in holders.items()
+    ]
+    return f"; wider for what was never measured: {'; '.join(texts)}"
 
 
 def _ties(plans: Sequence[Plan]) -> list[int]:

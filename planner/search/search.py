@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner._version import __version__
+from planner.assumed import hardware_ledger
 from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
 from planner.evaluate import job_plan
@@ -222,5 +223,6 @@ def job_summary(job: Job, request: Request) -> JobSummary:
         "optimizer": job.optimizer.name,
         "seq": job.seq,
         "batch_target_sequences": job.batch.sequences,
+        "assumed": hardware_ledger((job,)),
     }
     return JobSummary(**values)

@@ -9,7 +9,7 @@ import pytest
 from planner.plan import Degrees, Interval, LayerLayout, Plan
 from planner.report.draw import console, draw
 from planner.report.plans import degrees_text, error_text, recompute_text
-from planner.report.search import front_notes, search_report
+from planner.report.search import error_note, front_notes, search_report
 from planner.report.tables import Column, TableData
 from planner.report.units import gib, number_ranges, run_lengths, seconds, short_count
 from planner.result import SearchResult
@@ -63,6 +63,27 @@ def test_mfu_names_its_peak_and_error_bars_their_family() -> None:
     assert "62 measured runs on H100" in notes
 
 
+def test_what_was_never_measured_is_named_with_the_plans_it_is_true_of() -> None:
+    def bar(*beyond: str) -> Interval:
+        return Interval(low=53.1, high=64.9, family="62 runs", beyond=beyond)
+
+    plans = (
+        plan(step_time=bar("65,536 GPUs (measured to 4,608)")),
+        plan(step_time=bar("65,536 GPUs (measured to 4,608)", "hidden 8")),
+    )
+    wider = "wider for what was never measured: 65,536 GPUs (measured to 4,608)"
+    assert f"from 62 runs; {wider}; hidden 8: plan 2." in error_note(plans)
+    assert f"from 62 runs; {wider}; hidden 8: some." in error_note(plans, numbered=False)
+    assert error_note(plans[:1]).endswith(f"{wider}.")
+
+
+def test_a_search_counts_what_was_assumed() -> None:
+    own = result(plan(assumptions=("a", "b")))
+    job = own.job.model_copy(update={"assumed": ("H100: a number nobody published",)})
+    notes = "\n".join(front_notes(own.model_copy(update={"job": job})))
+    assert "Assumed for plan 1: 3 things" in notes
+
+
 def test_a_row_must_have_a_cell_for_each_column() -> None:
     with pytest.raises(ValueError, match="1 cells for 2 columns"):
         TableData((Column("a"), Column("b")), (("x",),))
@@ -78,11 +99,13 @@ def test_degrees_of_one_are_left_out() -> None:
     assert degrees_text(Degrees(tp=8, dp=8, zero=1)) == "tp8 pp1 dp8 z1"
 
 
-def test_an_error_has_one_number_unless_its_sides_differ_by_a_factor() -> None:
+def test_an_error_has_one_number_unless_its_sides_clearly_differ() -> None:
     for low, high, text in (
         (9.0, 11.0, "±10 %"),
-        (9.4, 11.2, "±12 %"),
-        (9.6, 10.9, "-4/+9 %"),
+        (9.2, 11.0, "±10 %"),
+        (9.9, 10.3, "±3 %"),
+        (9.5, 10.9, "-5/+9 %"),
+        (9.4, 11.2, "-6/+12 %"),
         (10.0, 12.0, "-0/+20 %"),
     ):
         assert error_text(10.0, Interval(low=low, high=high, family="")) == text

@@ -1,0 +1,52 @@
+"""Families of measured runs, and which are nearest: what residuals are pooled by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+Figure = Literal["time", "memory"]
+
+
+class Family(NamedTuple):
+    """Framework profile, GPU architecture, scale and kind of model; empty fields pool."""
+
+    framework: str = ""
+    architecture: str = ""
+    scale: str = ""
+    model: str = ""
+
+    def includes(self, other: Family) -> bool:
+        """Whether `other` is part of this family."""
+        return all(own in ("", its) for own, its in zip(self, other, strict=True))
+
+
+def parent_family(family: Family, figure: Figure) -> Family | None:
+    """The next wider family; None for all runs.
+
+    Kernels make a step time, so other frameworks on the same architecture are nearer than the
+    same framework on another. What a step keeps in memory is the framework's doing: there it is
+    the other way round.
+    """
+    if family.scale:
+        return family._replace(scale="")
+    if family.framework and family.architecture:
+        dropped = "framework" if figure == "time" else "architecture"
+        return family._replace(**{dropped: ""})
+    if family.model:
+        return family._replace(model="")
+    return Family() if any(family) else None
+
+
+def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
+    """A family, those that it is part of, and all runs at last: nearest first."""
+    framework, architecture, _, model = family
+    on_architecture = (Family("", architecture, "", model), Family("", architecture))
+    of_framework = (Family(framework, "", "", model), Family(framework))
+    yield family
+    yield family._replace(scale="")
+    if figure == "time":
+        yield from (*on_architecture, *of_framework)
+    else:
+        yield from (*of_framework, *on_architecture)
+    yield Family()

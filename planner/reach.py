@@ -1,0 +1,99 @@
+"""What measured runs reach, and how far a job lies outside of them, in doublings.
+
+An axis counts as measured between the values that at least two sources reach, so that one odd run
+does not vouch for a region; a lone source vouches for its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from math import log2
+from typing import NamedTuple
+
+Range = tuple[float, float]
+# Lowest and highest measured value of each axis.
+Reach = Mapping[str, Range]
+
+
+class Conditions(NamedTuple):
+    """Where a run lies on each axis; 0 where that is not known, which then says nothing.
+
+    `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
+    it without exposed communication; `bits`: of the operands of linear layers.
+    """
+
+    gpus: float = 0.0
+    seq: float = 0.0
+    hidden: float = 0.0
+    tokens: float = 0.0
+    overhead: float = 0.0
+    bits: int = 0
+
+    @property
+    def exposed(self) -> float:
+        """Share of the step that is exposed communication; 0 where that is not known."""
+        return 1.0 - 1.0 / self.overhead if self.overhead > 1.0 else 0.0
+
+
+UNKNOWN = Conditions()
+AXES = ("gpus", "seq", "hidden", "tokens", "overhead")
+_NAMES = {
+    "gpus": "{:,.0f} GPUs",
+    "seq": "sequences of {:,.0f}",
+    "hidden": "hidden {:,.0f}",
+    "tokens": "{:,.0f} tokens a micro-batch",
+    "overhead": "communication {:.0%} of the step",
+}
+
+
+def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
+    """Lowest and highest value of each axis, of those that are known."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for own in runs:
+        for axis in AXES:
+            value = getattr(own, axis)
+            if value > 0.0:
+                found[axis].append(value)
+    return {axis: (min(values), max(values)) for axis, values in found.items()}
+
+
+def common_reach(by_source: Iterable[Reach]) -> dict[str, Range]:
+    """Of each axis what two sources reach, or the only one does."""
+    lows: dict[str, list[float]] = defaultdict(list)
+    highs: dict[str, list[float]] = defaultdict(list)
+    for own in by_source:
+        for axis, (low, high) in own.items():
+            lows[axis].append(low)
+            highs[axis].append(high)
+    return {axis: (_second(lows[axis]), -_second(-end for end in highs[axis])) for axis in lows}
+
+
+def _second(values: Iterable[float]) -> float:
+    """The second smallest, or the only one."""
+    ordered = sorted(values)
+    return ordered[min(1, len(ordered) - 1)]
+
+
+def doublings(reach: Reach, at: Conditions) -> dict[str, float]:
+    """How many doublings beyond the reach each axis lies; only those that do."""
+    found = {}
+    for axis, (low, high) in reach.items():
+        value = getattr(at, axis)
+        if value > 0.0:
+            beyond = max(log2(low / value), log2(value / high))
+            if beyond > 0.0:
+                found[axis] = beyond
+    return found
+
+
+def beyond_text(axis: str, reach: Reach, at: Conditions) -> str:
+    """`65,536 GPUs (measured to 12,288)`."""
+    value = getattr(at, axis)
+    low, high = reach[axis]
+    end = high if value > high else low
+    word = "to" if value > high else "from"
+    if axis == "overhead":
+        value, end = (1.0 - 1.0 / ratio for ratio in (value, end))
+        return f"{_NAMES[axis].format(value)} (measured {word} {end:.0%})"
+    return f"{_NAMES[axis].format(value)} (measured {word} {end:,.0f})"
