@@ -141,7 +141,7 @@ def _cards(summary: Record) -> str:
 
 def _number(row: Record, column: str) -> float | None:
     """A measurement as a number; None where empty, and for a refused row."""
-    return None if row["error"] else MeasuredRow("", 0, row).number(column)
+    return None if row["error"] else MeasuredRow("", 0, row).measurement(column)
 
 
 def _plots(rows: Sequence[Record], families: Sequence[str], labels: Sequence[str]) -> Iterable[str]:
