@@ -39,8 +39,12 @@ def predictions() -> list[Prediction]:
             line,
             LLAMA_1B
             | {
-                "tp": str(tp), "pp": str(pp), "mbs": str(mbs), "step_time_s": str(seconds),
-                "layers_per_stage": layers, "head_stage": str(pp - 1),
+                "tp": str(tp),
+                "pp": str(pp),
+                "mbs": str(mbs),
+                "step_time_s": str(seconds),
+                "layers_per_stage": layers,
+                "head_stage": str(pp - 1),
             },
         )  # fmt: skip
         for line, (tp, pp, mbs, seconds, layers) in enumerate(RUNS)
