@@ -46,7 +46,7 @@ def predictions() -> list[Prediction]:
                 "layers_per_stage": layers,
                 "head_stage": str(pp - 1),
             },
-        )  # fmt: skip
+        )
         for line, (tp, pp, mbs, seconds, layers) in enumerate(RUNS)
     ]
     return predict_rows(rows)
