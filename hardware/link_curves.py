@@ -41,6 +41,7 @@ class Fitted(_Frozen):
 class ScaleUpCurve(_Frozen):
     """Links inside a domain. Shares are of the nominal rate per GPU and direction.
 
+    `start_s`: of one pass inside the domain, beyond launch and hops; none: 0.
     `mesh_share`: of the link between two GPUs, where these form a full mesh.
     `root_gpus`: GPUs below one CPU socket (0: no such boundary), `root_bytes_per_s` what
     passes between sockets.
@@ -57,6 +58,7 @@ class ScaleUpCurve(_Frozen):
     half_bytes: Fitted
     reduction_gain: Fitted
     reduction_latency_s: Fitted
+    start_s: Fitted | None = None
     mesh_share: Fitted | None = None
     root_bytes_per_s: Fitted | None = None
 

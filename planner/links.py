@@ -50,6 +50,7 @@ def assemble(
             host_bytes_per_s=host_bytes_per_s * curves.host_share.value,
             collective_launch_s=curves.launch_s.value,
             scale_up_reduction_latency_s=up.reduction_latency_s.value,
+            scale_up_start_s=up.start_s.value if up.start_s else 0.0,
             scale_up_mesh_bytes_per_s=_mesh_bytes_per_s(up, pair_bytes_per_s),
             scale_up_exchange_bytes_per_s=scale_up_bytes_per_s * up.exchange_share.value,
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,

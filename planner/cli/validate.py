@@ -179,6 +179,7 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
 
 
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
+    from planner.measured.repeats import repeat_noise
     from planner.measured.report import family_report, is_stated, mean_of_sources, report
     from planner.report.validation import Validation, validation_report
 
@@ -192,5 +193,7 @@ def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
         unstated=family_report("all rows, not stated", unstated),
         sources=mean_of_sources(predictions),
         refusals=refused.most_common(_SHOWN_REFUSALS),
+        withdrawn_times=sum(own.row.withdraws_time for own in predictions),
+        repeats=repeat_noise(predictions),
     )
     print_report(validation_report(shown))

@@ -70,10 +70,12 @@ def reduction_gain(members: float, links: LinkInputs) -> float:
 
 @jit
 def chain_latency_s(size: float, members: float, links: LinkInputs) -> float:
-    """Latency of one pass round a ring: (D - 1) hops between domains, n - D inside them."""
+    """Latency of one pass round a ring: (D - 1) hops between domains, n - D inside them, and the
+    start of the pass inside."""
     domains = math.ceil(size / members)
     outer = (domains - 1.0) * links.scale_out_latency_s
-    return outer + (size - domains) * links.scale_up_latency_s
+    start = links.scale_up_start_s if members > 1.0 else 0.0
+    return outer + start + (size - domains) * links.scale_up_latency_s
 
 
 @jit
@@ -136,6 +138,8 @@ def tree_all_reduce_time_s(
     inner_bytes = 2.0 * payload_bytes * (size - 1.0) / size / gain
     hops_s = 2.0 * math.ceil(math.log2(domains)) * links.scale_out_latency_s
     chain_s = 2.0 * (members - 1.0) * links.scale_up_latency_s
+    if members > 1.0:
+        chain_s += 2.0 * links.scale_up_start_s
     if gain > 1.0:
         chain_s = min(chain_s, links.scale_up_reduction_latency_s)
     wire_s = two_level_time_s(inner_bytes, outer_bytes, size, members, links, root_groups)

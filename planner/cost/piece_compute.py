@@ -15,6 +15,7 @@ from planner.cost.compute import (
     grouped_gemm_time_s,
     grouped_weight_gradient_time_s,
     memory_bound_time_s,
+    odd_rows_time_s,
 )
 from planner.cost.inputs import GpuInputs
 from planner.cost.keys import Key, gemm_shape, local_tokens, shard_factor
@@ -50,9 +51,10 @@ def gemm_seconds(
     low = op[f.OP_LOW_PRECISION] > 0
     peak = gpu.matmul_flop_per_s if low else gpu.matmul16_flop_per_s
     share = gpu.gemm_max_efficiency if low else gpu.gemm16_max_efficiency
-    forward = gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu)
-    data = gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu)
-    weight = gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu)
+    least = odd_rows_time_s(rows, out, depth, gpu)
+    forward = max(least, gemm_time_s(rows, out, depth, 1.0, peak, share, 2.0, gpu))
+    data = max(least, gemm_time_s(rows, depth, out, 1.0, peak, share, 2.0, gpu))
+    weight = max(least, gemm_time_s(out, depth, rows, 1.0, peak, share, 8.0, gpu))
     if low:
         forward += cast_seconds(rows * depth, framework, gpu)
         data += cast_seconds(rows * out, framework, gpu)

@@ -10,6 +10,7 @@ from typing import Any
 from planner.measured.defaults import assumed
 from planner.measured.predict import Prediction
 from planner.measured.ranking import rank_groups
+from planner.measured.repeats import repeat_noise
 from planner.measured.report import (
     comparable_bytes,
     family_report,
@@ -77,17 +78,20 @@ def summary_record(
     predictions: Sequence[Prediction], family: Callable[[Prediction], str]
 ) -> Record:
     """Figures over all rows, by family, with every source weighing the same, and apart for rows
-    that do and do not state recompute and attention kernel; then groups and worst rows."""
+    that do and do not state recompute and attention kernel; then how far repeated runs differ,
+    groups and worst rows."""
     reasons = Counter(own.error for own in predictions if own.error is not None)
     stated = [own for own in predictions if is_stated(own)]
     unstated = [own for own in predictions if not is_stated(own)]
     return {
         **asdict(family_report("all rows", predictions)),
         "refusals": dict(reasons.most_common()),
+        "withdrawn_times": sum(own.row.withdraws_time for own in predictions),
         "mean_of_sources": asdict(mean_of_sources(predictions)),
         "stated": asdict(family_report("recompute and kernel stated", stated)),
         "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
         "families": [asdict(own) for own in report(predictions, family)],
+        "repeats": [asdict(own) for own in repeat_noise(predictions)],
         "groups": [asdict(own) for own in rank_groups(predictions)],
         "worst": [asdict(own) for own in worst_rows(predictions)],
     }

@@ -40,8 +40,8 @@ class Prediction:
     error: str | None = None
 
     def measured(self, column: str) -> float | None:
-        """A measurement of the row; None where empty, and for a refused row."""
-        return None if self.error is not None else self.row.number(column)
+        """A measurement of the row; None where empty or withdrawn, and for a refused row."""
+        return None if self.error is not None else self.row.measurement(column)
 
     @property
     def step_time_s(self) -> float | None:

@@ -54,15 +54,20 @@ def _mean_ranks(values: np.ndarray) -> np.ndarray:
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     """Every group with enough measured runs."""
+    return [
+        _rank(key, members)
+        for key, members in comparable_groups(predictions).items()
+        if sum(_measured(member) is not None for member in members) >= SMALLEST_GROUP
+    ]
+
+
+def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Predicted rows by group, however few."""
     groups: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
         if prediction.step_time_s is not None:
             groups[_group(prediction.row)].append(prediction)
-    return [
-        _rank(key, members)
-        for key, members in groups.items()
-        if sum(_measured(member) is not None for member in members) >= SMALLEST_GROUP
-    ]
+    return groups
 
 
 def _group(row: MeasuredRow) -> str:
@@ -82,7 +87,7 @@ def _group(row: MeasuredRow) -> str:
 
 
 def _measured(prediction: Prediction) -> float | None:
-    return prediction.row.number("step_time_s")
+    return prediction.measured("step_time_s")
 
 
 def _fits(prediction: Prediction) -> bool:

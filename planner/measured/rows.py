@@ -5,8 +5,9 @@ num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, 
 recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
 (`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
 layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
-nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. Unknown
-columns are kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
+nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. A row whose
+notes say `use memory only` withdraws its step time (a run that was disturbed). Unknown columns are
+kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
 the first plan in it; what the other columns say of the configuration is then for tables only.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from planner.errors import UsageError
 
+_WITHDRAWN = "use memory only"
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
@@ -64,6 +66,17 @@ class MeasuredRow:
         """Cell as a whole number, None when empty."""
         value = self.number(column)
         return None if value is None else round(value)
+
+    @property
+    def withdraws_time(self) -> bool:
+        """Whether the source asks that the step time is not used."""
+        return _WITHDRAWN in (self.text("notes") or "").lower()
+
+    def measurement(self, column: str) -> float | None:
+        """A measured figure, None when empty or withdrawn."""
+        if column == "step_time_s" and self.withdraws_time:
+            return None
+        return self.number(column)
 
     @property
     def source(self) -> str:

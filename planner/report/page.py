@@ -85,6 +85,7 @@ def validation_page(content: Record, families: Sequence[str], labels: Sequence[s
         _coverage(summary),
         "<h2>Picks</h2>",
         _picks(summary),
+        _repeats(summary["repeats"]),
         "<h2>Fit</h2>",
         _fits(summary),
         "<h2>Refused</h2>",
@@ -141,7 +142,7 @@ def _cards(summary: Record) -> str:
 
 def _number(row: Record, column: str) -> float | None:
     """A measurement as a number; None where empty, and for a refused row."""
-    return None if row["error"] else MeasuredRow("", 0, row).number(column)
+    return None if row["error"] else MeasuredRow("", 0, row).measurement(column)
 
 
 def _plots(rows: Sequence[Record], families: Sequence[str], labels: Sequence[str]) -> Iterable[str]:
@@ -287,6 +288,31 @@ def _picks(summary: Record) -> str:
         + _table(("family", "groups", "mean pick", "worst pick", "rank"), by_family)
         + "<h3>Groups, worst first</h3>"
         + _table(("group", "runs", "pick", "rank"), worst)
+    )
+
+
+def _repeats(repeats: Sequence[Record]) -> str:
+    """Spread of repeated runs, nothing without any."""
+    if not repeats:
+        return ""
+    rows = [
+        (
+            "",
+            (
+                escape(f"{own['source']}, {own['scale']}"),
+                f"{own['settings']:,}",
+                *(_percent(own[name], signed=True) for name in ("median", "p90", "worst")),
+                _percent(own["pick"]),
+                "–" if own["rank_correlation"] is None else f"{own['rank_correlation']:.2f}",
+            ),
+        )
+        for own in repeats
+    ]
+    return (
+        '<h3>Repeats</h3><p class="note">Slowest over fastest run of one setting, and what a '
+        "prediction of undisturbed times would reach on the groups, were every second run slowed "
+        "like the slower ones of these.</p>"
+        + _table(("source, scale", "settings", "median", "p90", "worst", "pick", "rank"), rows)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.measured.repeats import RepeatNoise
 from planner.measured.report import (
     ErrorSummary,
     FamilyReport,
@@ -31,6 +32,8 @@ class Validation:
     unstated: FamilyReport
     sources: SourceMean
     refusals: Sequence[tuple[str, int]]
+    withdrawn_times: int = 0
+    repeats: Sequence[RepeatNoise] = ()
 
     @property
     def lines(self) -> tuple[FamilyReport, ...]:
@@ -55,6 +58,7 @@ def validation_report(shown: Validation) -> Report:
         ),
         _picks([(own.family, own.picks) for own in lines], means),
         _fits([(own.family, own.fit) for own in lines]),
+        _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
     return Report((*blocks, _notes(shown)))
@@ -144,6 +148,30 @@ def fit_cells(own: FitConfusion) -> tuple[str, ...]:
     )
 
 
+def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
+    return TableData(
+        (
+            Column("source, scale", "left", wrap=True),
+            Column("settings"),
+            Column("median"),
+            Column("p90"),
+            Column("worst"),
+            Column("pick"),
+            Column("rank"),
+        ),
+        tuple((f"{own.source}, {own.scale}", *repeat_cells(own)) for own in repeats),
+        title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
+    )
+
+
+def repeat_cells(own: RepeatNoise) -> tuple[str, ...]:
+    """Settings, median, p90 and worst spread, mean pick and rank of a perfect prediction."""
+    rank = own.rank_correlation
+    spreads = (f"{value:+.1%}" for value in (own.median, own.p90, own.worst))
+    ranked = _NONE if rank is None else f"{rank:.2f}"
+    return (f"{own.settings:,}", *spreads, share_text(own.pick), ranked)
+
+
 def _notes(shown: Validation) -> Notes:
     total = shown.total
     lines = [
@@ -160,6 +188,17 @@ def _notes(shown: Validation) -> Notes:
         lines.append(
             f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
             "precision and framework; a pick that ran out of memory counts 0."
+        )
+    if shown.repeats:
+        lines.append(
+            "Repeats: runs equal in every column but the measurements; pick and rank are what "
+            "a prediction of undisturbed times would reach, were every second run slowed like "
+            "the slower ones of these."
+        )
+    if shown.withdrawn_times:
+        lines.append(
+            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that their sources ask not "
+            "to use (`use memory only` in notes)."
         )
     if total.refused:
         share = total.refused / total.rows

@@ -68,6 +68,7 @@ def lower_latency(links: LinkInputs) -> LinkInputs:
     """Half the latency of every link."""
     return links._replace(
         scale_up_latency_s=links.scale_up_latency_s / FASTER_LINKS,
+        scale_up_start_s=links.scale_up_start_s / FASTER_LINKS,
         scale_out_latency_s=links.scale_out_latency_s / FASTER_LINKS,
         scale_up_reduction_latency_s=links.scale_up_reduction_latency_s / FASTER_LINKS,
     )

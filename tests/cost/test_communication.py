@@ -135,6 +135,30 @@ def test_latency_of_a_ring_counts_hops_of_both_kinds() -> None:
     assert communication.chain_latency_s(32.0, 8.0, links) == 3 * 100.0 + 28 * 1.0
 
 
+def test_each_pass_inside_a_domain_starts_once() -> None:
+    links = IDEAL._replace(scale_up_start_s=3.0)
+    assert communication.chain_latency_s(32.0, 8.0, links) == 3.0
+    assert communication.chain_latency_s(4.0, 1.0, links) == 0.0
+    started = all_reduce_time_s(GIB, 8, 8, links) - all_reduce_time_s(GIB, 8, 8, IDEAL)
+    assert started == pytest.approx(2 * 3.0)
+    started = all_gather_time_s(GIB, 8, 8, links) - all_gather_time_s(GIB, 8, 8, IDEAL)
+    assert started == pytest.approx(3.0)
+
+
+# Microseconds of nccl-tests' all-reduce on A100-SXM: VIA-Research/vTrain trace/a100 @f8dda847.
+@pytest.mark.parametrize(
+    ("gpus", "mebibytes", "measured_us"),
+    [
+        (2, 4, 61.2), (2, 16, 131.9), (2, 64, 404.7), (2, 256, 1455.8),
+        (4, 4, 77.3), (4, 16, 179.6), (4, 64, 543.8), (4, 256, 1929.0),
+        (8, 4, 95.8), (8, 16, 232.4), (8, 64, 579.9), (8, 256, 2162.3),
+    ],
+)  # fmt: skip
+def test_all_reduce_inside_an_a100_node(gpus: int, mebibytes: int, measured_us: float) -> None:
+    predicted_s = all_reduce_time_s(mebibytes * MIB, gpus, gpus, A100)
+    assert predicted_s * 1e6 == pytest.approx(measured_us, rel=0.13)
+
+
 def test_small_messages_over_many_domains_take_the_tree() -> None:
     links = H200._replace(scale_up_reduction_gain=1.0)
     ring = communication.ring_all_reduce_time_s(MIB, 1024.0, 8.0, links)

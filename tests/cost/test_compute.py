@@ -177,6 +177,18 @@ def test_narrow_operands_weigh_less() -> None:
     assert compute.operand_bytes(gpu.matmul_flop_per_s, gpu) == pytest.approx(1.0, rel=1e-3)
 
 
+def test_rows_of_an_odd_width_are_loaded_element_by_element() -> None:
+    assert compute.odd_rows_time_s(1024.0, 50304.0, 2048.0, A100) == 0.0
+    slow_s = compute.odd_rows_time_s(1024.0, 50257.0, 2048.0, A100)
+    # vTrain, one A100, forward and backward of the head: 7.2 ms.
+    assert 3 * slow_s == pytest.approx(7.2e-3, rel=0.05)
+    assert slow_s > 2 * gemm_s(1024.0, 50257.0, 2048.0, A100)
+    # A padded width is a product of floats.
+    padded = 50257.0 * (50260.0 / 50257.0) / 4.0
+    assert compute.odd_rows_time_s(1.0, padded, 8.0, A100) > 0.0
+    assert compute.odd_rows_time_s(1.0, 8.0, 3.0, A100) > 0.0
+
+
 def test_one_group_equals_one_gemm_on_the_ideal_gpu() -> None:
     peak, share = IDEAL.matmul16_flop_per_s, IDEAL.gemm16_max_efficiency
     grouped = compute.grouped_gemm_time_s(4096.0, 1.0, 1024.0, 2048.0, peak, share, 2.0, IDEAL)
