@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.frameworks.profile import TrainingState
+from planner.frameworks.tensors import TrainingState
 from planner.memory.rank import PieceOnRank, RankShape, padded_vocabulary
 from planner.memory.settings import StepSettings
 from planner.ops.context import OpContext

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.frameworks.profile import DtypeModeName, FrameworkProfile, SavedTensors
+from planner.frameworks.profile import DtypeModeName, FrameworkProfile
+from planner.frameworks.tensors import SavedTensors
 from planner.modules import Module
 from planner.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 from planner.specs import ModelSpec
