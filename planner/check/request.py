@@ -88,6 +88,7 @@ def _request(
         dropout=found.dropout,
         expert_imbalance=found.expert_imbalance,
         optimizer_offload=found.optimizer_offload,
+        activation_offload=found.activation_offload,
         # Launch files may split a product over nodes; it is slow, not wrong.
         allow_tp_across_domains=True,
         **optional,

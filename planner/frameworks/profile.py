@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from planner.errors import UsageError, unknown_name
+from planner.frameworks.offloading import ActivationOffload
 from planner.frameworks.tensors import Bytes, Frozen, SavedTensors, Share, TrainingState
 from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
@@ -235,6 +236,7 @@ class FrameworkProfile(Frozen):
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()
+    activation_offload: ActivationOffload = ActivationOffload()
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.

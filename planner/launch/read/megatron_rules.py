@@ -239,6 +239,8 @@ def _tensor(facts: Facts) -> Iterator[Problem]:
 
 def _offload(facts: Facts) -> Iterator[Problem]:
     own = facts.arguments
+    if own.has("fine-grained-activation-offloading"):
+        yield from _fine_grained(facts)
     if not own.number("cpu-offloading-num-layers"):
         return
     for other, words in (("pp", facts.pp > 1), ("recompute", own.has("recompute-granularity"))):
@@ -247,6 +249,36 @@ def _offload(facts: Facts) -> Iterator[Problem]:
                 facts, "activation-offload",
                 f"--cpu-offloading-num-layers excludes {other}", ("cpu-offloading-num-layers",),
             )  # fmt: skip
+
+
+def _fine_grained(facts: Facts) -> Iterator[Problem]:
+    """transformer_config.py and arguments.py, core 0.19."""
+    own, option = facts.arguments, "fine-grained-activation-offloading"
+    modules = own.many("offload-modules")
+    if not modules:
+        yield _clash(
+            facts, "activation-offload", f"--{option} needs --offload-modules", (option,),
+            fix="--offload-modules core_attn attn_proj",
+        )  # fmt: skip
+    if own.number("cpu-offloading-num-layers"):
+        names = (option, "cpu-offloading-num-layers")
+        yield _clash(
+            facts, "activation-offload",
+            f"--{option} and --cpu-offloading-num-layers exclude each other", names,
+        )  # fmt: skip
+    if own.text("transformer-impl") == "local":
+        names = (option, "transformer-impl")
+        yield _clash(
+            facts, "activation-offload", f"--{option} needs --transformer-impl transformer_engine",
+            names, fix="--transformer-impl transformer_engine",
+            edits=(Edit("--transformer-impl", "transformer_engine"),),
+        )  # fmt: skip
+    if "attn_proj" in modules and "core_attn" not in modules:
+        yield _clash(
+            facts, "activation-offload-projection",
+            "--offload-modules attn_proj needs core_attn, which keeps the same tensor",
+            ("offload-modules",), fix="--offload-modules core_attn attn_proj",
+        )  # fmt: skip
 
 
 def _sharding(facts: Facts) -> Iterator[Problem]:
