@@ -120,14 +120,12 @@ class Job:
         return OptimizerSetting(self.optimizer, self.optimizer_kernel or usual, share)
 
     def _offload_refusal(self, modules: Modules, mode: RecomputeMode) -> str | None:
-        return offload_refusal(self.framework, modules, mode, self.precision, self.attention)
+        return offload_refusal(self.framework, modules, mode, self.precision)
 
     def at_choice(self, share: float, modules: Modules) -> Job:
         """The job with this share of the optimizer on the CPU and the activations of these modules
         on the host, decided; recompute modes that do not work with them are left out."""
-        usable = usable_modes(
-            self.framework, modules, self.recompute, self.precision, self.attention
-        )
+        usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         return replace(
             self,
             optimizer_offload=share,

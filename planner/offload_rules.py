@@ -102,7 +102,6 @@ def offload_refusal(
     modules: Modules,
     mode: RecomputeMode,
     precision: str,
-    attention: str,
 ) -> str | None:
     """Why a job does not train with the modules on the host under a mode; None if it does."""
     rules, named = profile.activation_offload, f"{OPTION} {','.join(modules)}"
@@ -112,11 +111,6 @@ def offload_refusal(
         return (
             f"{named}: what is kept of an offloaded tensor in {precision} is not modelled; give "
             f"--precision {rules.precisions[0]}  [activation-offload-precision]"
-        )
-    if attention != "flash":
-        return (
-            f"{named}: the scores of eager attention would travel too, which is not modelled; give "
-            "--attention flash  [activation-offload-attention]"
         )
     return _recompute_refusal(rules.recompute, modules, mode, named)
 
@@ -150,13 +144,10 @@ def usable_modes(
     modules: Modules,
     modes: Sequence[RecomputeMode],
     precision: str,
-    attention: str,
 ) -> tuple[RecomputeMode, ...]:
     """Those of some recompute modes that work with the offload."""
     return tuple(
-        mode
-        for mode in modes
-        if offload_refusal(profile, modules, mode, precision, attention) is None
+        mode for mode in modes if offload_refusal(profile, modules, mode, precision) is None
     )
 
 

@@ -129,7 +129,7 @@ class Request(BaseModel):
         offload, choices = self._activation_offload(profile, model)
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
         if self.recompute is None:
-            modes = usable_modes(profile, offload, modes, precision, self.attention) or modes
+            modes = usable_modes(profile, offload, modes, precision) or modes
         return Job(
             model=model,
             cluster=cluster,

@@ -50,6 +50,18 @@ GROUPS: Mapping[str, OffloadGroup] = {
     "checkpoints": OffloadGroup(("layer/checkpoint",)),
 }
 
+_EAGER: Mapping[str, OffloadGroup] = {
+    "core_attn": OffloadGroup(
+        (
+            *GROUPS["core_attn"].own,
+            "attention/scores",
+            "attention/k_expanded",
+            "attention/v_expanded",
+        )
+    ),
+    "attn_proj": OffloadGroup(("attention/output",)),
+}
+
 
 def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     """Tensors of a module in a layer.
@@ -57,9 +69,12 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     Transformer Engine fuses a norm into the column-parallel product behind it, where that is one:
     the norm of attention into the projection of queries, keys and values except under MLA, whose
     down projections are not; that of a dense feed-forward block into its first product, which has
-    no module of its own here (Megatron-Core 0.19, gpt_layer_specs.py).
+    no module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
+    scores and not its output.
     """
     group, mla = GROUPS[name], context.model.mla is not None
+    if context.attention == "eager" and name in _EAGER:
+        return _EAGER[name]
     if name == "attn_norm" and not mla:
         return OffloadGroup(())
     if name == "qkv_linear" and not mla:
