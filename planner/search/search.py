@@ -209,7 +209,7 @@ def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str
     tried = dict.fromkeys(own.activation_offload for own in (*jobs, *left_out))
     if len(tried) == 1:
         return ()
-    named = "; ".join(" + ".join(modules) or "nothing" for modules in tried)
+    named = "; ".join(" + ".join(modules) or "none" for modules in tried)
     return (
         f"activation offload: the best of {named}; few measured runs offload, so the error bars "
         "do not cover the copies",
