@@ -42,7 +42,7 @@ def op_context(job: Job) -> OpContext:
         expert_imbalance=job.expert_imbalance,
         memory_budget=job.memory_budget,
         mode=job.dtype,
-        offload=job.activation_offload,
+        offload=job.on_host,
     )
 
 

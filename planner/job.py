@@ -122,6 +122,16 @@ class Job:
     def _offload_refusal(self, modules: Modules, mode: RecomputeMode) -> str | None:
         return offload_refusal(self.framework, modules, mode, self.precision)
 
+    @property
+    def on_host(self) -> Modules:
+        """Modules whose activations are kept on the host. UsageError while that is not decided."""
+        if self.offload_choices:
+            raise UsageError(
+                "--activation-offload search: only a search decides the modules; name them here, "
+                "as core_attn,attn_proj"
+            )
+        return self.activation_offload
+
     def at_choice(self, share: float, modules: Modules) -> Job:
         """The job with this share of the optimizer on the CPU and the activations of these modules
         on the host, decided; recompute modes that do not work with them are left out."""

@@ -33,13 +33,15 @@ _RERUN: Mapping[str, Module] = {
 
 
 def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
-    """The modules that a text names, in the framework's order; `off`: none. UsageError names the
-    rule that the framework or the model sets."""
+    """The modules that a text names, in the framework's order; `off`: none, `all`: those that the
+    model has. UsageError names the rule that the framework or the model sets."""
     names = [name.strip() for name in text.replace("+", ",").split(",")]
     if names == ["off"]:
         return ()
     _demand_option(text, profile)
     rules = profile.activation_offload
+    if names == ["all"]:
+        return _all_modules(profile, model)
     for name in names:
         if name not in rules.modules:
             has = ", ".join(rules.modules)
@@ -49,9 +51,9 @@ def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modu
                     "[activation-offload-module]"
                 )
             raise unknown_name(
-                "module", name, rules.modules, f"{profile.name} offloads: {has}; off, search"
+                "module", name, rules.modules, f"{profile.name} offloads: {has}; all, off"
             )
-        if not _has_part(name, model):
+        if not has_module(name, model):
             need, instead = _NEEDS[name]
             raise UsageError(
                 f"{OPTION} {text}: {name} needs a model with {need}, which {model.name} has not; "
@@ -77,7 +79,19 @@ def _demand_option(text: str, profile: FrameworkProfile) -> None:
     )
 
 
-def _has_part(name: str, model: ModelSpec) -> bool:
+def _all_modules(profile: FrameworkProfile, model: ModelSpec) -> Modules:
+    return tuple(name for name in profile.activation_offload.modules if has_module(name, model))
+
+
+def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> str:
+    """What to type for some modules."""
+    if not modules:
+        return "off"
+    return "all" if modules == _all_modules(profile, model) else ",".join(modules)
+
+
+def has_module(name: str, model: ModelSpec) -> bool:
+    """Whether a model has what a module stands for."""
     need = _NEEDS.get(name)
     if need is None:
         return True
@@ -91,7 +105,7 @@ def searched_offloads(profile: FrameworkProfile, model: ModelSpec) -> tuple[Modu
     found: list[Modules] = [()]
     for given in rules.searched:
         names = rules.modules if given == ("*",) else given
-        own = tuple(name for name in names if _has_part(name, model))
+        own = tuple(name for name in names if has_module(name, model))
         if own and own not in found:
             found.append(own)
     return tuple(found)

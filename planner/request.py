@@ -205,7 +205,8 @@ class Request(BaseModel):
         self, profile: FrameworkProfile, model: ModelSpec
     ) -> tuple[Modules, tuple[Modules, ...]]:
         """The modules that were given, and the sets among which the search decides if it does."""
-        if self.activation_offload == "off":
+        text = self.offload_text(model)
+        if text == "off":
             return (), ()
         if self.cuda_graphs:
             raise UsageError(
@@ -215,7 +216,11 @@ class Request(BaseModel):
             )
         if self.activation_offload == "search":
             return (), searched_offloads(profile, model)
-        return read_offload(self.activation_offload, profile, model), ()
+        return read_offload(text, profile, model), ()
+
+    def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
+        """The modules of `activation_offload`, as they are read for a model."""
+        return self.activation_offload
 
     def _schedule(self, profile: FrameworkProfile) -> str | None:
         """The schedule asked for, or the framework's usual one. UsageError if it has none such."""

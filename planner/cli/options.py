@@ -222,7 +222,7 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--activation-offload",
-                metavar="off|search|MODULES",
+                metavar="off|all|search|MODULES",
                 default="off",
                 callback=_modules,
                 show_default=True,

@@ -18,7 +18,7 @@ from planner.evaluate import evaluate
 from planner.job import Job, searched_modes
 from planner.memory.footprint import configure, footprint_of
 from planner.memory.solve import SAFE_PROBABILITY
-from planner.offload_rules import searched_offloads
+from planner.offload_rules import searched_offloads, spelled
 from planner.optimizers import optimizer_names
 from planner.plan import Degrees, Plan
 from planner.request import Request
@@ -358,7 +358,7 @@ class _Adviser:
             return
         for modules in searched_offloads(profile, self.job.model):
             if set(modules) > own:
-                yield ",".join(modules)
+                yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[Change]:
         """Attention that keeps no scores, weights in 16 bits."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from planner.plan import Degrees, Interval, Plan
-from planner.report.units import number_ranges, run_lengths, seconds, share, signed_share
+from planner.report.units import gib, number_ranges, run_lengths, seconds, share, signed_share
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
@@ -106,6 +106,12 @@ def optimizer_text(plan: Plan) -> str:
     offload = f", {share(plan.optimizer_offload)} on the CPU" if plan.optimizer_offload else ""
     kernel = f", {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
     return f"{plan.optimizer}{kernel}{offload}"
+
+
+def activations_text(plan: Plan) -> str:
+    """`activations of core_attn, attn_proj, up to 5.6 GiB a GPU`."""
+    most = max(stage.offloaded for stage in plan.stages)
+    return f"activations of {', '.join(plan.activation_offload)}, up to {gib(most)} GiB a GPU"
 
 
 def error_text(value: float, interval: Interval) -> str:

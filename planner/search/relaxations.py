@@ -16,7 +16,7 @@ from planner.errors import UsageError
 from planner.frameworks import load_framework
 from planner.infeasibility import Relaxation, RelaxationKind
 from planner.job import Job, searched_modes
-from planner.offload_rules import searched_offloads
+from planner.offload_rules import searched_offloads, spelled
 from planner.optimizers import load_optimizer
 from planner.plan import Plan
 from planner.request import Request
@@ -280,7 +280,7 @@ def _activations(at: Situation, _until: Until) -> Changes:
         return
     for modules in searched_offloads(profile, at.job.model):
         if set(modules) > set(at.job.activation_offload):
-            named = ",".join(modules)
+            named = spelled(modules, profile, at.job.model)
             yield Change(f"--activation-offload {named}", at.asked(activation_offload=named))
 
 

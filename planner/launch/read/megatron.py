@@ -391,7 +391,12 @@ class _Reader:
             text += "pile up on the GPU: more memory than predicted where the host link limits"
             place = own.place("fine-grained-activation-offloading")
             self.problems.append(Problem("not-predictable", text, "warning", place))
-        return ",".join(own.many("offload-modules")) or "off"
+        modules = own.many("offload-modules")
+        if "fused_group_mlp" in modules:
+            text = "--offload-modules fused_group_mlp: less memory than predicted"
+            place = own.place("offload-modules")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+        return ",".join(name for name in modules if name != "fused_group_mlp") or "off"
 
     def _precision(self) -> str:
         own = self.arguments

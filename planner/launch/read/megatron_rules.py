@@ -38,6 +38,12 @@ def option_problems(facts: Facts) -> list[Problem]:
     return [problem for rule in _RULES for problem in rule(facts)]
 
 
+# What Megatron-Core offloads of layers with experts alone, and the variable that keeps Transformer
+# Engine from offloading weights.
+_OF_EXPERTS = ("mlp_norm", "expert_fc1", "moe_act")
+OFFLOAD_V1 = "NVTE_CPU_OFFLOAD_V1"
+
+
 def _clash(
     facts: Facts, rule: str, text: str, names: tuple[str, ...], *, fix: str = "", **more: object
 ) -> Problem:
@@ -278,6 +284,26 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
             facts, "activation-offload-projection",
             "--offload-modules attn_proj needs core_attn, which keeps the same tensor",
             ("offload-modules",), fix="--offload-modules core_attn attn_proj",
+        )  # fmt: skip
+    if facts.environment.get(OFFLOAD_V1) != "1":
+        yield Problem(
+            "activation-offload-weights",
+            f"{OFFLOAD_V1} is not 1 in the files: from Transformer Engine 2.10 on Megatron refuses "
+            f"--{option} without it, which would offload weights too",
+            "warning",
+            (facts.command_place,),
+            fix=f"export {OFFLOAD_V1}=1",
+            edits=(Edit(f"${OFFLOAD_V1}", "1"),),
+        )
+    idle = [
+        name for name in modules if name == "attn_norm" and not own.has("multi-latent-attention")
+    ]
+    idle += [name for name in modules if name in _OF_EXPERTS and not own.has("num-experts")]
+    if idle:
+        yield _clash(
+            facts, "activation-offload-module",
+            f"--offload-modules {' '.join(idle)}: no effect on this model", ("offload-modules",),
+            severity="note",
         )  # fmt: skip
 
 
