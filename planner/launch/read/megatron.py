@@ -386,11 +386,6 @@ class _Reader:
         own = self.arguments
         if not own.has("fine-grained-activation-offloading"):
             return "off"
-        if own.number("fine-grained-offloading-max-inflight-offloads") is None:
-            text = "without --fine-grained-offloading-max-inflight-offloads copies that lag behind "
-            text += "pile up on the GPU: more memory than predicted where the host link limits"
-            place = own.place("fine-grained-activation-offloading")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
         modules = own.many("offload-modules")
         if "fused_group_mlp" in modules:
             text = "--offload-modules fused_group_mlp: less memory than predicted"

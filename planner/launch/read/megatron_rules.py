@@ -285,6 +285,13 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
             "--offload-modules attn_proj needs core_attn, which keeps the same tensor",
             ("offload-modules",), fix="--offload-modules core_attn attn_proj",
         )  # fmt: skip
+
+
+def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
+    """What runs, but not as it is meant to."""
+    own, option = facts.arguments, "fine-grained-activation-offloading"
+    if not own.has(option):
+        return
     if facts.environment.get(OFFLOAD_V1) != "1":
         yield Problem(
             "activation-offload-weights",
@@ -295,10 +302,17 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
             fix=f"export {OFFLOAD_V1}=1",
             edits=(Edit(f"${OFFLOAD_V1}", "1"),),
         )
-    idle = [
-        name for name in modules if name == "attn_norm" and not own.has("multi-latent-attention")
-    ]
-    idle += [name for name in modules if name in _OF_EXPERTS and not own.has("num-experts")]
+    if own.number("fine-grained-offloading-max-inflight-offloads") is None:
+        cap = "--fine-grained-offloading-max-inflight-offloads"
+        yield _clash(
+            facts, "activation-offload-copies",
+            f"without {cap} copies that lag behind pile up on the GPU: more memory than predicted "
+            "where the host link limits", (option,),
+            severity="warning", fix=f"{cap} 1", edits=(Edit(cap, "1"),),
+        )  # fmt: skip
+    needs = dict.fromkeys(_OF_EXPERTS, "num-experts") | {"attn_norm": "multi-latent-attention"}
+    modules = own.many("offload-modules")
+    idle = [name for name in modules if name in needs and not own.has(needs[name])]
     if idle:
         yield _clash(
             facts, "activation-offload-module",
@@ -345,5 +359,5 @@ def _loss(facts: Facts) -> Iterator[Problem]:
 
 _RULES: tuple[Rule, ...] = (
     _overlap, _experts, _recompute, _connections, _interleaving, _precision, _optimizer,
-    _attention, _tensor, _offload, _sharding, _loss,
+    _attention, _tensor, _offload, _fine_grained_effects, _sharding, _loss,
 )  # fmt: skip
