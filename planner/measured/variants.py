@@ -342,7 +342,7 @@ def memory_gap(row: MeasuredRow) -> str | None:
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
     """Modules whose activations the row keeps on the host, as `planner.ops.offload` names them."""
     text = _described(row)
-    if _torchtune_steps(row) in ("+act", "+8bit"):
+    if _torchtune_steps(row) in ("+act", "+8bit") and row.text("recompute") == "full":
         return ("checkpoints",)
     match = re.search(r"offload-modules=\[([a-z_0-9 ]+)\]", text)
     used = "fine-grained-activation-offloading=true" in text
