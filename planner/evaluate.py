@@ -332,7 +332,8 @@ def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
     return (
         f"offloaded activations: at most {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's "
         f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
-        "layer; few measured runs offload, so the error bars do not cover it",
+        "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
+        "error bars do not cover it",
     )
 
 
