@@ -155,6 +155,10 @@ class RuleContext:
     least_zero: int = 0
     schedule: str | None = None
     conditions: tuple[UserCondition, ...] = ()
+    # Activations kept on the host: bytes per token of all layers by what divides them on a rank
+    # (`constraints.host`), and the host memory that each GPU of a node has for them.
+    offloaded: Mapping[str, float] = field(default_factory=dict)
+    host_bytes_per_gpu: float = float("inf")
 
     def named(self, degree: str) -> tuple[int, ...]:
         """Numbers that the user's limit and conditions name: the search tries them."""

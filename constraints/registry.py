@@ -37,6 +37,7 @@ from constraints.framework import (
     zero_stage_offered,
     zero_with_pipeline,
 )
+from constraints.host import host_memory
 from constraints.pipeline import (
     chunks_have_layers,
     interleaving_microbatches,
@@ -96,6 +97,7 @@ RULES: tuple[ShapeRule, ...] = (
     schedule_microbatches,
     tp_in_domain,
     experts_fill_stage,
+    host_memory,
     world_size,
     whole_nodes,
 )

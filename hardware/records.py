@@ -97,7 +97,8 @@ class ClusterShape(_Record):
     `gpus_per_node` is what one operating system sees (NVL72: a compute tray of 4);
     `scale_up_domain` how many GPUs reach each other over NVLink or xGMI (72). `nic_rate` is
     one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
-    the nodes could send. `scale_up_link` replaces the GPU's own figure where a node has less.
+    the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
+    memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
     """
 
     name: str
@@ -113,6 +114,7 @@ class ClusterShape(_Record):
     rail_optimised: bool = True
     oversubscription: Ratio
     host_memory: Size
+    gpus_per_host_link: Count | None = None
     pcie: str = ""
     note: str = ""
 
@@ -145,6 +147,9 @@ class ClusterShape(_Record):
             rail_optimised=self.rail_optimised,
             oversubscription=self.oversubscription.si,
             host_memory_bytes_per_node=self.host_memory.si,
+            gpus_per_host_link=(
+                min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
+            ),
         )
 
     def resized(self, gpus_per_node: int) -> ClusterShape:

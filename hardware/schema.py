@@ -111,6 +111,7 @@ class Cluster(_Frozen):
     rail_optimised: bool = True
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
     host_memory_bytes_per_node: Positive
+    gpus_per_host_link: PositiveInt = 1
 
     @property
     def num_nodes(self) -> int:

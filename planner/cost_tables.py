@@ -42,6 +42,7 @@ def op_context(job: Job) -> OpContext:
         expert_imbalance=job.expert_imbalance,
         memory_budget=job.memory_budget,
         mode=job.dtype,
+        offload=job.on_host,
     )
 
 
@@ -74,6 +75,8 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
                     saved.only_with,
                     op.pads_vocabulary and saved.name == "head/loss",
                     saved.fixed_bytes,
+                    saved.copies,
+                    saved.leaves,
                 )
                 for index, op in rows
                 for saved in op.saved
@@ -269,6 +272,8 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             post_validation=float(profile.parallelism.optimizer_post_validation),
             pipeline_scatters=float(kernels.pipeline_scatters),
             blocking_launches=float(kernels.blocking_launches),
+            resident_layers=profile.activation_offload.resident_layers,
+            least_offload_bytes=profile.activation_offload.least_bytes,
         )
     )
 

@@ -17,6 +17,8 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.job import Job
+from planner.links import link_inputs
+from planner.offload_rules import offload_flags
 from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
@@ -54,6 +56,7 @@ TIME_TERMS = {
     "dp_s": f.STEP_DP,
     "optimizer_s": f.STEP_OPTIMIZER,
     "straggler_s": f.STEP_STRAGGLERS,
+    "offload_s": f.STEP_OFFLOAD,
     "host_s": f.STEP_HOST,
 }
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
@@ -78,6 +81,7 @@ _STAGE_TERMS = {
     "peak": f.STAGE_PEAK,
     "forward_s": f.STAGE_FORWARD_S,
     "backward_s": f.STAGE_BACKWARD_S,
+    "offloaded": f.STAGE_OFFLOADED,
 }
 
 
@@ -272,11 +276,14 @@ def job_plan(
             *plan_assumptions(job, probability),
             *unmeasured_notes(interval),
             *_offload_notes(job, degrees),
+            *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
         ),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
+        activation_offload=job.activation_offload,
+        activation_offload_flags=offload_flags(job.framework, job.activation_offload),
     )
 
 
@@ -325,6 +332,23 @@ def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
     if not interval.beyond:
         return ()
     return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
+
+
+def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
+    """What offloaded activations take of the host, and how fast its link is taken to be."""
+    if not job.activation_offload:
+        return ()
+    cluster = job.cluster
+    size = size_bytes * cluster.gpus_per_node / GIB
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size > there else "of the"
+    rate = link_inputs(cluster).host_bytes_per_s / 1e9
+    return (
+        f"offloaded activations: at most {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's "
+        f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
+        "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
+        "error bars do not cover it",
+    )
 
 
 def schedule_assumptions(job: Job) -> list[str]:

@@ -53,6 +53,7 @@ TIME_TERMS = {
     "dp_s": "exposed gradient traffic",
     "optimizer_s": "optimizer step",
     "straggler_s": "waiting for the slowest node",
+    "offload_s": "copies to and from the host, not hidden",
     "host_s": "host: data loading, logging",
 }
 # Two plans whose pace differs by less than this share are called equal.

@@ -25,6 +25,7 @@ RelaxationKind = Literal[
     "batch",
     "optimizer",
     "offload",
+    "activation-offload",
     "dtype",
     "sequence",
     "framework",

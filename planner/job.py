@@ -10,6 +10,7 @@ from hardware import Cluster
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
 from planner.frameworks.profile import OptimizerKernel
+from planner.offload_rules import Modules, offload_refusal, usable_modes
 from planner.optimizer_rules import check_optimizer
 from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
@@ -18,6 +19,7 @@ from planner.specs import ModelSpec
 
 if TYPE_CHECKING:
     from constraints import UserCondition
+    from planner.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class Job:
     optimizer_offload: float = 0.0
     # The shares among which a search decides (`at_share`); empty: `optimizer_offload` is decided.
     offload_shares: tuple[float, ...] = ()
+    # Modules whose activations are kept on the host, and the sets of them among which a search
+    # decides (`at_choice`); empty: `activation_offload` is decided.
+    activation_offload: Modules = ()
+    offload_choices: tuple[Modules, ...] = ()
     schedule: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +98,9 @@ class Job:
                 + ", ".join(self.framework.precisions)
             )
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
+        for mode in self.recompute:
+            if refusal := self._offload_refusal(self.activation_offload, mode):
+                raise UsageError(refusal)
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
@@ -117,13 +126,45 @@ class Job:
         usual = self.framework.optimizer.kernels[0]
         return OptimizerSetting(self.optimizer, self.optimizer_kernel or usual, share)
 
-    def at_share(self, share: float) -> Job:
-        """The job with this share of the optimizer on the CPU, decided."""
-        return replace(self, optimizer_offload=share, offload_shares=())
+    def _offload_refusal(self, modules: Modules, mode: RecomputeMode) -> str | None:
+        return offload_refusal(self.framework, modules, mode, self.precision)
+
+    @property
+    def on_host(self) -> Modules:
+        """Modules whose activations are kept on the host. UsageError while that is not decided."""
+        if self.offload_choices:
+            raise UsageError(
+                "--activation-offload search: only a search decides the modules; name them here, "
+                "as core_attn,attn_proj"
+            )
+        return self.activation_offload
+
+    def at_choice(self, share: float, modules: Modules) -> Job:
+        """The job with this share of the optimizer on the CPU and the activations of these modules
+        on the host, decided; recompute modes that do not work with them are left out."""
+        usable = usable_modes(self.framework, modules, self.recompute, self.precision)
+        return replace(
+            self,
+            optimizer_offload=share,
+            offload_shares=(),
+            activation_offload=modules,
+            offload_choices=(),
+            recompute=usable,
+        )
+
+    def at_plan(self, plan: Plan) -> Job:
+        """The job with what its search decided for a plan."""
+        return self.at_choice(plan.optimizer_offload, plan.activation_offload)
 
     def decided(self) -> tuple[Job, ...]:
-        """The job at each share that a search tries, smallest first; itself if one was given."""
-        return tuple(self.at_share(share) for share in self.offload_shares) or (self,)
+        """The job at each share and set of modules that a search tries, least offload first; itself
+        if they were given. Sets that no recompute mode works with are left out."""
+        if not self.offload_shares and not self.offload_choices:
+            return (self,)
+        shares = self.offload_shares or (self.optimizer_offload,)
+        choices = self.offload_choices or (self.activation_offload,)
+        every = [self.at_choice(share, modules) for share in shares for modules in choices]
+        return tuple(own for own in every if own.recompute)
 
     @property
     def memory_budget(self) -> float | None:

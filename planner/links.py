@@ -102,6 +102,7 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
         scale_out_bytes_per_s=(
             cluster.scale_out_bytes_per_s_per_gpu_per_direction / cluster.oversubscription
         ),
-        host_bytes_per_s=host_bytes_per_s,
+        # All GPUs copy at the same time.
+        host_bytes_per_s=host_bytes_per_s / cluster.gpus_per_host_link,
         pair_bytes_per_s=cluster.gpu.scale_up_pair_bytes_per_s_per_direction,
     )

@@ -87,6 +87,7 @@ class TimeTerms(_Frozen):
     optimizer_s: float
     # 0 in plans written before the term existed.
     straggler_s: float = 0.0
+    offload_s: float = 0.0
     host_s: float
 
     @property
@@ -122,6 +123,8 @@ class StageMemory(_Frozen):
     phase: Literal["backward", "optimizer", "forward"]
     forward_s: float
     backward_s: float
+    # Activations of this GPU in host memory, beside the terms above.
+    offloaded: float = 0.0
 
 
 class Interval(_Frozen):
@@ -188,3 +191,6 @@ class Plan(_Frozen):
     optimizer_kernel: str = ""
     optimizer_offload: float = 0.0
     optimizer_flags: str = ""
+    # Modules whose activations are kept on the host.
+    activation_offload: tuple[str, ...] = ()
+    activation_offload_flags: str = ""

@@ -14,6 +14,7 @@ from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, l
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
+from planner.offload_rules import OPTION, Modules, read_offload, searched_offloads, usable_modes
 from planner.optimizer_rules import searched_shares
 from planner.optimizers import load_optimizer
 from planner.pools.pool import parse_one_type
@@ -76,8 +77,9 @@ class Request(BaseModel):
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
-    optimizer on the CPU, or `search`, which lets the search choose it for each plan. limits: degree
-    name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
+    optimizer on the CPU, or `search`, which lets the search choose it for each plan;
+    `activation_offload`: modules whose activations are kept on the host, `off` or `search`. limits:
+    degree name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
     (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". Raises UsageError (ValueError)
     for what does not resolve.
     """
@@ -108,6 +110,7 @@ class Request(BaseModel):
     expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
+    activation_offload: str = "off"
     cuda_graphs: bool = False
 
     def resolve(self) -> Job:
@@ -123,6 +126,10 @@ class Request(BaseModel):
         cluster = self._cluster()
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
+        offload, choices = self._activation_offload(profile, model)
+        modes = self._recompute_modes(profile, searched_modes(model, profile), model)
+        if self.recompute is None:
+            modes = usable_modes(profile, offload, modes, precision) or modes
         return Job(
             model=model,
             cluster=cluster,
@@ -133,7 +140,7 @@ class Request(BaseModel):
             precision=precision,
             dtype=dtype,
             attention=self.attention,
-            recompute=self._recompute_modes(profile, searched_modes(model, profile), model),
+            recompute=modes,
             reserve=parse_reserve(self.hbm_reserve),
             limits={name: frozenset(values) for name, values in self.limits.items()},
             conditions=self.conditions(),
@@ -144,17 +151,22 @@ class Request(BaseModel):
             optimizer_kernel=self.optimizer_kernel,
             optimizer_offload=0.0 if self.optimizer_offload == "search" else self.optimizer_offload,
             offload_shares=self._offload_shares(profile),
+            activation_offload=offload,
+            offload_choices=choices,
             schedule=self._schedule(profile),
         )
 
     def for_plan(self, plan: Plan) -> Request:
-        """The request with what its search decided for a plan: the share of the optimizer offload.
+        """The request with what its search decided for a plan: what is offloaded.
 
         What costs, launches or explains a plan resolves this one.
         """
-        if self.optimizer_offload != "search":
-            return self
-        return self.model_copy(update={"optimizer_offload": plan.optimizer_offload})
+        decided: dict[str, object] = {}
+        if self.optimizer_offload == "search":
+            decided["optimizer_offload"] = plan.optimizer_offload
+        if self.activation_offload == "search":
+            decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+        return self.model_copy(update=decided) if decided else self
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
@@ -188,6 +200,27 @@ class Request(BaseModel):
     def _offload_shares(self, profile: FrameworkProfile) -> tuple[float, ...]:
         """Shares among which the search decides; none if one was given."""
         return searched_shares(profile) if self.optimizer_offload == "search" else ()
+
+    def _activation_offload(
+        self, profile: FrameworkProfile, model: ModelSpec
+    ) -> tuple[Modules, tuple[Modules, ...]]:
+        """The modules that were given, and the sets among which the search decides if it does."""
+        text = self.offload_text(model)
+        if text == "off":
+            return (), ()
+        if self.cuda_graphs:
+            raise UsageError(
+                f"{OPTION} {self.activation_offload} with --cuda-graphs: what graphs keep of "
+                "offloaded tensors is not modelled; leave one of them out  "
+                "[activation-offload-cuda-graphs]"
+            )
+        if self.activation_offload == "search":
+            return (), searched_offloads(profile, model)
+        return read_offload(text, profile, model), ()
+
+    def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
+        """The modules of `activation_offload`, as they are read for a model."""
+        return self.activation_offload
 
     def _schedule(self, profile: FrameworkProfile) -> str | None:
         """The schedule asked for, or the framework's usual one. UsageError if it has none such."""

@@ -42,6 +42,7 @@ class WhatIfRow(_Frozen):
     degrees: Degrees | None = None
     recompute: str = ""
     optimizer_offload: float = 0.0
+    activation_offload: tuple[str, ...] = ()
     peak_bytes: float | None = None
     same_plan: bool = False
     note: str = ""

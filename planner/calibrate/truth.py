@@ -16,7 +16,8 @@ from typing import Literal
 
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, load_framework
-from planner.frameworks.profile import DataParallelBuckets, FrameworkProfile
+from planner.frameworks.profile import FrameworkProfile
+from planner.frameworks.tensors import DataParallelBuckets
 from planner.memory.rank import (
     RankShape,
     padded_vocabulary,

@@ -143,7 +143,11 @@ def _from_error(text: str) -> Problem:
     """A refusal as a problem; its rule stands at its end in brackets."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     plain = (
-        re.sub(r"--optimizer-offload|--optimizer|--recompute", "", text[: match.start()])
+        re.sub(
+            r"--optimizer-offload|--activation-offload|--optimizer|--recompute",
+            "",
+            text[: match.start()],
+        )
         if (match)
         else text
     )

@@ -10,6 +10,7 @@ from planner.frameworks import FrameworkProfile, load_framework
 from planner.launch.read.found import Found
 from planner.memory.advice import Setup
 from planner.models.catalog import ResolvedModel, load_model
+from planner.offload_rules import has_module
 from planner.plan import Degrees
 from planner.recompute import MODULES
 from planner.request import Request
@@ -33,6 +34,11 @@ class LaunchRequest(Request):
         if self.shape is None:
             return super().find_model()
         return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
+
+    def offload_text(self, model: ModelSpec) -> str:
+        """Without modules that the model has not: Megatron passes them over."""
+        names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
+        return ",".join(names) or "off"
 
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
@@ -88,6 +94,7 @@ def _request(
         dropout=found.dropout,
         expert_imbalance=found.expert_imbalance,
         optimizer_offload=found.optimizer_offload,
+        activation_offload=found.activation_offload,
         # Launch files may split a product over nodes; it is slow, not wrong.
         allow_tp_across_domains=True,
         **optional,

@@ -76,6 +76,11 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
             "give a number from 0 to 1 to cost one configuration"
         )
+    if options.get("activation_offload") == "search":
+        raise UsageError(
+            "--activation-offload search: only planner search, compare and scale choose the "
+            "modules; name them to cost one configuration, as core_attn,attn_proj"
+        )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}
     by_accumulation = options["gbs"] is None and options["gbs_tokens"] is None

@@ -63,6 +63,11 @@ def _offload(ctx: click.Context, param: click.Parameter, value: str) -> float | 
     return share
 
 
+def _modules(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """Callback: module names, or `off` or `search`, in lower case."""
+    return value.strip().lower()
+
+
 def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback: a number of tokens, as 4M, 4Mi or 4194304."""
     if value is None:
@@ -214,6 +219,15 @@ def job_options(function: Command) -> Command:
                 show_default=True,
                 help="Share of optimizer state and update on the CPU; search: the best for each "
                 "plan.",
+            ),
+            click.option(
+                "--activation-offload",
+                metavar="off|all|search|MODULES",
+                default="off",
+                callback=_modules,
+                show_default=True,
+                help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
+                "best for each plan.",
             ),
             click.option(
                 "--attention",
@@ -410,6 +424,7 @@ _REQUEST_OPTIONS = (
     "optimizer",
     "optimizer_kernel",
     "optimizer_offload",
+    "activation_offload",
     "attention",
     "schedule",
     "dropout",

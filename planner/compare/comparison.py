@@ -163,7 +163,7 @@ def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings)
     if outcome.result is None:
         return row.model_copy(update={"reason": outcome.reason, "needs": outcome.needs})
     plan = outcome.result.plans[0]
-    job = entry.job.at_share(plan.optimizer_offload)
+    job = entry.job.at_plan(plan)
     run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     return row.model_copy(update={"run": run, "reason": "" if run else NO_USEFUL_TIME})
 

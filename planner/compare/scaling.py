@@ -144,7 +144,7 @@ def _point(
     if outcome.result is None:
         return point.model_copy(update={"reason": outcome.reason})
     plan = outcome.result.plans[0]
-    job = entry.job.at_share(plan.optimizer_offload)
+    job = entry.job.at_plan(plan)
     run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     if run is None:
         return point.model_copy(update={"reason": NO_USEFUL_TIME})

@@ -69,7 +69,10 @@ SAVED_FREED_BY = 3
 SAVED_ONLY_WITH = 4
 SAVED_PADS_VOCABULARY = 5  # the loss's logits
 SAVED_FIXED = 6  # bytes per micro-batch, however many sequences it holds
-SAVED_COLUMNS = 7
+# Times that the tensor crosses the host link each way, and 1 where it leaves the GPU for it.
+SAVED_COPIES = 7
+SAVED_LEAVES = 8
+SAVED_COLUMNS = 9
 
 # --- OpTable.collectives ---------------------------------------------------------------------
 COMM_PIECE = 0
@@ -168,7 +171,15 @@ PIECE_WEIGHT = 27
 PIECE_WEIGHT_SAVED = 28
 # Parameter tensors.
 PIECE_TENSORS = 29
-PIECE_COLUMNS = 30
+# Activations on the host: bytes that leave the GPU, without and with recomputation (the columns of
+# saved bytes are less them), and that a layer holds twice once it is back; seconds of the copies
+# that nothing hides.
+PIECE_OFFLOADED = 30
+PIECE_OFFLOADED_RECOMPUTED = 31
+PIECE_DUPLICATED = 32
+PIECE_FORWARD_OFFLOAD = 33
+PIECE_BACKWARD_OFFLOAD = 34
+PIECE_COLUMNS = 35
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0
@@ -189,7 +200,8 @@ STEP_PEAK_STAGE = 14
 STEP_ALLOCATED_BYTES = 15  # live tensors at the peak of the heaviest stage
 STEP_TIME_BOUND = 16  # no layout of this shape is faster
 STEP_PEAK_BOUND = 17  # no layout of this shape has a lighter heaviest stage
-STEP_COLUMNS = 18
+STEP_OFFLOAD = 18
+STEP_COLUMNS = 19
 
 # --- memory of one stage ---------------------------------------------------------------------
 STAGE_WEIGHTS = 0
@@ -209,4 +221,5 @@ STAGE_IN_FLIGHT = 13
 STAGE_FORWARD_S = 14
 STAGE_BACKWARD_S = 15
 STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
-STAGE_COLUMNS = 17
+STAGE_OFFLOADED = 17  # activations on the host, beside the bytes above
+STAGE_COLUMNS = 18

@@ -14,6 +14,7 @@ from planner.cost.piece_compute import compute_terms, parameter_traffic_s
 from planner.cost.piece_memory import (
     cast_bytes,
     logits_kept_bytes,
+    offloaded_bytes,
     parameters_on_rank,
     saved_bytes,
     table_parameters,
@@ -37,6 +38,21 @@ def recompute_costs(kept: float, key: Key, out: Array) -> None:
     out[f.PIECE_AGAIN] = max(0.0, key.span * saved - kept)
     for column in range(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1):
         out[column] *= key.share
+
+
+@jit
+def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, links: LinkInputs) -> float:
+    """Seconds that copying activations over the host link adds to a pass of `room_s` seconds.
+
+        t = max(0, c/B - room) + c/W
+
+    Each layer's copies run beside the compute of a layer, on copy engines, in a direction of their
+    own (to the host in forward, back in backward); they take their bytes of the HBM's rate.
+    Symbols: c = bytes, B = host link, W = HBM bandwidth. Ignores that the first and the last layer
+    of a stage have less to copy, and compute of other micro-batches that copies may run into.
+    """
+    late_s = max(0.0, copied / links.host_bytes_per_s - room_s)
+    return late_s + copied / gpu.hbm_bytes_per_s
 
 
 @jit
@@ -79,12 +95,13 @@ def piece_cost(
     out[f.PIECE_BACKWARD] += parameter_traffic_s(
         dense + expert, framework.accumulation_traffic_bytes, gpu
     )
+    left, copied, copies = offloaded_bytes(piece, key, key.modules, table, job, framework)
     # One CPU thread issues kernels: a pass takes at least the time to do so, or that and the
     # kernels' own where it waits for each. Collectives cost it next to nothing (vTrain's
     # single-node rows take as long at tp 2 and 4 as at tp 1).
     for column, kernels, chunks in (
-        (f.PIECE_FORWARD, terms.kernels_forward, terms.products),
-        (f.PIECE_BACKWARD, terms.kernels_backward, 2.0 * terms.products),
+        (f.PIECE_FORWARD, terms.kernels_forward + copies, terms.products),
+        (f.PIECE_BACKWARD, terms.kernels_backward + copies, 2.0 * terms.products),
         (f.PIECE_RECOMPUTE, terms.kernels_recompute, 0.0),
     ):
         device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
@@ -96,8 +113,18 @@ def piece_cost(
         if framework.blocking_launches > 0.0:
             device = 0.0
         out[column] += max(0.0, issue - device)
+    if copied > 0.0:
+        forward_s = out[f.PIECE_FORWARD : f.PIECE_FORWARD_EP + 1].sum()
+        backward_s = out[f.PIECE_BACKWARD : f.PIECE_RECOMPUTE_EP + 1].sum()
+        out[f.PIECE_FORWARD_OFFLOAD] = exposed_copies(copied, forward_s, gpu, links)
+        out[f.PIECE_BACKWARD_OFFLOAD] = exposed_copies(copied, backward_s, gpu, links)
     out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
     recompute_costs(saved_bytes(piece, key, key.modules, table, job), key, out)
+    out[f.PIECE_OFFLOADED] = offloaded_bytes(piece, key, 0, table, job, framework)[0]
+    out[f.PIECE_OFFLOADED_RECOMPUTED] = left
+    out[f.PIECE_DUPLICATED] = copied - left
+    out[f.PIECE_SAVED] -= out[f.PIECE_OFFLOADED]
+    out[f.PIECE_SAVED_RECOMPUTED] -= left
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
     out[f.PIECE_WORKING], out[f.PIECE_WEIGHT_GRADIENT] = working_bytes(
         piece, dense + expert, key, table, job, framework

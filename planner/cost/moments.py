@@ -46,7 +46,8 @@ class StageHolds(NamedTuple):
     whose gradients the head makes, a tied table included; `layer_weight`, `head_weight` (with
     MTP): what a deferred weight gradient reads. `extra_state`: optimizer state on the
     rank beyond that of every parameter; `update_bytes`: temporaries of the largest update of the
-    model, wherever it lives.
+    model, wherever it lives; `resident`: offloaded tensors that are on the GPU all the same, and
+    `fetched` those of one layer.
     """
 
     dense: float
@@ -74,6 +75,8 @@ class StageHolds(NamedTuple):
     update_bytes: float
     layer_weight: float
     head_weight: float
+    resident: float = 0.0
+    fetched: float = 0.0
 
 
 class LayerMaxima(NamedTuple):
@@ -218,6 +221,10 @@ def kept_bytes(
     """
     kept = own.in_flight * (holds.layer_kept + holds.embedding_kept)
     kept += own.deferred * holds.layer_weight + own.head_deferred * holds.head_weight
+    if moment == LAYER_LAST and own.in_flight <= 1.0:
+        kept += holds.fetched
+    elif moment != EMBEDDING or own.in_flight > 1.0:
+        kept += holds.resident
     kept += (own.head - 1.0) * (holds.mtp_kept + holds.head_kept)
     if moment in (FORWARD, LOSS):
         kept += holds.mtp_kept + holds.head_kept

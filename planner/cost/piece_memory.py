@@ -34,6 +34,34 @@ def saved_row_bytes(row: Array, tokens: float, key: Key, job: JobInputs) -> floa
 
 
 @jit
+def offloaded_bytes(
+    piece: int, key: Key, modules: int, table: OpTable, job: JobInputs, framework: FrameworkInputs
+) -> tuple[float, float, float]:
+    """(bytes that leave the GPU, bytes copied each way, copies) of one piece and micro-batch.
+
+    A tensor that recomputation frees, or of which another op keeps a reference, is copied all the
+    same. Tensors below the framework's least size stay without a copy.
+    """
+    tokens = local_tokens(key, job)
+    left = copied = copies = 0.0
+    for index in range(table.saved.shape[0]):
+        row = table.saved[index]
+        if int(row[f.SAVED_PIECE]) != piece or row[f.SAVED_COPIES] == 0.0:
+            continue
+        only_with = int(row[f.SAVED_ONLY_WITH])
+        if only_with != 0 and not only_with & modules:
+            continue
+        size = saved_row_bytes(row, tokens, key, job)
+        if size < framework.least_offload_bytes:
+            continue
+        if not int(row[f.SAVED_FREED_BY]) & modules:
+            left += row[f.SAVED_LEAVES] * size
+        copied += row[f.SAVED_COPIES] * size
+        copies += row[f.SAVED_COPIES]
+    return left, copied, copies
+
+
+@jit
 def logits_kept_bytes(piece: int, key: Key, table: OpTable, job: JobInputs) -> float:
     """What the loss of a piece keeps for backward."""
     total = 0.0

@@ -71,7 +71,8 @@ def layer_maxima(
     sharded = is_sharded(grid)
     working = cost[f.PIECE_WORKING] + (0.0 if sharded else cost[f.PIECE_WEIGHT_GRADIENT])
     # A checkpoint of several layers brings back no more than the stage has.
-    remade = working + min(cost[f.PIECE_AGAIN], (plain + again) * kept)
+    whole = kept + cost[f.PIECE_OFFLOADED]
+    remade = working + min(cost[f.PIECE_AGAIN], (plain + again) * whole)
     gathered = 0.0
     if sharded and grid.zero == 2 and not keeps_weights(grid, framework):
         gathered = framework.weight_bytes * (dense + expert)
@@ -143,6 +144,33 @@ def layer_sums(
 
 
 @jit
+def resident_bytes(layers: float, costs: Array, job: JobInputs) -> float:
+    """Offloaded tensors that are on the GPU all the same: those of `layers` layers, on their way or
+    back, of the kind with most; and what a layer that is back holds twice.
+
+    Ignores that a stage with fewer layers in flight has fewer.
+    """
+    left = twice = 0.0
+    for kind in range(job.kinds):
+        left = max(left, costs[kind, f.PIECE_OFFLOADED_RECOMPUTED])
+        twice = max(twice, costs[kind, f.PIECE_DUPLICATED])
+    return layers * left + twice
+
+
+@jit
+def offloaded_sum(
+    stage: int, counts: Array, recomputed: Array, costs: Array, job: JobInputs
+) -> float:
+    """Bytes of a micro-batch that the layers of a stage have on the host."""
+    total = 0.0
+    for kind in range(job.kinds):
+        again = recomputed[kind, stage]
+        total += (counts[kind, stage] - again) * costs[kind, f.PIECE_OFFLOADED]
+        total += again * costs[kind, f.PIECE_OFFLOADED_RECOMPUTED]
+    return total
+
+
+@jit
 def stage_holds(
     stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
     job: JobInputs, framework: FrameworkInputs,
@@ -194,6 +222,8 @@ def stage_holds(
         largest,
         weight,
         has_last * costs[last, f.PIECE_WEIGHT_SAVED] + modules * costs[mtp, f.PIECE_WEIGHT_SAVED],
+        resident_bytes(framework.resident_layers, costs, job),
+        resident_bytes(min(1.0, framework.resident_layers), costs, job),
     )
 
 
@@ -257,3 +287,4 @@ def stage_memory(
         allocated + out[f.STAGE_FRAGMENTATION] + out[f.STAGE_CONTEXT] + out[f.STAGE_COMMUNICATION]
     )
     out[f.STAGE_IN_FLIGHT] = held.full
+    out[f.STAGE_OFFLOADED] = held.full * offloaded_sum(stage, counts, recomputed, costs, job)

@@ -55,6 +55,7 @@ def forward_seconds(cost: Array) -> float:
         + cost[f.PIECE_FORWARD_TP]
         + cost[f.PIECE_FORWARD_CP]
         + cost[f.PIECE_FORWARD_EP]
+        + cost[f.PIECE_FORWARD_OFFLOAD]
     )
 
 
@@ -66,6 +67,7 @@ def backward_seconds(cost: Array) -> float:
         + cost[f.PIECE_BACKWARD_TP]
         + cost[f.PIECE_BACKWARD_CP]
         + cost[f.PIECE_BACKWARD_EP]
+        + cost[f.PIECE_BACKWARD_OFFLOAD]
     )
 
 
@@ -326,10 +328,14 @@ def evaluate_step(
             + sum_pieces(slowest, f.PIECE_BACKWARD_TP + group, counts, costs, pieces)
             + sum_pieces(slowest, f.PIECE_RECOMPUTE_TP + group, recomputed, costs, pieces)
         )
+    out[f.STEP_OFFLOAD] = m * (
+        sum_pieces(slowest, f.PIECE_FORWARD_OFFLOAD, counts, costs, pieces)
+        + sum_pieces(slowest, f.PIECE_BACKWARD_OFFLOAD, counts, costs, pieces)
+    )
     if grid.zero >= 2:
         # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
         own_s = out[f.STEP_COMPUTE] + out[f.STEP_RECOMPUTE]
-        own_s += out[f.STEP_TP] + out[f.STEP_CP] + out[f.STEP_EP]
+        own_s += out[f.STEP_TP] + out[f.STEP_CP] + out[f.STEP_EP] + out[f.STEP_OFFLOAD]
         out[f.STEP_FSDP] = max(0.0, grid.grad_acc * slowest_s - own_s)
     out[f.STEP_PP] = pp_s
     out[f.STEP_BUBBLE] = span - grid.grad_acc * slowest_s

@@ -144,3 +144,7 @@ class FrameworkInputs(NamedTuple):
     pipeline_scatters: float = 0.0
     # 1 where the CPU waits for every kernel before it issues the next.
     blocking_launches: float = 0.0
+    # Offloaded activations: layers whose tensors are on the GPU all the same, on their way or back,
+    # and bytes below which a tensor stays.
+    resident_layers: float = 0.0
+    least_offload_bytes: float = 0.0

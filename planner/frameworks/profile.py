@@ -12,14 +12,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from hardware.curves import AttentionKernel
 from planner.errors import UsageError, unknown_name
+from planner.frameworks.offloading import ActivationOffload
+from planner.frameworks.tensors import Bytes, Frozen, SavedTensors, Share, TrainingState
 from planner.recompute import RecomputeForms, RecomputeMode, read_mode
 
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Bytes = Annotated[float, Field(ge=0.0)]
 # What a job with CUDA graphs takes for granted.
 CUDA_GRAPHS_NOTE = (
     "CUDA graphs capture the whole step: the CPU costs nothing, and the memory of the graphs' "
@@ -28,11 +28,7 @@ CUDA_GRAPHS_NOTE = (
 OptimizerKernel = Literal["foreach", "fused", "forloop"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Parallelism(_Frozen):
+class Parallelism(Frozen):
     """Which degrees exist and the rules tied to them."""
 
     tensor: bool = True
@@ -71,149 +67,7 @@ class Parallelism(_Frozen):
     optimizer_post_validation: bool = False
 
 
-class SavedTensors(_Frozen):
-    """Bytes per element of what autograd keeps, where frameworks differ.
-
-    `*_families` name model families (`ModelSpec.family`) whose implementation there differs;
-    `*` stands for all. Sizes called `*_per_*` say what they multiply.
-    """
-
-    residual_bytes: Bytes = 2
-    norm_input_bytes: Bytes = 2
-    # The normalised tensor, kept beside the input by unfused RMSNorms.
-    norm_extra_bytes: Bytes = 0
-    # LayerNorm where it differs: a library kernel that keeps its input and no normalised tensor.
-    layernorm_input_bytes: Bytes | None = None
-    # rstd (and mean) of each norm, which hand formulas leave out.
-    norm_statistics: bool = True
-    linear_input_bytes: Bytes = 2
-    # Each linear keeps a cast of its own (autocast) instead of sharing one input.
-    linear_inputs_shared: bool = True
-    # Bytes per weight of the casts that autocast makes and the graph keeps.
-    weight_cast_bytes: Bytes = 0
-    # One product makes q, k and v (gate and up); after rotary the value stays a view of all of it.
-    fused_qkv_families: tuple[str, ...] = ()
-    fused_gate_up_families: tuple[str, ...] = ()
-    # Rotary by concatenation leaves queries contiguous by head, and flash attention's output with
-    # them: the output projection keeps a copy.
-    rotary_concat_families: tuple[str, ...] = ()
-    # Bytes per position and unit of head width of the cosines and sines: tables shared by all
-    # layers, or made and kept by each.
-    rotary_table_bytes: Bytes = 0
-    rotary_layer_bytes: Bytes = 0
-    # Column-parallel linears keep the input gathered over tp instead of gathering it again.
-    keeps_gathered_inputs: bool = False
-    # Tensors of FFN width kept between the projections: gated (SwiGLU) and plain (GELU).
-    gated_activation_tensors: float = 2
-    plain_activation_tensors: float = 1
-    # tanh-GELU written in torch operations (`gelu_new`), bytes per element; None: as fused.
-    unfused_gelu_bytes: Bytes | None = None
-    # The input of the down projection; hand formulas that count only its output drop it.
-    down_input: bool = True
-    activation_bytes: Bytes = 2
-    # Softmax output of unfused attention. The product with the values keeps its operand too
-    # where the type differs, and with dropout, which also keeps a one-byte mask.
-    score_bytes: Bytes = 2
-    # Families whose softmax runs in the type of its input.
-    softmax_in_input_type_families: tuple[str, ...] = ()
-    # Unfused attention copies each key/value head for the query heads that share it; the second
-    # says the same of fused attention (`repeat_kv` before scaled-dot-product attention).
-    expands_kv_heads: bool = False
-    fused_expands_kv_heads: bool = False
-    # Its batched products copy strided operands of more than one sequence.
-    batched_products_copy: bool = False
-    # Boolean masks of unfused attention: bytes per score position kept by each layer, by all
-    # layers together, and per sequence by a checkpointed layer's arguments.
-    layer_mask_bytes: Bytes = 0
-    shared_mask_bytes: Bytes = 0
-    # Causal mask that each layer of a framework with unfused attention registers as a buffer:
-    # bytes per position squared of the longest sequence.
-    mask_buffer_bytes: Bytes = 0
-    checkpoint_mask_bytes: Bytes = 0
-    dropout: bool = False
-    # The per-op policy keeps the down projection's output, which nothing in backward reads: eager
-    # torch does as it is told, a compiled block drops it.
-    policy_keeps_unread: bool = True
-    # MoE: the combine step keeps expert outputs to differentiate the gate weights.
-    moe_keeps_expert_output: bool = True
-    # Router: scores per expert, indices and weights per routed copy, sums per token.
-    routing_bytes_per_expert: Bytes = 9
-    routing_bytes_per_copy: Bytes = 8
-    routing_bytes_per_token: Bytes = 0
-    # Token ids, labels and masks of embedding and loss, bytes per token.
-    id_bytes: Bytes = 8
-    # Position ids, bytes per position.
-    position_bytes: Bytes = 0
-    # LM head and loss, bytes per token and vocabulary entry: kept for backward, at the peak of
-    # backward, and beyond what is kept at the peak of forward.
-    logits_saved_bytes: Bytes = 4
-    logits_peak_bytes: Bytes = 8
-    logits_forward_bytes: Bytes = 4
-    # The loss works on logits split over tp; otherwise every rank gathers all of them.
-    logits_sharded: bool = True
-
-
-class TrainingState(_Frozen):
-    """Bytes per parameter of weights and gradients under mixed precision."""
-
-    weight_bytes: Bytes = 2
-    gradient_bytes: Bytes = 4
-    # fp32 copy of the weights that the optimizer owns; 0 where the weights themselves are fp32.
-    master_bytes: Bytes = 4
-    # ZeRO-3 keeps a sharded low-precision copy beside the master (DeepSpeed), FSDP2 does not.
-    zero3_keeps_weight_shard: bool = False
-    # Type of the optimizer's moments where it follows the weights (torch's AdamW on bf16 weights).
-    optimizer_state_element_bytes: Bytes = 4
-    # A second, unreduced gradient in the compute precision (nanotron, DeepSpeed bf16).
-    extra_gradient_bytes: Bytes = 0
-    # Weight gradients in the compute precision, made by a layer's backward beside the buffer that
-    # accumulates them (no fused accumulation).
-    weight_gradient_bytes: Bytes = 0
-    # Tensor parallelism, in backward: the gathered input, the gathered gradient of the output
-    # and the gradient of the input before it is reduce-scattered.
-    gathered_tensors: float = 0
-    # Gradients accumulate in buffers that exist from the first step to the last; otherwise
-    # backward makes them and the optimizer step frees them.
-    persistent_gradients: bool = False
-    # All gradients exist from the start of a backward pass on, as the textbooks' account has it.
-    gradients_at_backward: bool = False
-    # Backward of a feed-forward block in single torch operations: gradients of its product, of
-    # both factors and of the gate's input live at once. Otherwise: input and output of one product.
-    unfused_backward: bool = False
-    # DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets.
-    ddp_bucket_copies: float = 0
-    # ZeRO-3: how many layers' gathered weights and unsharded gradients live at the peak.
-    gathered_layers: float = 2
-    reduce_buffer_layers: float = 1
-    # Weights that the root module gathers for the whole forward and backward: embedding, head.
-    root_stays_gathered: bool = True
-    # Optimizer temporaries, in bytes per (sharded) parameter: foreach makes a copy.
-    optimizer_temporary_bytes: Bytes = 0
-    bucket_bytes: Bytes = 0
-
-
-class DataParallelBuckets(_Frozen):
-    """Gradient memory of DistributedDataParallel, in copies of the gradients.
-
-    Buckets are one copy for good; the gradients are another unless they are views of the
-    buckets, and then live through the step or, zeroed in place, for good.
-    """
-
-    view: bool = False
-    set_to_none: bool = True
-
-    def copies(self, *, in_step: bool, rebuilding: bool = False) -> float:
-        """Copies that live in a step's backward and optimizer, or between steps.
-
-        `rebuilding`: the second step, in which DDP makes its buckets anew; gradients that were
-        zeroed in place are views of the old ones and keep them alive until then.
-        """
-        if self.view:
-            return 2.0 if rebuilding and in_step and not self.set_to_none else 1.0
-        return 1.0 if self.set_to_none and not in_step else 2.0
-
-
-class Overlap(_Frozen):
+class Overlap(Frozen):
     """What the framework hides: shares of a collective that may run beside compute."""
 
     gradient_reduction: Share = 1.0
@@ -228,7 +82,7 @@ class Overlap(_Frozen):
     contention: Share = 0.1
 
 
-class Kernels(_Frozen):
+class Kernels(Frozen):
     """How the framework issues work."""
 
     # The CPU waits for every kernel before it issues the next (CUDA_LAUNCH_BLOCKING=1).
@@ -291,7 +145,7 @@ class Kernels(_Frozen):
     parameter_communication_bytes: Bytes = 2
 
 
-class Outside(_Frozen):
+class Outside(Frozen):
     """Memory outside live tensors; each with its evidence in the framework's file."""
 
     # Reserved over allocated, minus one: rounding to segments and fragmentation.
@@ -317,7 +171,7 @@ Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs
 DtypeModeName = Literal["bf16", "amp", "fp32"]
 
 
-class DtypeMode(_Frozen):
+class DtypeMode(Frozen):
     """What a dtype mode changes in the tables `saved` and `state`."""
 
     name: Literal["amp", "fp32"]
@@ -325,7 +179,7 @@ class DtypeMode(_Frozen):
     state: Changes = ()
 
 
-class PrecisionMode(_Frozen):
+class PrecisionMode(Frozen):
     """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
 
     Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
@@ -338,7 +192,7 @@ class PrecisionMode(_Frozen):
     kernels: Changes = ()
 
 
-class OptimizerRules(_Frozen):
+class OptimizerRules(Frozen):
     """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
 
     # Families of `planner/optimizers.toml`; empty: any, the user hands over the object.
@@ -364,7 +218,7 @@ class OptimizerRules(_Frozen):
     state_types_least_zero: int = 0
 
 
-class FusedAttention(_Frozen):
+class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
     Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2.
@@ -381,7 +235,7 @@ class FusedAttention(_Frozen):
         return str(getattr(self, architecture, "auto"))
 
 
-class FrameworkProfile(_Frozen):
+class FrameworkProfile(Frozen):
     """One framework at one version."""
 
     name: str
@@ -402,6 +256,7 @@ class FrameworkProfile(_Frozen):
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()
+    activation_offload: ActivationOffload = ActivationOffload()
     # Dtype modes besides `bf16`, which the tables above describe.
     modes: tuple[DtypeMode, ...] = ()
     # What fp8 and fp4 change; a precision that is not listed changes no tensor.

@@ -13,7 +13,13 @@ from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import expert_marks, is_clamped, window_marks
-from planner.launch.megatron_run import FSDP_SHARDING, is_fsdp, recompute_flags, reduces_in_bf16
+from planner.launch.megatron_run import (
+    FSDP_SHARDING,
+    is_fsdp,
+    offload_flags,
+    recompute_flags,
+    reduces_in_bf16,
+)
 from planner.specs import ModelSpec
 
 Overrides = Mapping[str, str]
@@ -47,6 +53,7 @@ def all_overrides(launch: Launch) -> Groups:
         ("batch", _batch(launch)),
         ("data parallelism and overlap", _sharding(launch)),
         ("recomputation", _recompute(launch)),
+        ("activations on the host", _offload(launch)),
         ("precision", _precision(launch)),
         ("optimizer", _optimizer(launch)),
         ("what to see of the first steps", {"logger.log_interval": "1"}),
@@ -232,6 +239,16 @@ def _recompute(launch: Launch) -> Overrides:
     }
     for flag in recompute_flags(launch):
         found |= _recompute_field(flag)
+    return found
+
+
+def _offload(launch: Launch) -> Overrides:
+    """Activations on the host: the same fields of the transformer's configuration."""
+    found: dict[str, str] = {}
+    for own in offload_flags(launch):
+        name = "model." + own.name.removeprefix("--").replace("-", "_")
+        many = own.name == "--offload-modules"
+        found[name] = "[" + ",".join(own.values) + "]" if many else (*own.values, "true")[0]
     return found
 
 

@@ -26,6 +26,11 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
             "1",
             "one queue: collectives start before the products that hide them (Megatron demands it)",
         )
+    if launch.plan.activation_offload:
+        found["NVTE_CPU_OFFLOAD_V1"] = (
+            "1",
+            "Transformer Engine from 2.10 on must not offload weights too (Megatron demands it)",
+        )
     return found
 
 
@@ -95,6 +100,12 @@ def _rest(launch: Launch) -> Iterator[Choice]:
     plan = launch.plan
     if plan.recompute != "none":
         yield Choice(f"recompute {plan.recompute}", "runs again in backward what would not fit")
+    if plan.activation_offload:
+        yield Choice(
+            f"activations of {', '.join(plan.activation_offload)} on the host",
+            "copied beside the compute of the next layer; one copy of a module in flight, so that "
+            "copies that lag hold up the next and do not pile up on the GPU",
+        )
     yield Choice(
         f"micro-batch {plan.degrees.mbs}, {plan.degrees.grad_acc} a step",
         f"make {plan.gbs:,} sequences, {plan.gbs_tokens:,} tokens, with {plan.degrees.dp} replicas",

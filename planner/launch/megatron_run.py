@@ -110,6 +110,11 @@ def recompute_flags(launch: Launch) -> tuple[Flag, ...]:
     return from_text(launch.plan.recompute_flags)
 
 
+def offload_flags(launch: Launch) -> tuple[Flag, ...]:
+    """Activations that are kept on the host."""
+    return from_text(launch.plan.activation_offload_flags)
+
+
 def precision_flags(launch: Launch) -> tuple[Flag, ...]:
     """Type of weights, and recipe of the products."""
     return _PRECISIONS[launch.job.precision]

@@ -117,6 +117,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "model": _absolute(request.model),
         "cluster": None if request.cluster is None else _absolute(request.cluster),
         "optimizer_offload": plan.optimizer_offload,
+        "activation_offload": ",".join(plan.activation_offload) or "off",
     }
     if gpus is not None and request.gpus is not None:
         cluster = request.resolve().cluster
@@ -285,4 +286,6 @@ def as_command(launch: Launch) -> str:
         words.append(f"--optimizer {request.optimizer}")
     if plan.optimizer_offload:
         words.append(f"--optimizer-offload {plan.optimizer_offload:g}")
+    if plan.activation_offload:
+        words.append(f"--activation-offload {','.join(plan.activation_offload)}")
     return " ".join([*words, "-o plans.json"])

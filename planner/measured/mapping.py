@@ -16,6 +16,7 @@ from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import PLAN_COLUMN, MeasuredRow
 from planner.measured.variants import (
     memory_gap,
+    offloaded_modules,
     optimizer_name,
     replaced_profile,
     states_dropout,
@@ -124,6 +125,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         recompute=(mode,),
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
+        activation_offload=offloaded_modules(row),
     )
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 

@@ -136,6 +136,7 @@ def _group_key(job: Job) -> object:
         job.attention,
         job.attention_kernel,
         job.recompute,
+        job.activation_offload,
         job.optimizer,
         job.dropout,
         job.schedule,

@@ -342,13 +342,21 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
 def memory_gap(row: MeasuredRow) -> str | None:
     """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
     text = _described(row)
-    if re.search(r"cpu[_ -]?offload|fine-grained-activation-offloading=true", text):
+    if re.search(r"cpu[_ -]?offload", text):
         return "tensors offloaded to the host are not modelled"
-    if _torchtune_steps(row) == "+act":
-        return "activations offloaded to the host are not modelled"
     if "unpacked" in text:
         return "padded sequences of unstated length"
     return None
+
+
+def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
+    """Modules whose activations the row keeps on the host, as `planner.ops.offload` names them."""
+    text = _described(row)
+    if _torchtune_steps(row) in ("+act", "+8bit") and row.text("recompute") == "full":
+        return ("checkpoints",)
+    match = re.search(r"offload-modules=\[([a-z_0-9 ]+)\]", text)
+    used = "fine-grained-activation-offloading=true" in text
+    return tuple(match[1].split()) if match and used else ()
 
 
 def states_dropout(row: MeasuredRow) -> bool | None:

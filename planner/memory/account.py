@@ -15,7 +15,8 @@ from constraints.layout import LayoutContext, block_recomputed
 from constraints.rule import Layout
 from planner.cost_tables import op_context
 from planner.frameworks import RecomputeMode
-from planner.frameworks.profile import DataParallelBuckets, DtypeMode
+from planner.frameworks.profile import DtypeMode
+from planner.frameworks.tensors import DataParallelBuckets
 from planner.job import Job
 from planner.memory.moments import Rank
 from planner.memory.rank import RankShape

@@ -18,6 +18,7 @@ from planner.evaluate import evaluate
 from planner.job import Job, searched_modes
 from planner.memory.footprint import configure, footprint_of
 from planner.memory.solve import SAFE_PROBABILITY
+from planner.offload_rules import searched_offloads, spelled
 from planner.optimizers import optimizer_names
 from planner.plan import Degrees, Plan
 from planner.request import Request
@@ -346,6 +347,18 @@ class _Adviser:
             for share in (0.5, 1.0):
                 flags = f"--optimizer-offload {share:g}"
                 yield Change("offload", flags, request={"optimizer_offload": share})
+        for modules in self._activations():
+            flags = f"--activation-offload {modules}"
+            yield Change("offload", flags, request={"activation_offload": modules})
+
+    def _activations(self) -> Iterator[str]:
+        """More modules whose activations go to the host."""
+        profile, own = self.job.framework, set(self.job.activation_offload)
+        if not profile.activation_offload.modules:
+            return
+        for modules in searched_offloads(profile, self.job.model):
+            if set(modules) > own:
+                yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[Change]:
         """Attention that keeps no scores, weights in 16 bits."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.frameworks.profile import TrainingState
+from planner.frameworks.tensors import TrainingState
 from planner.memory.rank import PieceOnRank, RankShape, padded_vocabulary
 from planner.memory.settings import StepSettings
 from planner.ops.context import OpContext
@@ -53,6 +53,9 @@ class Rank:
     embedding: PieceOnRank | None
     mtp: tuple[PieceOnRank, ...]
     head: PieceOnRank | None
+    # Offloaded tensors of one layer, and what a layer that is back holds twice of them.
+    offloaded: float = 0.0
+    duplicated: float = 0.0
 
     # --- what it is made of ----------------------------------------------------------------------
 
@@ -229,7 +232,17 @@ class Rank:
         others = (flight.head - 1.0) * sum(piece.kept for piece in ends)
         others += flight.deferred * weights
         others += flight.head_deferred * sum(piece.weight_kept for piece in ends)
+        others += self.resident(len(remaining) - (self.embedding is not None), flight)
         return left + others + (flight.in_flight - 1.0) * (layers + first)
+
+    def resident(self, layers: int, flight: Pass) -> float:
+        """Offloaded tensors that are on the GPU all the same, with so many pieces of the
+        micro-batch at work left: those on their way to the host or back."""
+        alive = layers + (flight.in_flight - 1.0) * len(self.layers)
+        if alive <= 0.0:
+            return 0.0
+        most = self.context.profile.activation_offload.resident_layers
+        return min(most, alive) * self.offloaded + self.duplicated
 
     def forward(self, base: Terms, own: Pass) -> tuple[Terms, Terms]:
         """At the loss, and just after it: everything kept, in forward also the logits in flight."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from planner.modules import Module
 from planner.ops.context import OpContext
+from planner.ops.offload import offloaded_rows
 from planner.ops.rows import Op, OpKind, ParamShard, Piece, Saved, Shard
 
 
@@ -53,7 +54,8 @@ class PieceOnRank:
     again in backward; `casts`: low-precision copies of weights (`casts_kept`: those that backward
     finds); `working`: gradients of activations alive inside its backward beside everything kept;
     `weight_gradient`: weight gradients made there before they are accumulated; `weight_kept`: what
-    they read, kept until then where they are deferred.
+    they read, kept until then where they are deferred. `offloaded`: bytes on the host, which `kept`
+    is less, and `duplicated` those that a layer holds twice once they are back.
     """
 
     name: str
@@ -69,6 +71,8 @@ class PieceOnRank:
     weight_gradient: float
     weight_kept: float
     recomputes: bool
+    offloaded: float = 0.0
+    duplicated: float = 0.0
 
     @property
     def parameters(self) -> float:
@@ -214,6 +218,21 @@ def recomputed_bytes(
     return (1.0 - share) * none + share * left / span, max(0.0, span * none - left)
 
 
+def offloaded_bytes(
+    piece: Piece, modules: Module, context: OpContext, shape: RankShape
+) -> tuple[float, float]:
+    """(bytes that leave the GPU under `modules`, bytes that a layer that is back holds twice) of a
+    piece; compiled in `planner.cost.piece_memory`."""
+    left = copied = 0.0
+    for row in offloaded_rows(piece):
+        size = saved_bytes(row, context, shape)
+        there = not row.only_with or bool(row.only_with & modules)
+        if there and size >= context.profile.activation_offload.least_bytes:
+            left += row.leaves * size if row.kept_under(modules) else 0.0
+            copied += row.copies * size
+    return left, copied - left
+
+
 def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOnRank:
     """All figures of one piece."""
     rows = [row for op in piece.ops for row in op.saved]
@@ -223,12 +242,13 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
     dense, experts = rank_parameters(piece, context, shape)
     casts = context.saved.weight_cast_bytes * sum(weight_elements(op, shape) for op in piece.ops)
     working, weight_gradient = working_bytes(piece, context, shape, dense + experts)
+    offloaded, duplicated = offloaded_bytes(piece, shape.recompute, context, shape)
     return PieceOnRank(
         name=piece.name,
         dense=dense,
         experts=experts,
         table=table_parameters(context, shape) if _is_end(piece) else 0.0,
-        kept=kept,
+        kept=kept - offloaded,
         logits=sum(saved_bytes(r, context, shape) for r in rows if r.name == "head/loss"),
         again=again,
         casts=casts,
@@ -238,6 +258,8 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
         weight_gradient=weight_gradient,
         weight_kept=operands_bytes(piece, context, shape),
         recomputes=bool(shape.recompute),
+        offloaded=offloaded,
+        duplicated=duplicated,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.frameworks.profile import DataParallelBuckets
+from planner.frameworks.tensors import DataParallelBuckets
 
 OptimizerKernel = Literal["foreach", "fused", "forloop"]
 

@@ -33,6 +33,7 @@ def kept_tensors(rank: Rank, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
     """Tensors kept for backward at a phase's heaviest moment, largest first."""
     sizes: dict[str, float] = {}
     counts: dict[str, float] = {}
+    least = rank.context.profile.activation_offload.least_bytes
     if not phase.pieces_left or "activations" not in phase.terms:
         return ()
     for index, (piece, modules, times) in enumerate(_held(rank, phase)):
@@ -42,16 +43,22 @@ def kept_tensors(rank: Rank, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
                 if not row.kept_under(modules):
                     continue
                 copies = times - float(given_back and row.name == "head/loss")
-                size = copies * saved_bytes(row, rank.context, rank.shape)
-                if size > 0.0:
+                one = saved_bytes(row, rank.context, rank.shape)
+                size = copies * one
+                if size > 0.0 and not (row.leaves and one >= least):
                     sizes[row.name] = sizes.get(row.name, 0.0) + size
                     counts[row.name] = counts.get(row.name, 0.0) + copies
     found = [KeptTensor(name, size, counts[name]) for name, size in sizes.items()]
     # Schedules that split backward keep more: what weight gradients that wait will read.
     deferred = phase.terms["activations"] - sum(sizes.values())
     if deferred > _ROUNDING * phase.terms["activations"]:
-        found.append(KeptTensor("deferred weight gradients", deferred, 1.0))
+        found.append(KeptTensor(_rest(rank), deferred, 1.0))
     return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
+
+
+def _rest(rank: Rank) -> str:
+    """What else the term holds: offloaded tensors on the GPU, or what weight gradients read."""
+    return "offloaded, on their way" if rank.offloaded else "deferred weight gradients"
 
 
 def _loss_is_done(rank: Rank, phase: PhaseMemory, index: int) -> bool:

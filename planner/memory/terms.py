@@ -39,6 +39,7 @@ LABELS = {
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
     ("deferred weight gradients", "waiting for weight gradients"),
+    ("offloaded, on their way", "on the way to and from the host"),
     ("checkpoint", "checkpoints"),
     ("/norm", "norms"),
     ("attention/", "attention"),

@@ -102,6 +102,8 @@ def make_rank(context: OpContext, shape: RankShape, settings: StepSettings) -> R
         again[kinds] if settings.embedding else None,
         tuple(plain[kinds + 2 :]) * settings.mtp,
         head,
+        max(piece.offloaded for piece in again[:kinds]),
+        max(piece.duplicated for piece in again[:kinds]),
     )
 
 

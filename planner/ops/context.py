@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.frameworks.profile import DtypeModeName, FrameworkProfile, SavedTensors
+from planner.frameworks.profile import DtypeModeName, FrameworkProfile
+from planner.frameworks.tensors import SavedTensors
 from planner.modules import Module
 from planner.ops.rows import Op, OpKind, ParamShard, Saved, Shard
 from planner.specs import ModelSpec
@@ -22,7 +23,8 @@ class OpContext:
     log-sum-exp per head, `eager` the scores); `mode` the dtype mode (16-bit weights, autocast
     over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
     which batched products need no contiguous copy; `memory_budget` torch's budget of kept
-    activations, 0..1, for recompute modes with `Module.BUDGET`.
+    activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
+    activations are kept on the host.
     """
 
     model: ModelSpec
@@ -34,6 +36,7 @@ class OpContext:
     mode: DtypeModeName = "bf16"
     one_sequence: bool = False
     memory_budget: float | None = None
+    offload: tuple[str, ...] = ()
 
     @property
     def saved(self) -> SavedTensors:

@@ -91,6 +91,9 @@ class Saved:
     freed_by: Module = Module.FULL
     only_with: Module = Module.NOTHING
     fixed_bytes: float = 0.0
+    # Offloaded to the host: copies each way, and 1 where the tensor leaves the GPU for them.
+    copies: float = 0.0
+    leaves: float = 0.0
 
     def kept_under(self, modules: Module) -> bool:
         """Whether the tensor lives from forward to backward under a recompute mode."""

@@ -11,6 +11,7 @@ from planner.ops.checkpoint import stop_early, with_budget
 from planner.ops.context import OpContext
 from planner.ops.ends import embedding_rows, head_rows, mtp_rows
 from planner.ops.ffn import ffn_rows
+from planner.ops.offload import with_offload
 from planner.ops.rows import Op, OpKind, Piece
 from planner.specs import LayerKind, ModelSpec
 
@@ -48,7 +49,7 @@ def _layer(context: OpContext, kind: LayerKind) -> Piece:
         layer = stop_early(layer)
     if context.memory_budget is not None:
         layer = with_budget(layer, context.memory_budget)
-    return layer
+    return with_offload(layer, context)
 
 
 @cache

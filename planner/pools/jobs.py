@@ -23,6 +23,11 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
             f"--optimizer-offload search: with GPUs of several types ({request.gpus}) the share is "
             "given; a number from 0 to 1"
         )
+    if request.activation_offload != "off":
+        raise UsageError(
+            f"--activation-offload {request.activation_offload}: not with GPUs of several types "
+            f"({request.gpus}); leave it out  [activation-offload-pool]"
+        )
     jobs = tuple(
         replace(request.model_copy(update={"gpus": text}).resolve(), cluster=world)
         for text, world in zip(pool.texts, pool.worlds(), strict=True)

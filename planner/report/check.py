@@ -13,6 +13,7 @@ from planner.explain import Explanation
 from planner.launch.read.found import Found, Problem
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
 from planner.report.plans import (
+    activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
@@ -91,6 +92,8 @@ def _head_facts(
             rows.append(("batch", batch_sentence(plan, target)))
         rows.append(("mbs×acc", batch_text(setup.degrees)))
         rows.append(("recompute", recompute_text(plan) if plan else setup.recompute))
+        if plan and plan.activation_offload:
+            rows.append(("on the host", activations_text(plan)))
     for name in found.variations:
         rows.append(("setting", variation(name, found.framework).words))
     rows += [("assumed", text) for text in found.assumed]

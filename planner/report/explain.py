@@ -14,6 +14,7 @@ from planner.explain import (
 from planner.plan import Plan
 from planner.report.plans import (
     LIKELY_TO_FIT,
+    activations_text,
     batch_sentence,
     batch_text,
     degrees_text,
@@ -73,12 +74,16 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         ("recompute", recompute_text(plan)),
         ("optimizer", optimizer_text(plan)),
     ]
+    if plan.activation_offload:
+        facts.append(("on the host", activations_text(plan)))
     if plan.degrees.pp > 1:
         facts.append(("schedule", plan.schedule))
     if plan.recompute_flags:
         facts.append(("recompute flags", plan.recompute_flags))
     if plan.optimizer_flags:
         facts.append(("optimizer flags", plan.optimizer_flags))
+    if plan.activation_offload_flags:
+        facts.append(("offload flags", plan.activation_offload_flags))
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:

@@ -13,6 +13,7 @@ _PARTS = {
     "saved": "Bytes per element kept for backward",
     "state": "Weights, gradients and optimizer",
     "optimizer": "Optimizers: families (none: any), types, kernels, offload",
+    "activation_offload": "Activations on the host",
     "recomputing": "Further forms of recomputation",
     "overlap": "Share of traffic that may hide behind compute",
     "outside": "Memory outside tensors",

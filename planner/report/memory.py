@@ -87,6 +87,9 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
         ("recompute", _recompute_text(footprint)),
         ("memory", total_sentence(footprint)),
     ]
+    if job.activation_offload:
+        named = ", ".join(job.activation_offload)
+        facts.insert(-1, ("on the host", f"activations of {named}"))
     if worst is not None:
         facts.append(("imbalance", _worst_text(worst)))
     return tuple(facts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from planner.plan import Degrees, Interval, Plan
-from planner.report.units import number_ranges, run_lengths, seconds, share, signed_share
+from planner.report.units import gib, number_ranges, run_lengths, seconds, share, signed_share
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
@@ -84,15 +85,22 @@ def schedule_text(plan: Plan) -> str:
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
-def offload_text(share_on_cpu: float) -> str:
-    """`optimizer 25 % on the CPU`; an empty text where all of it stays on the GPU."""
-    return f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
+def offload_text(share_on_cpu: float, modules: Sequence[str] = ()) -> str:
+    """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; an empty text where all of it
+    stays on the GPU. `modules`: those whose activations are kept on the host."""
+    optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
+    activations = f"{' + '.join(modules)} on the host" if modules else ""
+    return ", ".join(filter(None, (optimizer, activations)))
 
 
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
-    return ", ".join(part for part in (*parts, offload_text(plan.optimizer_offload)) if part)
+    return ", ".join(
+        part
+        for part in (*parts, offload_text(plan.optimizer_offload, plan.activation_offload))
+        if part
+    )
 
 
 def optimizer_text(plan: Plan) -> str:
@@ -100,6 +108,12 @@ def optimizer_text(plan: Plan) -> str:
     offload = f", {share(plan.optimizer_offload)} on the CPU" if plan.optimizer_offload else ""
     kernel = f", {plan.optimizer_kernel}" if plan.optimizer_kernel else ""
     return f"{plan.optimizer}{kernel}{offload}"
+
+
+def activations_text(plan: Plan) -> str:
+    """`activations of core_attn, attn_proj, up to 5.6 GiB a GPU`."""
+    most = max(stage.offloaded for stage in plan.stages)
+    return f"activations of {', '.join(plan.activation_offload)}, up to {gib(most)} GiB a GPU"
 
 
 def error_text(value: float, interval: Interval) -> str:

@@ -147,7 +147,7 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         lines.append(f"layers {layers}")
     if plan.stage_gpus:
         lines.append(stage_gpus_text(plan))
-    if offload := offload_text(plan.optimizer_offload):
+    if offload := offload_text(plan.optimizer_offload, plan.activation_offload):
         lines.append(offload)
     if target_sequences is not None:
         difference = signed_share(batch_difference(plan, target_sequences))

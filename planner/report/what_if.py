@@ -93,7 +93,8 @@ def _row(own: WhatIfRow, largest: float) -> tuple[str, ...]:
 def _plan_text(own: WhatIfRow) -> str:
     if own.same_plan or own.degrees is None:
         return "the same"
-    parts = (degrees_text(own.degrees), own.recompute, offload_text(own.optimizer_offload))
+    offload = offload_text(own.optimizer_offload, own.activation_offload)
+    parts = (degrees_text(own.degrees), own.recompute, offload)
     return ", ".join(part for part in parts if part)
 
 

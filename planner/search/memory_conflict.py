@@ -73,7 +73,9 @@ def _recompute(costed_job: CostedJob, row: int) -> str:
     mode = costed_job.job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     text = "without recompute" if mode.name == "none" else f"with {mode.name} recompute"
     share = costed_job.job.optimizer_offload
-    return f"{text} and {share:.0%} of the optimizer on the CPU" if share else text
+    modules = costed_job.job.activation_offload
+    text += f", {share:.0%} of the optimizer on the CPU" if share else ""
+    return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 
 def _degrees(costed_job: CostedJob, row: int) -> str:

@@ -16,6 +16,7 @@ from planner.errors import UsageError
 from planner.frameworks import load_framework
 from planner.infeasibility import Relaxation, RelaxationKind
 from planner.job import Job, searched_modes
+from planner.offload_rules import searched_offloads, spelled
 from planner.optimizers import load_optimizer
 from planner.plan import Plan
 from planner.request import Request
@@ -272,6 +273,17 @@ def _offload(at: Situation, _until: Until) -> Changes:
             yield Change(f"--optimizer-offload {share:g}", at.asked(optimizer_offload=share))
 
 
+def _activations(at: Situation, _until: Until) -> Changes:
+    """Activations of more modules on the host, where the framework has it."""
+    profile = at.job.framework
+    if at.request.activation_offload == "search" or not profile.activation_offload.modules:
+        return
+    for modules in searched_offloads(profile, at.job.model):
+        if set(modules) > set(at.job.activation_offload):
+            named = spelled(modules, profile, at.job.model)
+            yield Change(f"--activation-offload {named}", at.asked(activation_offload=named))
+
+
 def _dtype(at: Situation, _until: Until) -> Changes:
     if at.job.dtype != "bf16":
         precision = "bf16" if at.request.precision == "fp32" else at.request.precision
@@ -378,6 +390,7 @@ KINDS: dict[RelaxationKind, Callable[[Situation, Until], Changes]] = {
     "batch": _batch,
     "optimizer": _optimizer,
     "offload": _offload,
+    "activation-offload": _activations,
     "dtype": _dtype,
     "sequence": _sequence,
     "framework": _framework,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -185,18 +186,35 @@ def _notes(shares: CostedShares, thinned: int, cut: int) -> tuple[str, ...]:
 
 
 def _share_notes(shares: CostedShares) -> tuple[str, ...]:
-    """Which shares of the optimizer offload were searched."""
-    if len(shares.jobs) + len(shares.left_out) == 1:
+    """Which shares of the optimizer, and activations of which modules, were searched."""
+    jobs = [own.job for own in shares.jobs]
+    return (*_optimizer_notes(jobs, shares.left_out), *_activation_notes(jobs, shares.left_out))
+
+
+def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
+    tried = list(dict.fromkeys(own.optimizer_offload for own in jobs))
+    rest = [own.optimizer_offload for own in left_out if own.optimizer_offload not in tried]
+    if len(tried) + len(rest) == 1:
         return ()
-    tried = ", ".join(f"{own.job.optimizer_offload:g}" for own in shares.jobs)
     note = (
-        f"optimizer offload: the best of the shares {tried}; no measured run offloads, so the "
-        "error bars do not cover the CPU's part"
+        f"optimizer offload: the best of the shares {', '.join(f'{one:g}' for one in tried)}; no "
+        "measured run offloads, so the error bars do not cover the CPU's part"
     )
-    if shares.left_out:
-        rest = ", ".join(f"{share:g}" for share in shares.left_out)
-        note += f"; no configuration is legal with {rest} of it on the CPU"
+    if rest:
+        shown = ", ".join(f"{share:g}" for share in dict.fromkeys(rest))
+        note += f"; no configuration is legal with {shown} of it on the CPU"
     return (note,)
+
+
+def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
+    tried = dict.fromkeys(own.activation_offload for own in (*jobs, *left_out))
+    if len(tried) == 1:
+        return ()
+    named = "; ".join(" + ".join(modules) or "none" for modules in tried)
+    return (
+        f"activation offload: the best of {named}; few measured runs offload, so the error bars "
+        "do not cover the copies",
+    )
 
 
 def job_summary(job: Job, request: Request) -> JobSummary:

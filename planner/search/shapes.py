@@ -9,9 +9,11 @@ import numpy as np
 
 from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict, rules_of
 from constraints.context import IntArray, RuleContext
+from planner.cost_tables import job_pieces
 from planner.errors import UsageError
 from planner.job import Job
 from planner.links import link_inputs
+from planner.ops.offload import offloaded_rows
 from planner.plan import Degrees
 from planner.search.condition_hints import condition_hints
 from planner.space import (
@@ -37,7 +39,7 @@ class Candidates:
 def rule_context(job: Job) -> RuleContext:
     """The plain numbers that rules over shapes read."""
     cluster = job.cluster
-    return build_context(
+    context = build_context(
         job.model,
         job.framework,
         ClusterNumbers(
@@ -55,6 +57,21 @@ def rule_context(job: Job) -> RuleContext:
         schedule=job.schedule,
         conditions=job.conditions,
     )
+    if not job.activation_offload:
+        return context
+    host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
+    return replace(context, offloaded=offloaded_per_token(job), host_bytes_per_gpu=host_bytes)
+
+
+def offloaded_per_token(job: Job) -> dict[str, float]:
+    """Bytes per token of all layers that leave the GPU, by what divides them on a rank."""
+    found: dict[str, float] = {}
+    kinds = job_pieces(job)[: len(job.model.kinds)]
+    for kind in job.model.kind_indices:
+        for row in offloaded_rows(kinds[kind]):
+            name = row.shard.name.lower()
+            found[name] = found.get(name, 0.0) + row.leaves * row.bytes_per_token
+    return found
 
 
 def degree_limit(values: Iterable[int]) -> DegreeLimit:

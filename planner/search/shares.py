@@ -1,9 +1,10 @@
-"""A job whose share of optimizer offload is open: searched at every share, as one front.
+"""A job whose offload is open: searched at every share of the optimizer and every set of modules
+whose activations are kept on the host, as one front.
 
-The share enters neither the shapes nor the layouts, only what the update of a parameter costs and
-keeps. So the job is costed once at each share, and the explorers climb together: on each rung they
-share the best plan known, and the bound of the rung is the least of theirs. A plan is optimal only
-if no layout at any share beats it.
+Neither enters the shapes or the layouts, only what the update of a parameter or a layer costs and
+keeps, and which recompute modes work with it. So the job is costed once at each choice, and the
+explorers climb together: on each rung they share the best plan known, and the bound of the rung is
+the least of theirs. A plan is optimal only if no layout at any choice beats it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Cost = Callable[[Job], CostedJob]
 
 @dataclass(frozen=True)
 class CostedShares:
-    """A job costed at each share of the offload, smallest first; a decided one once.
+    """A job costed at each choice of what is offloaded, least first; a decided one once.
 
-    `left_out`: shares at which no shape is legal on the same GPUs.
+    `left_out`: the job at choices at which no shape is legal on the same GPUs.
     """
 
     jobs: tuple[CostedJob, ...]
-    left_out: tuple[float, ...] = ()
+    left_out: tuple[Job, ...] = ()
 
     @property
     def job(self) -> Job:
@@ -48,7 +49,7 @@ class CostedShares:
 
     @property
     def lightest(self) -> CostedJob:
-        """The job at the largest share."""
+        """The job with most on the host."""
         return self.jobs[-1]
 
     @property
@@ -92,11 +93,11 @@ def cost_shares(job: Job, cost: Cost = cost_job) -> CostedShares:
     What is legal with offload is legal without, so the smallest share says how many GPUs are used.
     """
     first, *others = job.decided()
-    costed, left_out = [cost(first)], []
+    costed, left_out = [cost(first)], list[Job]()
     for own in others:
         found = _legal(own, cost)
         if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
-            left_out.append(own.optimizer_offload)
+            left_out.append(own)
         else:
             costed.append(found)
     return CostedShares(tuple(costed), tuple(left_out))

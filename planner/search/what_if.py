@@ -57,7 +57,7 @@ class _Change:
 def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
     """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
 
-    A job whose share of the optimizer offload is open stays open: more memory may need less of it.
+    A job whose offload is open stays open: more memory may need less of it.
 
     Every number comes from a search that repeats itself exactly. A plan that is slower than the
     fastest was chosen for its memory: it is compared with plans no heavier than itself.
@@ -174,11 +174,11 @@ class _Solver:
     def known(self, shares: CostedShares) -> Iterator[tuple[int, int, Layout]]:
         """The plan that is asked about and the best one now, each at its own share of the offload:
         a search after a change starts from them. See `search_costed`."""
-        modes = [mode.name for mode in shares.job.recompute]
         plans = {id(own): own for own in (self.plan, self.now)}.values()
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
-            if costed.job.optimizer_offload != plan.optimizer_offload:
+            if not _same_offload(costed.job, plan):
                 continue
+            modes = [mode.name for mode in costed.job.recompute]
             if plan.recompute not in modes or plan.layout.others:
                 continue
             columns = costed.candidates.columns
@@ -189,7 +189,7 @@ class _Solver:
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
         mode = change.job.framework.recompute_mode(plan.recompute)
-        job = replace(change.job.at_share(plan.optimizer_offload), recompute=(mode,))
+        job = replace(change.job.at_plan(plan), recompute=(mode,))
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
@@ -228,6 +228,7 @@ class _Solver:
                 "degrees": best.degrees,
                 "recompute": best.recompute,
                 "optimizer_offload": best.optimizer_offload,
+                "activation_offload": best.activation_offload,
                 "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
@@ -288,7 +289,13 @@ def _shortens(row: WhatIfRow) -> bool:
     return row.resolved and (row.effect_s or 0.0) < 0.0
 
 
+def _same_offload(one: Job | Plan, plan: Plan) -> bool:
+    """Whether as much is on the host."""
+    same = one.optimizer_offload == plan.optimizer_offload
+    return same and one.activation_offload == plan.activation_offload
+
+
 def _alike(one: Plan, other: Plan) -> bool:
     same = one.degrees == other.degrees and one.recompute == other.recompute
-    same = same and one.optimizer_offload == other.optimizer_offload
+    same = same and _same_offload(one, other)
     return same and one.layout == other.layout

@@ -150,6 +150,9 @@ torchrun ${DIST[@]} pretrain_gpt.py \\
          "optimizer", "adamw:exp_avg=bf16"),
         ("--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload "
          "--optimizer-offload-fraction 0.5", "optimizer_offload", 0.5),
+        ("--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+         "activation_offload", "core_attn,attn_proj"),
+        ("--offload-modules core_attn", "activation_offload", "off"),
         ("--optimizer muon", "optimizer", "muon"),
         ("--attention-backend unfused", "attention", "eager"),
         ("--transformer-impl local", "framework", "megatron-local"),

@@ -8,6 +8,7 @@ from planner.check.assess import assess
 from planner.launch.read.found import Problem
 from tests.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
+_FINE = "--fine-grained-activation-offloading"
 _MOE = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024"
 
 # Rule, options that break it, options that do not.
@@ -42,6 +43,14 @@ CASES = [
     ("positions", "--max-position-embeddings 2048", ""),
     ("tp-comm-overlap", "--tensor-model-parallel-size 2 --tp-comm-overlap",
      "--tensor-model-parallel-size 2 --tp-comm-overlap --sequence-parallel"),
+    ("activation-offload", "--fine-grained-activation-offloading",
+     f"{_FINE} --offload-modules core_attn"),
+    ("activation-offload", f"{_FINE} --offload-modules core_attn --transformer-impl local",
+     f"{_FINE} --offload-modules core_attn --transformer-impl transformer_engine"),
+    ("activation-offload", f"{_FINE} --offload-modules core_attn --cpu-offloading-num-layers 4",
+     f"{_FINE} --offload-modules core_attn"),
+    ("activation-offload-projection", f"{_FINE} --offload-modules attn_proj",
+     f"{_FINE} --offload-modules core_attn attn_proj"),
     ("activation-offload", "--cpu-offloading-num-layers 4 --recompute-granularity selective",
      "--cpu-offloading-num-layers 4"),
     ("fsdp-checkpoint", "--use-megatron-fsdp",
@@ -83,6 +92,22 @@ def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
 def problem_of(read: Read, arguments: str, rule: str) -> Problem:
     """The problem of a rule in a script."""
     return next(own for own in read(script(arguments)).problems if own.rule == rule)
+
+
+def test_offload_that_does_nothing_or_too_much(read: Read) -> None:
+    """Modules that the model has not are passed over; without the variable weights go too."""
+    given = f"{SMALL} {_FINE} --offload-modules core_attn moe_act"
+    idle = problem_of(read, given, "activation-offload-module")
+    assert idle.severity == "note"
+    assert "moe_act: no effect" in idle.text
+    weights = problem_of(read, given, "activation-offload-weights")
+    assert (weights.severity, weights.fix) == ("warning", "export NVTE_CPU_OFFLOAD_V1=1")
+    found = assess(read(script(given)), "8xH100")
+    assert found.errors == ()
+    assert found.plan is not None
+    assert found.plan.activation_offload == ("core_attn",)
+    lagging = problem_of(read, given, "activation-offload-copies")
+    assert lagging.fix == "--fine-grained-offloading-max-inflight-offloads 1"
 
 
 def test_unknown_option_has_the_nearest_and_its_line(read: Read) -> None:

@@ -24,6 +24,7 @@ class Case(NamedTuple):
 
 
 WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
+HOST = replace(context(), offloaded={"tp": 1e3}, host_bytes_per_gpu=5e4)
 CASES = [
     Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
     Case("user-pp", {"pp": 2}, {"pp": 1}, context(limits={"pp": "2.."})),
@@ -130,6 +131,9 @@ CASES = [
         {"dp": 4, "ep": 2, "shard": 1},
         context(model=MOE),
     ),
+    # 48 tokens of 1 kB each, 8 stages of which hold 8 micro-batches: 48 kB a GPU.
+    Case("host-memory", {"pp": 8, "grad_acc": 8}, {"pp": 8, "grad_acc": 8, "mbs": 2}, HOST),
+    Case("host-memory", {"tp": 2, "mbs": 2}, {"tp": 2, "mbs": 4}, HOST),
     Case("optimizer-needs-sharding", {"zero": 1}, {"zero": 0}, context(least_zero=1)),
     Case("chunks-have-layers", {"pp": 8}, {"pp": 9}, context()),
     Case("chunks-have-layers", {"pp": 2, "vpp": 4}, {"pp": 2, "vpp": 5}, context()),

@@ -70,6 +70,12 @@ MEGATRON: Mapping[str, Case] = {
     "lion": _with(optimizer="lion"),
     "muon": _with(optimizer="muon"),
     "offload": _with(optimizer_offload=0.5),
+    "activations": _with(activation_offload="qkv_linear,core_attn,attn_proj"),
+    "activations-of-experts": Case(
+        "mixtral-8x7b", "64xH100",
+        {"tp": 2, "pp": 4, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 8}, "layernorm",
+        request={"activation_offload": "core_attn,attn_proj,mlp_norm,expert_fc1,moe_act"},
+    ),
     "fsdp": _dense(degrees={"dp": 8, "zero": 3, "grad_acc": 2}, request=_FSDP),
     "fsdp-tensor": _dense(degrees={"tp": 2, "dp": 4, "zero": 3}, recompute="full", request=_FSDP),
     "fsdp-gradients": _dense(degrees={"dp": 8, "zero": 2, "mbs": 2}, request=_FSDP),

@@ -50,6 +50,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert own.schedule == plan.schedule
     assert (own.gbs, own.seq) == (plan.gbs, plan.seq)
     assert own.optimizer_offload == plan.optimizer_offload
+    assert own.activation_offload == plan.activation_offload
     job = back.assessment.job
     assert job is not None
     assert job.precision == launch.job.precision

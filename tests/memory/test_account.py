@@ -11,7 +11,7 @@ import pytest
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost_model import CostModel
-from planner.frameworks.profile import DataParallelBuckets
+from planner.frameworks.tensors import DataParallelBuckets
 from planner.memory.account import StageAccount, account, communicators, stage_accounts
 from planner.ops.table import parameter_count
 from planner.plan import Degrees

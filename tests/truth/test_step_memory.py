@@ -9,7 +9,7 @@ import pytest
 
 from planner.calibrate.truth import Row, compare_ddp, compare_steps, peak_phases
 from planner.frameworks import load_framework
-from planner.frameworks.profile import DataParallelBuckets
+from planner.frameworks.tensors import DataParallelBuckets
 from planner.memory.rank import RankShape
 from planner.memory.timeline import StepSettings, memory_timeline
 from planner.ops.context import OpContext

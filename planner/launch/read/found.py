@@ -133,6 +133,8 @@ class Found:
     optimizer: str = "adamw"
     optimizer_kernel: str | None = None
     optimizer_offload: float = 0.0
+    # Modules whose activations are kept on the host, joined by commas, or `off`.
+    activation_offload: str = "off"
     precision: str = "bf16"
     dtype: str | None = None
     schedule: str | None = None

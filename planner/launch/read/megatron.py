@@ -16,7 +16,9 @@ from planner.specs import ModelSpec
 
 # Options that change memory or time in ways that the prediction leaves out, and how.
 _UNMODELLED: Mapping[str, str] = {
-    "fine-grained-activation-offloading": "activations on the host: less memory than predicted",
+    "activation-offload-fraction": "some activations stay: more memory than predicted",
+    "delta-offload-bytes-across-pp-ranks": "some activations stay: more memory than predicted",
+    "min-offloaded-tensor-size": "costed with tensors of 2^20 elements and more offloaded",
     "cpu-offloading-num-layers": "activations on the host: less memory than predicted",
     "moe-paged-stash": "activations on the host: less memory than predicted",
     "moe-expert-capacity-factor": "dropped or padded tokens",
@@ -255,6 +257,7 @@ class _Reader:
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
             "optimizer_offload": self._offload(),
+            "activation_offload": self._activation_offload(),
             "precision": self._precision(),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
@@ -377,6 +380,18 @@ class _Reader:
     def _offload(self) -> float:
         share = self.arguments.real("optimizer-offload-fraction")
         return share if self.arguments.has("optimizer-cpu-offload") else 0.0
+
+    def _activation_offload(self) -> str:
+        """Modules whose activations are kept on the host."""
+        own = self.arguments
+        if not own.has("fine-grained-activation-offloading"):
+            return "off"
+        modules = own.many("offload-modules")
+        if "fused_group_mlp" in modules:
+            text = "--offload-modules fused_group_mlp: less memory than predicted"
+            place = own.place("offload-modules")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+        return ",".join(name for name in modules if name != "fused_group_mlp") or "off"
 
     def _precision(self) -> str:
         own = self.arguments

@@ -38,6 +38,12 @@ def option_problems(facts: Facts) -> list[Problem]:
     return [problem for rule in _RULES for problem in rule(facts)]
 
 
+# What Megatron-Core offloads of layers with experts alone, and the variable that keeps Transformer
+# Engine from offloading weights.
+_OF_EXPERTS = ("mlp_norm", "expert_fc1", "moe_act")
+OFFLOAD_V1 = "NVTE_CPU_OFFLOAD_V1"
+
+
 def _clash(
     facts: Facts, rule: str, text: str, names: tuple[str, ...], *, fix: str = "", **more: object
 ) -> Problem:
@@ -239,6 +245,8 @@ def _tensor(facts: Facts) -> Iterator[Problem]:
 
 def _offload(facts: Facts) -> Iterator[Problem]:
     own = facts.arguments
+    if own.has("fine-grained-activation-offloading"):
+        yield from _fine_grained(facts)
     if not own.number("cpu-offloading-num-layers"):
         return
     for other, words in (("pp", facts.pp > 1), ("recompute", own.has("recompute-granularity"))):
@@ -247,6 +255,70 @@ def _offload(facts: Facts) -> Iterator[Problem]:
                 facts, "activation-offload",
                 f"--cpu-offloading-num-layers excludes {other}", ("cpu-offloading-num-layers",),
             )  # fmt: skip
+
+
+def _fine_grained(facts: Facts) -> Iterator[Problem]:
+    """transformer_config.py and arguments.py, core 0.19."""
+    own, option = facts.arguments, "fine-grained-activation-offloading"
+    modules = own.many("offload-modules")
+    if not modules:
+        yield _clash(
+            facts, "activation-offload", f"--{option} needs --offload-modules", (option,),
+            fix="--offload-modules core_attn attn_proj",
+        )  # fmt: skip
+    if own.number("cpu-offloading-num-layers"):
+        names = (option, "cpu-offloading-num-layers")
+        yield _clash(
+            facts, "activation-offload",
+            f"--{option} and --cpu-offloading-num-layers exclude each other", names,
+        )  # fmt: skip
+    if own.text("transformer-impl") == "local":
+        names = (option, "transformer-impl")
+        yield _clash(
+            facts, "activation-offload", f"--{option} needs --transformer-impl transformer_engine",
+            names, fix="--transformer-impl transformer_engine",
+            edits=(Edit("--transformer-impl", "transformer_engine"),),
+        )  # fmt: skip
+    if "attn_proj" in modules and "core_attn" not in modules:
+        yield _clash(
+            facts, "activation-offload-projection",
+            "--offload-modules attn_proj needs core_attn, which keeps the same tensor",
+            ("offload-modules",), fix="--offload-modules core_attn attn_proj",
+        )  # fmt: skip
+
+
+def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
+    """What runs, but not as it is meant to."""
+    own, option = facts.arguments, "fine-grained-activation-offloading"
+    if not own.has(option):
+        return
+    if facts.environment.get(OFFLOAD_V1) != "1":
+        yield Problem(
+            "activation-offload-weights",
+            f"{OFFLOAD_V1} is not 1 in the files: from Transformer Engine 2.10 on Megatron refuses "
+            f"--{option} without it, which would offload weights too",
+            "warning",
+            (facts.command_place,),
+            fix=f"export {OFFLOAD_V1}=1",
+            edits=(Edit(f"${OFFLOAD_V1}", "1"),),
+        )
+    if own.number("fine-grained-offloading-max-inflight-offloads") is None:
+        cap = "--fine-grained-offloading-max-inflight-offloads"
+        yield _clash(
+            facts, "activation-offload-copies",
+            f"without {cap} copies that lag behind pile up on the GPU: more memory than predicted "
+            "where the host link limits", (option,),
+            severity="warning", fix=f"{cap} 1", edits=(Edit(cap, "1"),),
+        )  # fmt: skip
+    needs = dict.fromkeys(_OF_EXPERTS, "num-experts") | {"attn_norm": "multi-latent-attention"}
+    modules = own.many("offload-modules")
+    idle = [name for name in modules if name in needs and not own.has(needs[name])]
+    if idle:
+        yield _clash(
+            facts, "activation-offload-module",
+            f"--offload-modules {' '.join(idle)}: no effect on this model", ("offload-modules",),
+            severity="note",
+        )  # fmt: skip
 
 
 def _sharding(facts: Facts) -> Iterator[Problem]:
@@ -287,5 +359,5 @@ def _loss(facts: Facts) -> Iterator[Problem]:
 
 _RULES: tuple[Rule, ...] = (
     _overlap, _experts, _recompute, _connections, _interleaving, _precision, _optimizer,
-    _attention, _tensor, _offload, _sharding, _loss,
+    _attention, _tensor, _offload, _fine_grained_effects, _sharding, _loss,
 )  # fmt: skip

@@ -41,6 +41,7 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         optimizer=plan.optimizer,
         optimizer_kernel=plan.optimizer_kernel or None,
         optimizer_offload=plan.optimizer_offload,
+        activation_offload=",".join(plan.activation_offload) or "off",
         precision=request.precision,
         dtype=request.dtype,
         schedule=request.schedule,

@@ -1,0 +1,172 @@
+"""Which activations a framework keeps on the host, and with what: each refusal names its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.errors import UsageError, unknown_name
+from planner.frameworks.profile import FrameworkProfile, framework_names, load_framework
+from planner.modules import Module
+from planner.ops.offload import GROUPS
+from planner.recompute import RecomputeMode
+from planner.specs import ModelSpec
+
+Modules = tuple[str, ...]
+OPTION = "--activation-offload"
+# What a model must have for a module's tensors to exist, and what else holds them.
+_NEEDS: Mapping[str, tuple[str, str]] = {
+    "attn_norm": (
+        "multi-head latent attention",
+        "elsewhere the norm is part of the projection behind it: offload qkv_linear",
+    ),
+    "mlp_norm": ("experts", "the norm before a dense block is part of its first product"),
+    "expert_fc1": ("experts", "products of a dense block have no module here"),
+    "moe_act": ("experts", "activations of a dense block have no module here"),
+}
+# Recompute modules that run the whole of what an offloaded module would keep again.
+_RERUN: Mapping[str, Module] = {
+    "core_attn": Module.CORE_ATTENTION,
+    "attn_proj": Module.CORE_ATTENTION,
+    "expert_fc1": Module.MOE,
+    "moe_act": Module.MOE,
+}
+
+
+def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
+    """The modules that a text names, in the framework's order; `off`: none, `all`: those that the
+    model has. UsageError names the rule that the framework or the model sets."""
+    names = [name.strip() for name in text.replace("+", ",").split(",")]
+    if names == ["off"]:
+        return ()
+    _demand_option(text, profile)
+    rules = profile.activation_offload
+    if names == ["all"]:
+        return _all_modules(profile, model)
+    for name in names:
+        if name not in rules.modules:
+            has = ", ".join(rules.modules)
+            if name in GROUPS:
+                raise UsageError(
+                    f"{OPTION} {text}: {profile.name} has no module {name}; it has {has}  "
+                    "[activation-offload-module]"
+                )
+            raise unknown_name(
+                "module", name, rules.modules, f"{profile.name} offloads: {has}; all, off"
+            )
+        if not has_module(name, model):
+            need, instead = _NEEDS[name]
+            raise UsageError(
+                f"{OPTION} {text}: {name} needs a model with {need}, which {model.name} has not; "
+                f"{instead}  [activation-offload-module]"
+            )
+    modules = tuple(name for name in rules.modules if name in names)
+    if "attn_proj" in modules and "core_attn" not in modules:
+        raise UsageError(
+            f"{OPTION} {text}: the input of attn_proj is the output of core_attn, which keeps it "
+            "too; offload both: core_attn,attn_proj  [activation-offload-projection]"
+        )
+    return modules
+
+
+def _demand_option(text: str, profile: FrameworkProfile) -> None:
+    rules = profile.activation_offload
+    if rules.modules:
+        return
+    having = [own for own in framework_names() if load_framework(own).activation_offload.modules]
+    raise UsageError(
+        f"{OPTION} {text}: {profile.name} {rules.refusal}; it is there in {', '.join(having)}  "
+        "[activation-offload]"
+    )
+
+
+def _all_modules(profile: FrameworkProfile, model: ModelSpec) -> Modules:
+    return tuple(name for name in profile.activation_offload.modules if has_module(name, model))
+
+
+def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> str:
+    """What to type for some modules."""
+    if not modules:
+        return "off"
+    return "all" if modules == _all_modules(profile, model) else ",".join(modules)
+
+
+def has_module(name: str, model: ModelSpec) -> bool:
+    """Whether a model has what a module stands for."""
+    need = _NEEDS.get(name)
+    if need is None:
+        return True
+    return model.moe is not None if need[0] == "experts" else model.mla is not None
+
+
+def searched_offloads(profile: FrameworkProfile, model: ModelSpec) -> tuple[Modules, ...]:
+    """Sets of modules that a search tries, the least first. UsageError if there is none."""
+    _demand_option("search", profile)
+    rules = profile.activation_offload
+    found: list[Modules] = [()]
+    for given in rules.searched:
+        names = rules.modules if given == ("*",) else given
+        own = tuple(name for name in names if has_module(name, model))
+        if own and own not in found:
+            found.append(own)
+    return tuple(found)
+
+
+def offload_refusal(
+    profile: FrameworkProfile,
+    modules: Modules,
+    mode: RecomputeMode,
+    precision: str,
+) -> str | None:
+    """Why a job does not train with the modules on the host under a mode; None if it does."""
+    rules, named = profile.activation_offload, f"{OPTION} {','.join(modules)}"
+    if not modules:
+        return None
+    if precision not in rules.precisions:
+        return (
+            f"{named}: what is kept of an offloaded tensor in {precision} is not modelled; give "
+            f"--precision {rules.precisions[0]}  [activation-offload-precision]"
+        )
+    return _recompute_refusal(rules.recompute, modules, mode, named)
+
+
+def _recompute_refusal(kind: str, modules: Modules, mode: RecomputeMode, named: str) -> str | None:
+    whole = bool(mode.mask & (Module.FULL | Module.SELECTIVE_OP | Module.BUDGET))
+    if kind == "full":
+        if Module.FULL in mode.mask and mode.every == mode.span == 1:
+            return None
+        return (
+            f"{named} with --recompute {mode.name}: only checkpoints are offloaded; give "
+            "--recompute full  [activation-offload-recompute]"
+        )
+    if whole:
+        return (
+            f"{named} with --recompute {mode.name}: what a layer keeps is made again as a whole, "
+            "and nothing is left to offload; recompute single modules or none  "
+            "[activation-offload-recompute]"
+        )
+    clash = [name for name in modules if _RERUN.get(name, Module.NOTHING) & mode.mask]
+    if clash:
+        return (
+            f"{named} with --recompute {mode.name}: {', '.join(clash)} would be made again anyway; "
+            "leave it out of one of them  [activation-offload-recompute]"
+        )
+    return None
+
+
+def usable_modes(
+    profile: FrameworkProfile,
+    modules: Modules,
+    modes: Sequence[RecomputeMode],
+    precision: str,
+) -> tuple[RecomputeMode, ...]:
+    """Those of some recompute modes that work with the offload."""
+    return tuple(
+        mode for mode in modes if offload_refusal(profile, modules, mode, precision) is None
+    )
+
+
+def offload_flags(profile: FrameworkProfile, modules: Modules) -> str:
+    """How the framework spells the offload."""
+    if not modules:
+        return ""
+    return profile.activation_offload.flags.format(modules=" ".join(modules))
