@@ -168,7 +168,15 @@ PIECE_WEIGHT = 27
 PIECE_WEIGHT_SAVED = 28
 # Parameter tensors.
 PIECE_TENSORS = 29
-PIECE_COLUMNS = 30
+# Link time of a layer's own collectives by pass (forward, backward, recompute: LINK_PASS apart):
+# exposed and hidden behind compute, inside scale-up domains and between them.
+PIECE_LINKS = 30
+LINK_EXPOSED_INSIDE = 0
+LINK_EXPOSED_BETWEEN = 1
+LINK_HIDDEN_INSIDE = 2
+LINK_HIDDEN_BETWEEN = 3
+LINK_PASS = 4
+PIECE_COLUMNS = PIECE_LINKS + 3 * LINK_PASS
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.kernel import read_key
-from planner.cost.piece_traffic import exchange_draws, expert_exchange_seconds
+from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
@@ -77,9 +77,9 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
             scale_up_latency_s=0.0, collective_launch_s=0.0,
         )  # fmt: skip
-        seconds[deduplicates] = expert_exchange_seconds(
+        seconds[deduplicates] = expert_exchange_stream(
             1e9, key, model.job_inputs, model.framework_inputs, links
-        )
+        ).seconds
     assert seconds[True] / seconds[False] == pytest.approx(share, abs=1e-4)
 
 
