@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from constraints.context_kinds import ContextKind
+
 PLAN_FILE_VERSION = 1
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
@@ -177,3 +179,7 @@ class Plan(_Frozen):
     optimizer_kernel: str = ""
     optimizer_offload: float = 0.0
     optimizer_flags: str = ""
+    # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
+    # cp is 1, and in plans written before the choice existed (p2p).
+    cp_comm_type: ContextKind | Literal[""] = ""
+    cp_sizes: tuple[int, ...] = ()

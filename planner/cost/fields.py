@@ -112,7 +112,10 @@ KEY_MODULES = 5  # recompute mode as a mask of modules
 KEY_SHARE = 6  # share of the layers that the mode recomputes
 KEY_SPAN = 7  # layers of one checkpoint
 KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer's cost
-KEY_COLUMNS = 9
+# Ranks of context parallelism that exchange heads by all-to-all; the others form rings of these
+# groups. 0: keys and values are gathered instead.
+KEY_EXCHANGE = 9
+KEY_COLUMNS = 10
 
 # `planner.modules.Module.FULL`.
 MODULE_FULL = 128

@@ -13,6 +13,7 @@ from planner.cost.keys import Key
 from planner.cost.piece_compute import compute_terms, parameter_traffic_s
 from planner.cost.piece_memory import (
     cast_bytes,
+    exchange_bytes_held,
     logits_kept_bytes,
     parameters_on_rank,
     saved_bytes,
@@ -95,6 +96,9 @@ def piece_cost(
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
     out[f.PIECE_WORKING], out[f.PIECE_WEIGHT_GRADIENT] = working_bytes(
         piece, dense + expert, key, table, job, framework
+    )
+    out[f.PIECE_WORKING] = max(
+        out[f.PIECE_WORKING], exchange_bytes_held(piece, key, table, job, framework)
     )
     out[f.PIECE_CASTS] = cast_bytes(piece, key, table, framework)
     out[f.PIECE_LOGITS] = logits_kept_bytes(piece, key, table, job)

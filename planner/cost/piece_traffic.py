@@ -156,6 +156,8 @@ def row_stream(
         return expert_exchange_stream(size_bytes, key, job, framework, links)
     if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
+    if code == f.GROUP_CP:
+        return context_stream(kind, size_bytes, key, job, links)
     size, stride = degree_and_stride(code, key)
     own = collective_stream(kind, size, stride, size_bytes, job, links)
     if code != f.GROUP_TP or own.seconds == 0.0:
@@ -189,6 +191,29 @@ def communication_terms(
             counts = (row[f.COMM_FORWARD], row[f.COMM_BACKWARD], again)
             add_traffic(out, row, counts, own, framework)
     return out
+
+
+@jit
+def context_stream(
+    kind: int, size_bytes: float, key: Key, job: JobInputs, links: LinkInputs
+) -> Stream:
+    """One exchange of context parallelism, if the key has it; `size_bytes`: whole sequence.
+
+    Keys and values are gathered where `exchange` is 0. Otherwise neighbours, `exchange` of them,
+    exchange heads, each its 1/cp of the sequence; the cp/exchange groups then hold that part of
+    the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
+    """
+    if kind == f.COMM_ALL_GATHER:
+        if key.exchange > 0.0:
+            return no_stream()
+        return collective_stream(kind, key.cp, key.tp, size_bytes, job, links)
+    if key.exchange < 1.0:
+        return no_stream()
+    if kind == f.COMM_ALL_TO_ALL:
+        own = size_bytes / key.cp
+        return collective_stream(kind, key.exchange, key.tp, own, job, links)
+    groups, stride = key.cp / key.exchange, key.tp * key.exchange
+    return collective_stream(kind, groups, stride, size_bytes / key.exchange, job, links)
 
 
 @jit

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from constraints.context_exchange import exchange_kind
 from constraints.layout import shared_count
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -67,6 +68,7 @@ def pool_plan(
     peak16 = float(np.mean([one.cluster.gpu.peak(half_precision(one.cluster.gpu)) for one in jobs]))
     again = recomputed_share(costed.parts[0].piece_costs(row), counts)
     probability = _all_fit(jobs, stages)
+    kind, sizes = exchange_kind(degrees.cp, costed.parts[0].exchange(row))
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -116,6 +118,8 @@ def pool_plan(
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
+        cp_comm_type=kind,
+        cp_sizes=sizes,
     )
 
 

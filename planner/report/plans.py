@@ -82,6 +82,14 @@ def schedule_text(plan: Plan) -> str:
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
+def exchange_text(plan: Plan) -> str:
+    """`cp a2a+p2p 2·4`: how context parallelism exchanges where it is no plain ring, or empty."""
+    if plan.cp_comm_type in ("", "p2p"):
+        return ""
+    sizes = "·".join(str(size) for size in plan.cp_sizes)
+    return f"cp {plan.cp_comm_type}" + (f" {sizes}" if sizes else "")
+
+
 def offload_text(share_on_cpu: float) -> str:
     """`optimizer 25 % on the CPU`; an empty text where all of it stays on the GPU."""
     return f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
@@ -90,7 +98,8 @@ def offload_text(share_on_cpu: float) -> str:
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
-    return ", ".join(part for part in (*parts, offload_text(plan.optimizer_offload)) if part)
+    more = (exchange_text(plan), offload_text(plan.optimizer_offload))
+    return ", ".join(part for part in (*parts, *more) if part)
 
 
 def optimizer_text(plan: Plan) -> str:

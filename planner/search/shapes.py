@@ -54,6 +54,8 @@ def rule_context(job: Job) -> RuleContext:
         least_zero=job.least_zero,
         schedule=job.schedule,
         conditions=job.conditions,
+        context_kinds=job.context_kinds,
+        context_inner=job.context_inner,
     )
 
 
