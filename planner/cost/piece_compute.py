@@ -26,6 +26,17 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 # 9 and 11.
 TORCH_SOFTMAX_TRAFFIC = 3.5
 
+# Times that a step of a context-parallel ring moves each element of the partial results through
+# HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
+# bits, and what a kernel on part of the keys loses. Fitted on Transformer Engine's benchmark of
+# attention with context parallelism (H100; p2p against a2a on 6 mixes of lengths from 4K to 128K
+# at cp 2, 4 and 8, FlashAttention and cuDNN, 36 times): the ratio errs by 5 % (root mean square).
+RING_STEP_PASSES = 13.0
+# The same of each gathered key and value in forward, and in backward of these and their gradients:
+# put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
+# all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
+GATHER_PASSES = 10.0
+
 
 @jit
 def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
@@ -128,9 +139,9 @@ def context_copies(
     """Forward and backward seconds of what context parallelism copies and adds around attention.
 
     A ring of n adds n-1 partial outputs to the sum (forward), gradients of queries, keys and
-    values (backward): read both, write one. An all-to-all reorders each tensor before and after
-    it, gathered keys and values are reordered once, and so are their gradients: read and write.
-    Source: Transformer Engine 2.8, context_parallel.py. Ignores what it fuses.
+    values (backward): `RING_STEP_PASSES`. An all-to-all reorders each tensor before and after
+    it: read and write. Gathered keys and values, and their gradients: `GATHER_PASSES`.
+    Source: Transformer Engine 2.8, context_parallel.py.
     """
     if key.cp <= 1.0:
         return 0.0, 0.0
@@ -140,13 +151,14 @@ def context_copies(
     width = op[f.OP_QK_HEAD_DIM] + op[f.OP_V_HEAD_DIM]
     pair = tokens * op[f.OP_KV_HEADS] * width / min(key.tp, op[f.OP_KV_HEADS])
     if key.exchange < 1.0:
-        gathered = 2.0 * element * pair * key.cp
+        gathered = GATHER_PASSES * element * pair * key.cp
         return (
             memory_bound_time_s(gathered, 1.0, gpu),
             memory_bound_time_s(2.0 * gathered, 2.0, gpu),
         )
     steps = key.cp / key.exchange - 1.0
-    forward, backward = 3.0 * element * steps * output, 3.0 * element * steps * (query + pair)
+    added = RING_STEP_PASSES * element * steps
+    forward, backward = added * output, added * (query + pair)
     kernels = steps
     if key.exchange > 1.0:
         moved = 4.0 * element * (query + output + pair)

@@ -298,7 +298,9 @@ def exposed_traffic(traffic: Traffic, rooms: Rooms, contention: float, out: Arra
             share = min(share, free_share(compute - out[links + f.LINK_HIDDEN_INSIDE], inside))
             share = min(share, free_share(compute - out[links + f.LINK_HIDDEN_BETWEEN], between))
             hidden = share * total
-            out[firsts[index] + group] = total - hidden + contention * hidden
+            # What a ring costs attention beside it is in its measured steps (`RING_STEP_PASSES`).
+            slow_down = 0.0 if group == 1 else contention * hidden
+            out[firsts[index] + group] = total - hidden + slow_down
             out[links + f.LINK_EXPOSED_INSIDE] += (1.0 - share) * inside
             out[links + f.LINK_EXPOSED_BETWEEN] += (1.0 - share) * between
             out[links + f.LINK_HIDDEN_INSIDE] += share * inside
