@@ -12,7 +12,7 @@ from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
-from planner.ops.rows import CollectiveKind
+from planner.ops.rows import CollectiveKind, Group
 from tests.cost.jobs import cost, make_job
 
 
@@ -101,7 +101,8 @@ def test_inputs_that_stay_gathered_are_gathered_once() -> None:
 
     def gathers(own: Job) -> float:
         rows = [c for op in CostModel(own).pieces[0].ops for c in op.collectives]
-        return sum(c.forward + c.backward for c in rows if c.kind == CollectiveKind.ALL_GATHER)
+        gathers = [c for c in rows if c.kind == CollectiveKind.ALL_GATHER and c.group == Group.TP]
+        return sum(c.forward + c.backward for c in gathers)
 
     assert (gathers(job), gathers(again)) == (4.0, 6.0)
     assert step(job, tp=8)[f.STEP_TP] < step(again, tp=8)[f.STEP_TP]
