@@ -84,15 +84,17 @@ def _splits_heads(ranks: IntArray, model: ModelNumbers) -> Mask:
 
 
 def _wording(ctx: RuleContext) -> str:
-    kinds = " or ".join(ctx.context_kinds) or "nothing that it has"
+    if not ctx.context_kinds:
+        return (
+            f"{ctx.framework.name} has no such exchange for this model's attention (windows: "
+            "all_gather, a2a; sinks: a2a; latent: p2p, a2a+p2p): cp must be 1"
+        )
     size = f" over {ctx.context_inner} ranks" if ctx.context_inner else ""
     heads = f"{ctx.model.heads} heads"
     if not ctx.model.has_mla:
         heads += f" and {ctx.model.kv_heads} key/value heads"
-    return (
-        f"{ctx.framework.name} with {kinds}{size}: tp times the ranks of an all-to-all must "
-        f"divide {heads}; sliding windows, attention sinks and latent attention exclude kinds"
-    )
+    kinds = " or ".join(ctx.context_kinds)
+    return f"{kinds}{size}: tp times the ranks of an all-to-all must divide {heads}"
 
 
 @shape_rule(
