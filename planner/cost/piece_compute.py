@@ -28,9 +28,10 @@ TORCH_SOFTMAX_TRAFFIC = 3.5
 
 # Times that a step of a context-parallel ring moves each element of the partial results through
 # HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
-# bits, and what a kernel on part of the keys loses. Fitted on Transformer Engine's benchmark of
-# attention with context parallelism (H100; p2p against a2a on 6 mixes of lengths from 4K to 128K
-# at cp 2, 4 and 8, FlashAttention and cuDNN, 36 times): the ratio errs by 5 % (root mean square).
+# bits, and what a kernel on part of the keys loses. Fitted on a benchmark of attention with context
+# parallelism in a development branch of Transformer Engine (README in tests/pytorch/attention, THD;
+# H100; p2p against a2a on 6 mixes of lengths from 4K to 128K at cp 2, 4 and 8, FlashAttention and
+# cuDNN: 36 pairs of times): the ratio errs by 5 % (root mean square).
 RING_STEP_PASSES = 13.0
 # The same of each gathered key and value in forward, and in backward of these and their gradients:
 # put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
