@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition
+    from constraints.context_kinds import ContextKind
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -58,6 +59,9 @@ class ModelNumbers:
     shared_ffn: int = 0
     has_mla: bool = False
     tied_embeddings: bool = False
+    # Some layers attend to a window only; attention has trained sinks.
+    sliding_window: bool = False
+    attention_sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,10 @@ class RuleContext:
     # (`constraints.host`), and the host memory that each GPU of a node has for them.
     offloaded: Mapping[str, float] = field(default_factory=dict)
     host_bytes_per_gpu: float = float("inf")
+    # Kinds of exchange of context parallelism (`constraints.context_exchange`), and the ranks of
+    # the all-to-all inside `a2a+p2p` that are asked for; 0: any.
+    context_kinds: tuple[ContextKind, ...] = ("p2p",)
+    context_inner: int = 0
 
     def named(self, degree: str) -> tuple[int, ...]:
         """Numbers that the user's limit and conditions name: the search tries them."""

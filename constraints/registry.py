@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from constraints.batch import batch_size
 from constraints.context import RuleContext
+from constraints.context_exchange import context_exchange
 from constraints.divisibility import (
     expert_ffn_by_etp,
     experts_by_ep,
@@ -78,6 +79,7 @@ RULES: tuple[ShapeRule, ...] = (
     interleaving_supported,
     schedule_offered,
     context_supported,
+    context_exchange,
     expert_supported,
     expert_tensor_supported,
     moe_tensor_needs_sequence,

@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from constraints.context_exchange import IMPOSSIBLE, inner_ranks
+from constraints.context_kinds import ContextKind
 from planner import cost_tables
 from planner.cost import fields as f
 from planner.cost import kernel
@@ -22,6 +24,10 @@ from planner.device import gpu_inputs
 from planner.job import Job
 from planner.links import link_inputs
 from planner.ops import Piece
+from planner.space import model_numbers
+
+# A kind of exchange is preferred to those before it if it is faster by more than this share.
+_TIE = 1e-3
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -44,6 +50,10 @@ class CostedShapes:
         key = int(self.shapes[row, f.SHAPE_KEY])
         own: Array = self.costs[key]
         return own
+
+    def exchange(self, row: int) -> int:
+        """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
+        return int(self.keys[int(self.shapes[row, f.SHAPE_KEY]), f.KEY_EXCHANGE])
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class CostModel:
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
         keys, key_of_shape = self._keys(columns)
+        keys, costs = self._exchanged(keys)
         shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
         shapes[:, f.SHAPE_KEY] = key_of_shape
         for column, name in (
@@ -117,14 +128,6 @@ class CostModel:
         ):
             shapes[:, column] = columns[name]
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
-        costs = kernel.cost_keys(
-            keys,
-            self.op_table,
-            self.job_inputs,
-            self.framework_inputs,
-            self.gpu_inputs,
-            self.link_inputs,
-        )
         steps = kernel.cost_shapes(
             shapes,
             keys,
@@ -156,6 +159,7 @@ class CostModel:
                 columns["mbs"],
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
+                np.ones(len(columns["tp"])),
             ]
         ).astype(np.float64)
         codes = np.zeros(len(table), dtype=np.int64)
@@ -164,6 +168,52 @@ class CostModel:
             codes = codes * len(values) + ranks
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         return np.ascontiguousarray(table[first]), inverse
+
+    def _exchanged(self, keys: Array) -> tuple[Array, Array]:
+        """(keys, their costs), each with the fastest exchange of context parallelism it may have.
+
+        By the seconds of all pieces of the model, everything that recomputes run again; what it
+        holds is not looked at, for kinds differ in a part of one layer's working set.
+        """
+        best, costs = keys, self.cost_keys(keys)
+        if len(keys) == 0 or keys[:, f.KEY_CP].max() == 1.0:
+            return best, costs
+        fastest = np.where(keys[:, f.KEY_CP] > 1.0, np.inf, 0.0)
+        best = keys.copy()
+        for kind in self.job.context_kinds:
+            inner = self._inner_ranks(kind, keys)
+            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
+            if not len(rows):
+                continue
+            own = keys[rows]
+            own[:, f.KEY_EXCHANGE] = inner[rows]
+            priced = self.cost_keys(own)
+            seconds = priced[:, :, f.PIECE_FORWARD : f.PIECE_RECOMPUTE_EP + 1].sum(axis=2)
+            seconds = seconds @ self.totals
+            better = seconds < fastest[rows] * (1.0 - _TIE)
+            taken = rows[better]
+            best[taken], costs[taken], fastest[taken] = own[better], priced[better], seconds[better]
+        return best, costs
+
+    def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
+        columns = {
+            "tp": keys[:, f.KEY_TP].astype(np.int64),
+            "cp": keys[:, f.KEY_CP].astype(np.int64),
+        }
+        model = model_numbers(self.job.model, self.job.seq)
+        domain = int(self.link_inputs.scale_up_domain)
+        return inner_ranks(kind, columns, model, domain, self.job.context_inner)
+
+    def cost_keys(self, keys: Array) -> Array:
+        """Piece costs [keys, pieces, PIECE_COLUMNS]."""
+        return kernel.cost_keys(
+            np.ascontiguousarray(keys),
+            self.op_table,
+            self.job_inputs,
+            self.framework_inputs,
+            self.gpu_inputs,
+            self.link_inputs,
+        )
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""

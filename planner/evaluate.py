@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from constraints.context_exchange import exchange_kind
 from constraints.layout import EXPRESSIBLE_RULES, shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
@@ -98,7 +99,8 @@ def evaluate(
     `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
     of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
     each further mode the layers of each stage that recompute in it. The plan may not fit: read
-    `fits`. UsageError names every rule that the configuration breaks.
+    `fits`. Without `request.cp_comm_type` context parallelism exchanges as is usual in the
+    framework. UsageError names every rule that the configuration breaks.
     """
     _demand_range(degrees)
     job = request.resolve()
@@ -106,6 +108,8 @@ def evaluate(
     for mode in modes:
         demand_parts(mode, job.model)
     job = replace(job, recompute=modes)
+    if request.cp_comm_type is None:
+        job = replace(job, context_kinds=job.context_kinds[:1])
     layout = given_layout(job, degrees, block_layers, recomputed, tuple((others or {}).values()))
     cost_model = CostModel(job)
     columns = given_columns(degrees)
@@ -215,8 +219,8 @@ def job_plan(
     degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
     mode = job.recompute[int(columns["recompute"][row])]
     modes = other_modes(job, mode) if layout.others else ()
-    kind = recomputation(mode, job.framework)
-    ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(modes))
+    again = recomputation(mode, job.framework)
+    ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
     costed_layout = cost_layout(cost_model, costed, row, layout, ctx, modes)
     step, stages = costed_layout.step, costed_layout.stages
     others = {own.name: counts for own, counts in zip(modes, layout.others, strict=True)}
@@ -229,7 +233,8 @@ def job_plan(
     peak16 = gpu.peak(half_precision(gpu))
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
-    again = recomputed_share(costed_layout.costs, costed_layout.counts)
+    share = recomputed_share(costed_layout.costs, costed_layout.counts)
+    kind, sizes = exchange_kind(degrees.cp, costed.exchange(row))
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -259,7 +264,7 @@ def job_plan(
         mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
         mfu_precision=full_square / gpu.peak(job.precision),
         # Backward is twice the forward pass, so forward is a third of the model's FLOP.
-        hfu=full_square * (1.0 + again / 3.0) / peak16,
+        hfu=full_square * (1.0 + share / 3.0) / peak16,
         peak_bytes=peak,
         peak_interval=peak_interval(job, peak),
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
@@ -284,6 +289,8 @@ def job_plan(
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
         activation_offload=job.activation_offload,
         activation_offload_flags=offload_flags(job.framework, job.activation_offload),
+        cp_comm_type=kind,
+        cp_sizes=sizes,
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from constraints import ConstraintError
 from planner.assumed import Assumption, hardware_assumptions
 from planner.errors import UsageError
-from planner.job import Job
+from planner.job import Job, offered_exchanges
 from planner.neighbours import Neighbour, neighbours
 from planner.plan import Degrees, Plan, StageMemory
 from planner.result import JobSummary, SearchResult
@@ -164,6 +164,11 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
     def evaluator(degrees: Degrees, recompute: str) -> Plan:
         mode = job.framework.recompute_mode(recompute)
         free = replace(job, limits={}, conditions=(), recompute=(mode,))
+        moved = (degrees.tp, degrees.cp) != (plan.degrees.tp, plan.degrees.cp)
+        if moved and plan.cp_comm_type not in ("", "p2p"):
+            # How heads are exchanged was chosen for these two degrees.
+            kinds = offered_exchanges(job.framework, job.model, job.seq)
+            free = replace(free, context_kinds=kinds, context_inner=0)
         broken = broken_rules(free, degrees)
         if broken:
             raise UsageError("; ".join(broken))

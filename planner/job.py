@@ -19,6 +19,7 @@ from planner.specs import ModelSpec
 
 if TYPE_CHECKING:
     from constraints import UserCondition
+    from constraints.context_kinds import ContextKind
     from planner.plan import Plan
 
 
@@ -57,7 +58,7 @@ class Job:
     that the search may use; `limits` maps a degree to the values it may take, `conditions` are
     what the user requires, forbids and fixes beside them;
     `schedule` names the pipeline schedule (`planner.schedules`), None for 1F1B, interleaved where
-    vpp > 1.
+    vpp > 1; `context_kinds`: see `constraints.context_exchange`.
     """
 
     model: ModelSpec
@@ -88,6 +89,10 @@ class Job:
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
     schedule: str | None = None
+    # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
+    # the all-to-all inside `a2a+p2p`; 0: the most that may be.
+    context_kinds: tuple[ContextKind, ...] = ("p2p",)
+    context_inner: int = 0
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
@@ -186,6 +191,19 @@ class Job:
     def hbm_limit_bytes(self) -> float:
         """Bytes per GPU that a plan may use: usable HBM less the reserve."""
         return self.reserve.limit_bytes(self.cluster.gpu.hbm_usable_bytes)
+
+
+def offered_exchanges(
+    profile: FrameworkProfile, model: ModelSpec, seq: int
+) -> tuple[ContextKind, ...]:
+    """Exchanges of context parallelism that a framework has for a model, the usual one first."""
+    kinds = profile.parallelism.context_kinds
+    if not profile.parallelism.context_in_transformer_engine:
+        return kinds
+    from constraints.context_exchange import kinds_for
+    from planner.space import model_numbers
+
+    return kinds_for(model_numbers(model, seq), kinds)
 
 
 def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[RecomputeMode, ...]:

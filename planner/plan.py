@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from constraints.context_kinds import ContextKind
+
 PLAN_FILE_VERSION = 1
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
@@ -194,3 +196,7 @@ class Plan(_Frozen):
     # Modules whose activations are kept on the host.
     activation_offload: tuple[str, ...] = ()
     activation_offload_flags: str = ""
+    # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
+    # cp is 1, and in plans written before the choice existed (p2p).
+    cp_comm_type: ContextKind | Literal[""] = ""
+    cp_sizes: tuple[int, ...] = ()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
 from planner.frameworks.profile import OptimizerKernel, with_schedule
-from planner.job import BatchTarget, HbmReserve, Job, searched_modes
+from planner.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
 from planner.offload_rules import OPTION, Modules, read_offload, searched_offloads, usable_modes
 from planner.optimizer_rules import searched_shares
@@ -80,7 +81,9 @@ class Request(BaseModel):
     optimizer on the CPU, or `search`, which lets the search choose it for each plan;
     `activation_offload`: modules whose activations are kept on the host, `off` or `search`. limits:
     degree name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
-    (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". Raises UsageError (ValueError)
+    (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context
+    parallelism exchanges (Megatron's --cp-comm-type); None: a search takes the fastest that the
+    framework has; `cp_sizes`: ranks of the two levels of `a2a+p2p`. Raises UsageError (ValueError)
     for what does not resolve.
     """
 
@@ -112,6 +115,8 @@ class Request(BaseModel):
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     activation_offload: str = "off"
     cuda_graphs: bool = False
+    cp_comm_type: ContextKind | None = None
+    cp_sizes: tuple[int, ...] = ()
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
@@ -154,10 +159,12 @@ class Request(BaseModel):
             activation_offload=offload,
             offload_choices=choices,
             schedule=self._schedule(profile),
+            context_kinds=self._context_kinds(profile, model, seq),
+            context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
         )
 
     def for_plan(self, plan: Plan) -> Request:
-        """The request with what its search decided for a plan: what is offloaded.
+        """The request with what its search decided for a plan: what is offloaded, context exchange.
 
         What costs, launches or explains a plan resolves this one.
         """
@@ -166,6 +173,8 @@ class Request(BaseModel):
             decided["optimizer_offload"] = plan.optimizer_offload
         if self.activation_offload == "search":
             decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+        if plan.degrees.cp > 1 and self.cp_comm_type is None:
+            decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
         return self.model_copy(update=decided) if decided else self
 
     def conditions(self) -> tuple[UserCondition, ...]:
@@ -221,6 +230,26 @@ class Request(BaseModel):
     def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
         """The modules of `activation_offload`, as they are read for a model."""
         return self.activation_offload
+
+    def _context_kinds(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """Kinds of exchange of context parallelism that may be taken. UsageError."""
+        offered, kind = profile.parallelism.context_kinds, self.cp_comm_type
+        if self.cp_sizes and (kind != "a2a+p2p" or len(self.cp_sizes) != 2):
+            raise UsageError(
+                f"cp_sizes {list(self.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
+            )
+        kinds = self.offered_exchanges(profile, model, seq)
+        if kind is not None and kind not in (*offered, *kinds):
+            raise UsageError(f"--cp-comm-type {kind}: {profile.name} has " + ", ".join(offered))
+        return kinds if kind is None else tuple(own for own in kinds if own == kind)
+
+    def offered_exchanges(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """Kinds among which `cp_comm_type` chooses."""
+        return offered_exchanges(profile, model, seq)
 
     def _schedule(self, profile: FrameworkProfile) -> str | None:
         """The schedule asked for, or the framework's usual one. UsageError if it has none such."""

@@ -26,6 +26,7 @@ from constraints.context import (
     ModelNumbers,
     RuleContext,
 )
+from constraints.context_kinds import ContextKind
 from constraints.rule import ShapeRule
 from planner.frameworks import FrameworkProfile
 from planner.specs import ModelSpec
@@ -88,6 +89,8 @@ def build_context(
     least_zero: int = 0,
     schedule: str | None = None,
     conditions: tuple[UserCondition, ...] = (),
+    context_kinds: tuple[ContextKind, ...] = ("p2p",),
+    context_inner: int = 0,
 ) -> RuleContext:
     """The plain numbers that rules read, from the planner's own types.
 
@@ -95,7 +98,7 @@ def build_context(
     of recompute modes to try (column `recompute` holds their indices).
     """
     return RuleContext(
-        model=_model_numbers(model, seq or model.pretraining_seq),
+        model=model_numbers(model, seq or model.pretraining_seq),
         cluster=cluster,
         batch=batch,
         framework=_capabilities(framework),
@@ -106,10 +109,13 @@ def build_context(
         least_zero=least_zero,
         schedule=schedule,
         conditions=conditions,
+        context_kinds=context_kinds,
+        context_inner=context_inner,
     )
 
 
-def _model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
+def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
+    """The model's shape as rules read it."""
     moe = model.moe
     return ModelNumbers(
         layers=model.layers,
@@ -126,6 +132,8 @@ def _model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         shared_ffn=moe.shared_ffn if moe else 0,
         has_mla=model.mla is not None,
         tied_embeddings=model.tied_embeddings,
+        sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
+        attention_sinks=model.attention_sinks,
     )
 
 

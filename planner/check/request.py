@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from constraints.context_kinds import ContextKind
 from planner.check.variations import varied_framework
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, load_framework
@@ -39,6 +40,20 @@ class LaunchRequest(Request):
         """Without modules that the model has not: Megatron passes them over."""
         names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
         return ",".join(names) or "off"
+
+    def offered_exchanges(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """What the files say; whether its kernels have it, the rules check."""
+        if self.cp_comm_type is None:
+            return super().offered_exchanges(profile, model, seq)
+        if not profile.parallelism.context_in_transformer_engine:
+            return (self.cp_comm_type,)
+        return tuple(
+            own
+            for own in super().offered_exchanges(profile, model, seq)
+            if own == self.cp_comm_type
+        )
 
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
@@ -93,6 +108,8 @@ def _request(
         schedule=found.schedule,
         dropout=found.dropout,
         expert_imbalance=found.expert_imbalance,
+        cp_comm_type=found.cp_comm_type,
+        cp_sizes=found.cp_sizes,
         optimizer_offload=found.optimizer_offload,
         activation_offload=found.activation_offload,
         # Launch files may split a product over nodes; it is slow, not wrong.

@@ -95,6 +95,10 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield Edit("--expert-tensor-parallel-size", None)
     if {"pp", "vpp"} & changes.keys() or before.block_layers != after.block_layers:
         yield from _megatron_layout(after)
+    if "cp" in changes and found.cp_sizes:
+        inner = min(found.cp_sizes[0], own.cp)
+        sizes = f"{inner} {own.cp // inner}" if own.cp > 1 else None
+        yield Edit("--hierarchical-context-parallel-sizes", sizes)
     if "zero" in changes:
         yield Edit("--use-distributed-optimizer", "" if own.zero else None)
     if "tp" in changes and own.tp > 1 and before.degrees.tp == 1:

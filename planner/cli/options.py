@@ -243,6 +243,12 @@ def job_options(function: Command) -> Command:
                 "dualpipev. [default: the framework's usual]",
             ),
             click.option(
+                "--cp-comm-type",
+                type=click.Choice(["p2p", "all_gather", "a2a", "a2a+p2p"]),
+                help="How context parallelism exchanges. [default: the fastest in a search, else "
+                "the framework's usual]",
+            ),
+            click.option(
                 "--cuda-graphs",
                 is_flag=True,
                 help="The step is captured as CUDA graphs: no CPU time per kernel.",
@@ -429,6 +435,7 @@ _REQUEST_OPTIONS = (
     "schedule",
     "dropout",
     "cuda_graphs",
+    "cp_comm_type",
     "expert_imbalance",
     "hbm_reserve",
     "require",

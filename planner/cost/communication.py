@@ -13,7 +13,8 @@ S = payload, n = `size`, m = `members_per_domain`, D = n/m domains:
 * All ranks of a node run a group of the same kind at the same time, so a GPU never has more
   than its own share of the NICs.
 
-Ignored: congestion inside the fabric, and traffic of other kinds at the same time.
+Ignored: congestion inside the fabric. Traffic of other kinds at the same time:
+`planner.cost.sharing`.
 """
 
 from __future__ import annotations
@@ -236,6 +237,16 @@ def exchange_rate_bytes_per_s(members: float, links: LinkInputs, root_groups: fl
 
 
 @jit
+def exchange_bytes(payload_bytes: float, size: float, members: float) -> tuple[float, float]:
+    """Bytes that a rank of an all-to-all sends inside its domain and to other domains.
+
+    S (m - 1)/n and S (n - m)/n.
+    """
+    own = min(members, size)
+    return payload_bytes * (own - 1.0) / size, payload_bytes * (size - own) / size
+
+
+@jit
 def all_to_all_time_s(
     payload_bytes: float,
     size: float,
@@ -254,15 +265,11 @@ def all_to_all_time_s(
         return 0.0
     members = min(float(members_per_domain), float(size))
     inner = 0.0
+    inner_bytes, outer_bytes = exchange_bytes(payload_bytes, float(size), members)
     if members > 1.0:
         rate = exchange_rate_bytes_per_s(members, links, root_groups)
-        inner_bytes = payload_bytes * (members - 1.0) / size
         inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
-    outer = transfer_time_s(
-        payload_bytes * (size - members) / size,
-        links.scale_out_bytes_per_s,
-        links.scale_out_half_bytes,
-    )
+    outer = transfer_time_s(outer_bytes, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
     domains = math.ceil(size / members)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s
@@ -273,6 +280,19 @@ def all_to_all_time_s(
 def distinct_groups(groups: float, draws: float) -> float:
     """Expected number of `groups` that `draws` even draws hit: n (1 - (1 - 1/n)^k)."""
     return float(groups * (1.0 - (1.0 - 1.0 / groups) ** draws))
+
+
+@jit
+def deduplicated_bytes(
+    token_bytes: float, copies: float, size: float, members: float
+) -> tuple[float, float]:
+    """Bytes inside and between domains where a token crosses once to each rank and each domain
+    that holds some of its experts: see `deduplicated_exchange_time_s`."""
+    own = min(members, size)
+    domains = math.ceil(size / own)
+    inside = token_bytes * distinct_groups(size, copies) * (own - 1.0) / own
+    leaving = token_bytes * distinct_groups(float(domains), copies) * (domains - 1.0) / domains
+    return inside, leaving
 
 
 @jit
@@ -298,11 +318,10 @@ def deduplicated_exchange_time_s(
     members = min(float(members_per_domain), float(size))
     domains = math.ceil(size / members)
     inner = 0.0
+    inside, leaving = deduplicated_bytes(token_bytes, copies, float(size), members)
     if members > 1.0:
         rate = exchange_rate_bytes_per_s(members, links, root_groups)
-        inside = token_bytes * distinct_groups(float(size), copies) * (members - 1.0) / members
         inner = transfer_time_s(inside, rate, links.scale_up_half_bytes)
-    leaving = token_bytes * distinct_groups(float(domains), copies) * (domains - 1.0) / domains
     outer = transfer_time_s(leaving, links.scale_out_bytes_per_s, links.scale_out_half_bytes)
     peers_s = (members - 1.0) * links.scale_up_latency_s
     hops_s = (domains - 1.0) * links.scale_out_latency_s

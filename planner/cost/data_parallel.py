@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from planner.cost import fields as f
 from planner.cost._jit import jit
-from planner.cost.communication import (
-    all_gather_time_s,
-    all_reduce_time_s,
-    reduce_scatter_time_s,
-)
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.keys import Key
-from planner.cost.piece_traffic import group_of
+from planner.cost.piece_traffic import collective_stream
+from planner.cost.sharing import Stream, after
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 
@@ -51,20 +48,56 @@ def make_grid(
 
 
 @jit
+def gather_stream(
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
+    job: JobInputs, links: LinkInputs,
+) -> Stream:  # fmt: skip
+    """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
+    kind = f.COMM_ALL_GATHER
+    return after(
+        collective_stream(kind, grid.shards, key.tp, dense * per_parameter_bytes, job, links),
+        collective_stream(
+            kind, grid.expert_shards, key.etp * key.ep, expert * per_parameter_bytes, job, links
+        ),
+    )
+
+
+@jit
 def gather_seconds(
     dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
     job: JobInputs, links: LinkInputs,
 ) -> float:  # fmt: skip
-    """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
-    group = group_of(grid.shards, key.tp, job, links)
-    experts = group_of(grid.expert_shards, key.etp * key.ep, job, links)
-    return all_gather_time_s(
-        dense * per_parameter_bytes, grid.shards,
-        float(group.members_per_domain), links, float(group.root_groups),
-    ) + all_gather_time_s(
-        expert * per_parameter_bytes, grid.expert_shards,
-        float(experts.members_per_domain), links, float(experts.root_groups),
-    )  # fmt: skip
+    """Seconds of `gather_stream` alone."""
+    return gather_stream(dense, expert, per_parameter_bytes, key, grid, job, links).seconds
+
+
+@jit
+def reduce_stream(
+    dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
+    job: JobInputs, links: LinkInputs,
+) -> Stream:  # fmt: skip
+    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it.
+
+    Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
+    arXiv 2304.11277, section 3.2.2).
+    """
+    kind = f.COMM_ALL_REDUCE if grid.zero == 0 else f.COMM_REDUCE_SCATTER
+    own, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
+    expert_stride = key.etp * key.ep
+    first = after(
+        collective_stream(kind, grid.shards, key.tp, own, job, links),
+        collective_stream(kind, grid.expert_shards, expert_stride, own_expert, job, links),
+    )
+    if grid.zero == 0 or grid.replicas <= 1.0:
+        return first
+    own, own_expert = own / grid.shards, own_expert / grid.expert_shards
+    stride, expert_stride = key.tp * grid.shards, expert_stride * grid.expert_shards
+    kind = f.COMM_ALL_REDUCE
+    second = after(
+        collective_stream(kind, grid.replicas, stride, own, job, links),
+        collective_stream(kind, grid.replicas, expert_stride, own_expert, job, links),
+    )
+    return after(first, second)
 
 
 @jit
@@ -72,44 +105,8 @@ def reduce_seconds(
     dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
     job: JobInputs, links: LinkInputs,
 ) -> float:  # fmt: skip
-    """Reduction of gradients: all-reduce without ZeRO, reduce-scatter with it.
-
-    Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
-    arXiv 2304.11277, section 3.2.2).
-    """
-    group = group_of(grid.shards, key.tp, job, links)
-    experts = group_of(grid.expert_shards, key.etp * key.ep, job, links)
-    inside, roots = float(group.members_per_domain), float(group.root_groups)
-    expert_inside, expert_roots = float(experts.members_per_domain), float(experts.root_groups)
-    dense_bytes, expert_bytes = dense * per_parameter_bytes, expert * per_parameter_bytes
-    if grid.zero == 0:
-        return all_reduce_time_s(
-            dense_bytes, grid.shards, inside, links, roots
-        ) + all_reduce_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
-    scattered = reduce_scatter_time_s(
-        dense_bytes, grid.shards, inside, links, roots
-    ) + reduce_scatter_time_s(expert_bytes, grid.expert_shards, expert_inside, links, expert_roots)
-    if grid.replicas <= 1.0:
-        return scattered
-    own, own_expert = dense_bytes / grid.shards, expert_bytes / grid.expert_shards
-    return (
-        scattered
-        + replica_seconds(own, key.tp * grid.shards, grid.replicas, job, links)
-        + replica_seconds(
-            own_expert, key.etp * key.ep * grid.expert_shards, grid.replicas, job, links
-        )
-    )
-
-
-@jit
-def replica_seconds(
-    size_bytes: float, stride: float, replicas: float, job: JobInputs, links: LinkInputs
-) -> float:
-    """All-reduce of one rank's shard over its replicas, which lie `stride` ranks apart."""
-    group = group_of(replicas, stride, job, links)
-    return all_reduce_time_s(
-        size_bytes, replicas, float(group.members_per_domain), links, float(group.root_groups)
-    )
+    """Seconds of `reduce_stream` alone."""
+    return reduce_stream(dense, expert, per_parameter_bytes, key, grid, job, links).seconds
 
 
 @jit

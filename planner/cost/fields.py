@@ -115,7 +115,10 @@ KEY_MODULES = 5  # recompute mode as a mask of modules
 KEY_SHARE = 6  # share of the layers that the mode recomputes
 KEY_SPAN = 7  # layers of one checkpoint
 KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer's cost
-KEY_COLUMNS = 9
+# Ranks of context parallelism that exchange heads by all-to-all; the others form rings of these
+# groups. 0: keys and values are gathered instead.
+KEY_EXCHANGE = 9
+KEY_COLUMNS = 10
 
 # `planner.modules.Module.FULL`.
 MODULE_FULL = 128
@@ -179,7 +182,15 @@ PIECE_OFFLOADED_RECOMPUTED = 31
 PIECE_DUPLICATED = 32
 PIECE_FORWARD_OFFLOAD = 33
 PIECE_BACKWARD_OFFLOAD = 34
-PIECE_COLUMNS = 35
+# Link time of a layer's own collectives by pass (forward, backward, recompute: LINK_PASS apart):
+# exposed and hidden behind compute, inside scale-up domains and between them.
+PIECE_LINKS = 35
+LINK_EXPOSED_INSIDE = 0
+LINK_EXPOSED_BETWEEN = 1
+LINK_HIDDEN_INSIDE = 2
+LINK_HIDDEN_BETWEEN = 3
+LINK_PASS = 4
+PIECE_COLUMNS = PIECE_LINKS + 3 * LINK_PASS
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0

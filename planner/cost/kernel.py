@@ -30,6 +30,7 @@ def read_key(row: Array, job: JobInputs) -> Key:
         row[f.KEY_SHARE],
         row[f.KEY_SPAN],
         row[f.KEY_PIPELINED],
+        row[f.KEY_EXCHANGE],
     )
 
 

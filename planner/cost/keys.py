@@ -17,7 +17,8 @@ class Key(NamedTuple):
 
     `modules` is the recompute mask, which holds in a `share` of the layers, `span` of them to a
     checkpoint. `pipelined`: 1 in a pipeline between domains where that slows a layer's own
-    exchanges.
+    exchanges. `exchange`: of the cp ranks, those that exchange heads by all-to-all; cp/exchange
+    such groups form a ring. 0: keys and values are gathered instead.
     """
 
     tp: float
@@ -30,6 +31,7 @@ class Key(NamedTuple):
     share: float
     span: float
     pipelined: float = 0.0
+    exchange: float = 1.0
 
 
 @jit

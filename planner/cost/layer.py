@@ -13,6 +13,7 @@ from planner.cost.keys import Key
 from planner.cost.piece_compute import compute_terms, parameter_traffic_s
 from planner.cost.piece_memory import (
     cast_bytes,
+    exchange_bytes_held,
     logits_kept_bytes,
     offloaded_bytes,
     parameters_on_rank,
@@ -20,7 +21,7 @@ from planner.cost.piece_memory import (
     table_parameters,
     working_bytes,
 )
-from planner.cost.piece_traffic import communication_terms, exposed
+from planner.cost.piece_traffic import Rooms, communication_terms, exposed_traffic
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.cost.update import update_costs
 
@@ -37,6 +38,9 @@ def recompute_costs(kept: float, key: Key, out: Array) -> None:
     out[f.PIECE_SAVED_RECOMPUTED] = (1.0 - key.share) * saved + key.share * kept / key.span
     out[f.PIECE_AGAIN] = max(0.0, key.span * saved - kept)
     for column in range(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1):
+        out[column] *= key.share
+    again = f.PIECE_LINKS + 2 * f.LINK_PASS
+    for column in range(again, again + f.LINK_PASS):
         out[column] *= key.share
 
 
@@ -68,29 +72,20 @@ def piece_cost(
 ) -> None:
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
     terms = compute_terms(piece, key, table, job, framework, gpu)
-    total, hideable = communication_terms(piece, key, table, job, framework, links)
-    contention = framework.contention
+    traffic = communication_terms(piece, key, table, job, framework, links)
     out[f.PIECE_FORWARD] = terms.forward
     out[f.PIECE_BACKWARD] = terms.backward
     out[f.PIECE_RECOMPUTE] = terms.recompute
     out[f.PIECE_WEIGHT] = terms.weight
     out[f.PIECE_WEIGHT_SAVED] = terms.weight_bytes
-    # Room: forward overlap of tp and ep splits the GEMM it feeds; backward has an independent
-    # GEMM beside each; a cp step hides behind the attention of the previous one.
-    for group, room_forward, room_backward in (
-        (0, terms.forward, terms.gemm_backward),
-        (1, terms.attention_forward, terms.attention_backward),
-        (2, terms.forward, terms.backward),
-    ):
-        out[f.PIECE_FORWARD_TP + group] = exposed(
-            total[group, 0], hideable[group, 0], room_forward, contention
-        )
-        out[f.PIECE_BACKWARD_TP + group] = exposed(
-            total[group, 1], hideable[group, 1], room_backward, contention
-        )
-        out[f.PIECE_RECOMPUTE_TP + group] = exposed(
-            total[group, 2], hideable[group, 2], room_forward, contention
-        )
+    rooms = Rooms(
+        terms.forward,
+        terms.backward,
+        terms.gemm_backward,
+        terms.attention_forward,
+        terms.attention_backward,
+    )
+    exposed_traffic(traffic, rooms, framework.contention, out)
     dense, expert = parameters_on_rank(piece, key, table, job)
     out[f.PIECE_BACKWARD] += parameter_traffic_s(
         dense + expert, framework.accumulation_traffic_bytes, gpu
@@ -128,6 +123,9 @@ def piece_cost(
     out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
     out[f.PIECE_WORKING], out[f.PIECE_WEIGHT_GRADIENT] = working_bytes(
         piece, dense + expert, key, table, job, framework
+    )
+    out[f.PIECE_WORKING] = max(
+        out[f.PIECE_WORKING], exchange_bytes_held(piece, key, table, job, framework)
     )
     out[f.PIECE_CASTS] = cast_bytes(piece, key, table, framework)
     out[f.PIECE_LOGITS] = logits_kept_bytes(piece, key, table, job)

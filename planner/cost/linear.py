@@ -16,14 +16,21 @@ from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.keys import Key
 from planner.cost.memory import communicator_bytes
-from planner.cost.pipeline import exposed_transfer_s
-from planner.cost.step import (
+from planner.cost.passes import (
     backward_seconds,
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
-    slowdown,
     transfer_seconds,
+)
+from planner.cost.pipeline import exposed_transfer_s
+from planner.cost.step import slowdown
+from planner.cost.step_ends import (
+    END_COLUMNS,
+    END_SHARED,
+    END_TAKEN_BACKWARD,
+    END_TAKEN_FORWARD,
+    end_traffic,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import extra_update_seconds
@@ -36,8 +43,13 @@ TERM_RECOMPUTE = 2
 TERM_OPTIMIZER = 3
 TERM_REDUCE = 4
 TERM_ALL_GATHER = 5
-TERM_WEIGHT = 6  # of TERM_BACKWARD, gradients of weights
-TERM_COLUMNS = 7
+# Seconds of a pass that its hidden traffic takes from what travels at the end of the step, and by
+# which that delays its exposed traffic.
+TERM_TAKEN_FORWARD = 6
+TERM_TAKEN_BACKWARD = 7
+TERM_SHARED = 8
+TERM_WEIGHT = 9  # of TERM_BACKWARD, gradients of weights
+TERM_COLUMNS = 10
 TIME_TERMS = tuple(range(TERM_WEIGHT))
 
 # --- per shape -----------------------------------------------------------------------------------
@@ -114,6 +126,11 @@ def piece_terms(
     out[TERM_WEIGHT] = cost[PIECE_WEIGHT]
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
+    ends = np.zeros(END_COLUMNS)
+    end_traffic(cost, key, grid, job, framework, links, ends)
+    out[TERM_TAKEN_FORWARD] = ends[END_TAKEN_FORWARD]
+    out[TERM_TAKEN_BACKWARD] = ends[END_TAKEN_BACKWARD]
+    out[TERM_SHARED] = ends[END_SHARED]
 
 
 @jit
@@ -169,7 +186,7 @@ def layout_terms(
     for piece in range(job.pieces):
         piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
     traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
-    transfer = transfer_seconds(key, grid, job, framework, links)
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
     )

@@ -27,6 +27,18 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 # 9 and 11.
 TORCH_SOFTMAX_TRAFFIC = 3.5
 
+# Times that a step of a context-parallel ring moves each element of the partial results through
+# HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
+# bits, and what a kernel on part of the keys loses. Fitted on a benchmark of attention with context
+# parallelism in a development branch of Transformer Engine (README in tests/pytorch/attention, THD;
+# H100; p2p against a2a on 6 mixes of lengths from 4K to 128K at cp 2, 4 and 8, FlashAttention and
+# cuDNN: 36 pairs of times): the ratio errs by 5 % (root mean square).
+RING_STEP_PASSES = 13.0
+# The same of each gathered key and value in forward, and in backward of these and their gradients:
+# put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
+# all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
+GATHER_PASSES = 10.0
+
 
 @jit
 def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
@@ -94,10 +106,12 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
     """Forward and backward seconds of core attention on one rank.
 
     Under context parallelism each rank holds two chunks whose causal work adds up to the same
-    share on every rank (zig-zag order), so its queries see the whole length at 1/cp of the work.
+    share on every rank (zig-zag order), so its queries see the whole length at 1/cp of the work;
+    ranks that exchange heads have so many times the queries of fewer heads.
     """
-    queries = job.seq / key.cp
-    heads = op[f.OP_HEADS] / key.tp
+    exchange = max(1.0, key.exchange)
+    queries = job.seq * exchange / key.cp
+    heads = op[f.OP_HEADS] / (key.tp * exchange)
     if job.eager_attention > 0:
         traffic = 1.0 if softmax_is_fused(op, key, job) else TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
@@ -119,6 +133,40 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
         job.causal, window, gpu,
     )  # fmt: skip
     return forward, backward
+
+
+@jit
+def context_copies(
+    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of what context parallelism copies and adds around attention.
+
+    A ring of n adds n-1 partial outputs to the sum (forward), gradients of queries, keys and
+    values (backward): `RING_STEP_PASSES`. An all-to-all reorders each tensor before and after
+    it: read and write. Gathered keys and values, and their gradients: `GATHER_PASSES`.
+    Source: Transformer Engine 2.8, context_parallel.py.
+    """
+    if key.cp <= 1.0:
+        return 0.0, 0.0
+    element, tokens = framework.activation_bytes, local_tokens(key, job)
+    query = tokens * op[f.OP_HEADS] * op[f.OP_QK_HEAD_DIM] / key.tp
+    output = tokens * op[f.OP_HEADS] * op[f.OP_V_HEAD_DIM] / key.tp
+    width = op[f.OP_QK_HEAD_DIM] + op[f.OP_V_HEAD_DIM]
+    pair = tokens * op[f.OP_KV_HEADS] * width / min(key.tp, op[f.OP_KV_HEADS])
+    if key.exchange < 1.0:
+        gathered = GATHER_PASSES * element * pair * key.cp
+        return (
+            memory_bound_time_s(gathered, 1.0, gpu),
+            memory_bound_time_s(2.0 * gathered, 2.0, gpu),
+        )
+    steps = key.cp / key.exchange - 1.0
+    added = RING_STEP_PASSES * element * steps
+    forward, backward = added * output, added * (query + pair)
+    kernels = steps
+    if key.exchange > 1.0:
+        moved = 4.0 * element * (query + output + pair)
+        forward, backward, kernels = forward + moved, backward + moved, kernels + 8.0
+    return memory_bound_time_s(forward, kernels, gpu), memory_bound_time_s(backward, kernels, gpu)
 
 
 @jit
@@ -152,6 +200,8 @@ def op_seconds(
         return grouped_gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_ATTENTION:
         forward, backward = attention_seconds(op, key, job, gpu)
+        copies = context_copies(op, key, job, framework, gpu)
+        forward, backward = forward + copies[0], backward + copies[1]
     else:
         forward, backward = memory_seconds(op, key, job, framework, gpu)
     return forward, backward, 0.0
@@ -166,11 +216,16 @@ def context_kernels(op: Array, key: Key) -> float:
     Megatron-Core on small models, all bound by launches: at cp 2 a layer takes 2.3 ms more in both
     passes together than at cp 1, at cp 4 3.1 ms: 12 and 16 kernels at 0.19 ms. Fitted on 12 runs
     on A100; 5 on GB200 then err by 6 % instead of 33, 6 on H100, whose hosts are faster, by 32
-    instead of 5.
+    instead of 5. That is a ring. Assumed of the others: an all-to-all reorders four tensors before
+    and after it (8); gathered keys and values are put in order, and two kernels run in place of
+    one, on the two chunks of the queries (6).
     """
     if int(op[f.OP_KIND]) != f.KIND_ATTENTION or key.cp <= 1.0:
         return 0.0
-    return 4.0 + key.cp
+    if key.exchange < 1.0:
+        return 6.0
+    ring = 4.0 + key.cp / key.exchange if key.exchange < key.cp else 0.0
+    return ring + (8.0 if key.exchange > 1.0 else 0.0)
 
 
 @jit

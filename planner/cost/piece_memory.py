@@ -124,6 +124,32 @@ def cast_bytes(piece: int, key: Key, table: OpTable, framework: FrameworkInputs)
 
 
 @jit
+def exchange_bytes_held(
+    piece: int, key: Key, table: OpTable, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Bytes at work in the backward of attention where context parallelism is no plain ring.
+
+    Gathered keys and values and as many gradients of them, beside queries and output and theirs;
+    or all of these once more, in the order in which an all-to-all sends them. What a ring holds,
+    the next pair beside the present one, is no more than a product's working set.
+    """
+    if key.cp <= 1.0 or key.exchange == 1.0:
+        return 0.0
+    largest = 0.0
+    for row in range(table.ops.shape[0]):
+        op = table.ops[row]
+        if int(op[f.OP_PIECE]) != piece or int(op[f.OP_KIND]) != f.KIND_ATTENTION:
+            continue
+        width = op[f.OP_QK_HEAD_DIM] + op[f.OP_V_HEAD_DIM]
+        own = local_tokens(key, job) * width
+        queries = own * op[f.OP_HEADS] / key.tp
+        pair = own * op[f.OP_KV_HEADS] / min(key.tp, op[f.OP_KV_HEADS])
+        held = queries + 2.0 * key.cp * pair if key.exchange < 1.0 else 2.0 * (queries + pair)
+        largest = max(largest, framework.activation_bytes * held)
+    return largest
+
+
+@jit
 def working_bytes(
     piece: int, parameters: float, key: Key, table: OpTable, job: JobInputs,
     framework: FrameworkInputs,

@@ -12,7 +12,6 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import jit
-from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.data_parallel import (
     Grid,
     gather_seconds,
@@ -21,7 +20,7 @@ from planner.cost.data_parallel import (
     reduce_seconds,
 )
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.keys import Key, local_tokens
+from planner.cost.keys import Key
 from planner.cost.memory import (
     communicator_bytes,
     gradient_bytes,
@@ -29,7 +28,13 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.moments import fullest_pass
-from planner.cost.piece_traffic import group_of
+from planner.cost.passes import (
+    backward_seconds,
+    forward_seconds,
+    fsdp_seconds,
+    recompute_seconds,
+    transfer_seconds,
+)
 from planner.cost.pipeline import (
     all_forward_first_s,
     exposed_transfer_s,
@@ -43,107 +48,15 @@ from planner.cost.schedule import (
     microbatch_share,
 )
 from planner.cost.stage import stage_memory, stage_parameters
+from planner.cost.step_ends import (
+    END_COLUMNS,
+    END_SHARED,
+    END_TAKEN_BACKWARD,
+    END_TAKEN_FORWARD,
+    end_traffic,
+)
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
-
-
-@jit
-def forward_seconds(cost: Array) -> float:
-    """Forward seconds of one piece, exposed communication included."""
-    return float(
-        cost[f.PIECE_FORWARD]
-        + cost[f.PIECE_FORWARD_TP]
-        + cost[f.PIECE_FORWARD_CP]
-        + cost[f.PIECE_FORWARD_EP]
-        + cost[f.PIECE_FORWARD_OFFLOAD]
-    )
-
-
-@jit
-def backward_seconds(cost: Array) -> float:
-    """Backward seconds of one piece without recomputation."""
-    return float(
-        cost[f.PIECE_BACKWARD]
-        + cost[f.PIECE_BACKWARD_TP]
-        + cost[f.PIECE_BACKWARD_CP]
-        + cost[f.PIECE_BACKWARD_EP]
-        + cost[f.PIECE_BACKWARD_OFFLOAD]
-    )
-
-
-@jit
-def recompute_seconds(cost: Array) -> float:
-    """Seconds that recomputing one piece adds to its backward pass."""
-    return float(
-        cost[f.PIECE_RECOMPUTE]
-        + cost[f.PIECE_RECOMPUTE_TP]
-        + cost[f.PIECE_RECOMPUTE_CP]
-        + cost[f.PIECE_RECOMPUTE_EP]
-    )
-
-
-@jit
-def fsdp_seconds(
-    cost: Array,
-    recomputed: bool,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
-) -> float:
-    """Exposed ZeRO-2/3 traffic of one piece and micro-batch.
-
-    ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
-    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last.
-    """
-    alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
-    if grid.zero < 2 or alone:
-        return 0.0
-    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
-    forward = forward_seconds(cost)
-    backward = backward_seconds(cost) + (recompute_seconds(cost) if recomputed else 0.0)
-    gather = 0.0
-    if grid.zero == 3:
-        gather = gather_seconds(
-            dense, expert, framework.parameter_communication_bytes, key, grid, job, links
-        )
-    scatter = reduce_seconds(
-        dense, expert, framework.gradient_communication_bytes, key, grid, job, links
-    )
-    hidden_forward = hidden_seconds(gather, framework.hide_fsdp, forward)
-    hidden_backward = hidden_seconds(gather + scatter, framework.hide_fsdp, backward)
-    slow_down = framework.contention * (hidden_forward + hidden_backward)
-    copies = framework.reduce_copy_s * (dense + expert)
-    if grid.zero == 3:
-        copies += 2.0 * framework.gather_copy_s * (dense + expert)
-    seconds = 2.0 * gather + scatter - hidden_forward - hidden_backward + slow_down + copies
-    return float(seconds)
-
-
-@jit
-def transfer_seconds(
-    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
-) -> float:
-    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token.
-
-    Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
-    crosses it sets the pace. Without sequence parallelism all tp ranks hold the same activation:
-    each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
-    arXiv 2104.04473, section 4.1, scatter/gather).
-    """
-    size = 2.0 * job.hidden * local_tokens(key, job)
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
-    if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
-        seconds = point_to_point_time_s(size / key.tp, same_domain, links)
-    else:
-        seconds = point_to_point_time_s(size, same_domain, links)
-    if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
-        return seconds
-    group = group_of(key.tp, 1.0, job, links)
-    return seconds + all_gather_time_s(
-        size, key.tp, float(group.members_per_domain), links, float(group.root_groups)
-    )
 
 
 @jit
@@ -264,28 +177,37 @@ def data_parallel_terms(
     """(exposed gradient and parameter traffic, optimizer) seconds that end the step.
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
-    the first forward of the next step; later stages also have the drain of the pipeline.
+    the first forward of the next step; later stages also have the drain of the pipeline. Where
+    they share links with the layers' own traffic: `planner.cost.step_ends`.
     """
     exposed_s = optimizer_s = drain_s = 0.0
+    ends = np.zeros((job.pieces, END_COLUMNS))
+    for piece in range(job.pieces):
+        end_traffic(costs[piece], key, grid, job, framework, links, ends[piece])
+    mirrored = microbatch_share(framework.schedule)
     for stage in range(int(grid.pp)):
         dense, expert = stage_parameters(stage, counts, costs, job)
         update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
         update_s += stage_update_seconds(stage, counts, costs, grid, job, framework, gpu)
         optimizer_s = max(optimizer_s, update_s)
-        seconds = 0.0
+        taken = mirrored * sum_pieces(stage, END_TAKEN_BACKWARD, counts, ends, job.pieces)
+        seconds = sum_pieces(stage, END_SHARED, counts, ends, job.pieces)
         if grid.zero < 2:
             reduce = reduce_seconds(
                 dense, expert, framework.gradient_communication_bytes, key, grid, job, links
             )
             seconds += reduce - hidden_seconds(
-                reduce, framework.hide_gradient_reduction, stages[stage, f.STAGE_BACKWARD_S]
+                reduce,
+                framework.hide_gradient_reduction,
+                stages[stage, f.STAGE_BACKWARD_S] - taken,
             )
         if grid.zero in (1, 2):
+            taken = mirrored * sum_pieces(stage, END_TAKEN_FORWARD, counts, ends, job.pieces)
             gather = gather_seconds(
                 dense, expert, framework.parameter_communication_bytes, key, grid, job, links
             )
             seconds += gather - hidden_seconds(
-                gather, framework.hide_parameter_gather, stages[stage, f.STAGE_FORWARD_S]
+                gather, framework.hide_parameter_gather, stages[stage, f.STAGE_FORWARD_S] - taken
             )
         exposed_s = max(exposed_s, seconds - drain_s)
         drain_s += stages[stage, f.STAGE_BACKWARD_S] / grid.vpp
@@ -310,7 +232,7 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, key, grid, job, framework, links, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    transfer = transfer_seconds(key, grid, job, framework, links)
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
@@ -380,7 +302,7 @@ def step_bounds(
         seconds = (
             forward_seconds(costs[piece])
             + backward_seconds(costs[piece])
-            + fsdp_seconds(costs[piece], True, key, grid, job, framework, links)
+            + fsdp_seconds(costs[piece], False, key, grid, job, framework, links)
         )
         total_s += count * seconds
         if count > 0.0:
@@ -394,7 +316,7 @@ def step_bounds(
                 costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
             )
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    transfer = transfer_seconds(key, grid, job, framework, links)
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     out[f.STEP_TIME_BOUND] = slowdown(job, links) * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
         + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)

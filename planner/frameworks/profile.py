@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from constraints.context_kinds import ContextKind
 from hardware.curves import AttentionKernel
 from planner.errors import UsageError, unknown_name
 from planner.frameworks.offloading import ActivationOffload
@@ -35,6 +36,10 @@ class Parallelism(Frozen):
     pipeline: bool = True
     interleaved: bool = False
     context: bool = False
+    # Kinds of exchange of context parallelism, the usual one first, and whether Transformer Engine
+    # limits them by the model's attention (`constraints.context_exchange`).
+    context_kinds: tuple[ContextKind, ...] = ("p2p",)
+    context_in_transformer_engine: bool = False
     expert: bool = False
     expert_tensor: bool = False
     # Stages that the search tries; the first is the usual one.

@@ -182,7 +182,10 @@ def _degrees(launch: Launch) -> Overrides:
         "model.expert_tensor_parallel_size": str(own.etp),
     }
     if own.cp > 1:
-        found["model.cp_comm_type"] = "p2p"
+        found["model.cp_comm_type"] = launch.plan.cp_comm_type or "p2p"
+    if launch.plan.cp_sizes:
+        sizes = ",".join(str(size) for size in launch.plan.cp_sizes)
+        found["model.hierarchical_context_parallel_sizes"] = f"[{sizes}]"
     if own.pp > 1 and not layout.is_even:
         # Quotes within: brackets, stars and bars mean something to Hydra.
         text = layout_text(layout.block_layers, mtp)

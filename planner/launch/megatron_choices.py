@@ -11,6 +11,15 @@ from planner.report.units import share
 # From this generation on Megatron-LM no longer asks for one hardware queue.
 _WITHOUT_QUEUE_RULE = ("blackwell",)
 
+# What context parallelism sends, by --cp-comm-type.
+_EXCHANGES: Mapping[str, str] = {
+    "p2p": "keys and values travel in a ring beside attention",
+    "all_gather": "keys and values are gathered before attention",
+    "a2a": "an all-to-all gives each rank some heads of the whole sequence (Ulysses)",
+    "a2a+p2p": "an all-to-all among neighbours splits the heads, a ring between these groups "
+    "passes keys and values",
+}
+
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
@@ -63,10 +72,8 @@ def _degrees(launch: Launch) -> Iterator[Choice]:
             "stages with the embedding or the head hold fewer layers, so that none waits",
         )
     if own.cp > 1:
-        yield Choice(
-            f"context parallel {own.cp}",
-            "splits the sequence; keys and values travel in a ring beside attention",
-        )
+        kind = launch.plan.cp_comm_type or "p2p"
+        yield Choice(f"context parallel {own.cp}", f"splits the sequence; {_EXCHANGES[kind]}")
     if launch.job.model.moe is not None:
         yield Choice(
             f"expert parallel {own.ep}, expert tensor parallel {own.etp}",

@@ -39,7 +39,9 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     if own.tp > 1 and rules.sequence_parallel == "with-tp":
         flags.append(flag("--sequence-parallel"))
     if own.cp > 1:
-        flags.append(flag("--cp-comm-type", "p2p"))
+        flags.append(flag("--cp-comm-type", launch.plan.cp_comm_type or "p2p"))
+    if launch.plan.cp_sizes:
+        flags.append(flag("--hierarchical-context-parallel-sizes", *launch.plan.cp_sizes))
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [

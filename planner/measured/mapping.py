@@ -10,7 +10,7 @@ from pathlib import Path
 from constraints.rule import Layout
 from hardware import Cluster
 from planner.frameworks import FrameworkProfile, RecomputeMode
-from planner.job import BatchTarget, Job
+from planner.job import BatchTarget, Job, offered_exchanges
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import PLAN_COLUMN, MeasuredRow
@@ -126,6 +126,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
         activation_offload=offloaded_modules(row),
+        context_kinds=offered_exchanges(profile, model, row.integer("seq") or 0)[:1],
     )
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 

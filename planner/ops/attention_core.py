@@ -142,14 +142,46 @@ def _scores(context: OpContext) -> tuple[Saved, ...]:
 def _context_parallel(
     context: OpContext, qk_dim: float, v_dim: float, kv_heads: float
 ) -> tuple[Collective, ...]:
-    """Keys and values passed around the cp ring; backward passes them and their gradients.
+    """What context parallelism exchanges, in each of its ways; a key's `exchange` picks one or two.
 
-    Ring attention (Liu et al. 2023, arXiv 2310.01889); bytes are those of the whole sequence's
-    keys and values per token of it.
+    A ring passes keys and values, and in backward them and their gradients (Liu et al. 2023,
+    arXiv 2310.01889). Gathered keys and values are gathered again in backward, where their
+    gradients are scattered (Llama 3, arXiv 2407.21783, section 3.3.2). An all-to-all hands
+    queries, keys and values out by heads and the output back, and their gradients in backward
+    (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.2). Bytes are those of the whole sequence per
+    token of it.
     """
     size = 2.0 * kv_heads * (qk_dim + v_dim)
     shard = Shard.TP if context.model.mla else Shard.KV
+    runs_again = Module.FULL | Module.CORE_ATTENTION
     return (
+        Collective(
+            "attention/cp_gather",
+            CollectiveKind.ALL_GATHER,
+            Group.CP,
+            size,
+            1,
+            2,
+            shard,
+            rerun_with=runs_again,
+        ),
+        *(
+            Collective(
+                f"attention/cp_heads_{name}",
+                CollectiveKind.ALL_TO_ALL,
+                Group.CP,
+                # Two tensors, one of each width.
+                heads * (qk_dim + v_dim),
+                2,
+                2,
+                own,
+                rerun_with=runs_again,
+            )
+            for name, heads, own in (
+                ("qo", float(context.model.heads), Shard.TP),
+                ("kv", kv_heads, shard),
+            )
+        ),
         Collective(
             "attention/cp_ring",
             CollectiveKind.RING_EXCHANGE,
@@ -160,6 +192,6 @@ def _context_parallel(
             shard,
             Hidden.BEHIND_ATTENTION,
             Hidden.BEHIND_ATTENTION,
-            Module.FULL | Module.CORE_ATTENTION,
+            runs_again,
         ),
     )

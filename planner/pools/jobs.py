@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hardware import Cluster
 from planner.errors import UsageError
 from planner.job import Job
 from planner.pools.pool import Pool, is_pool, parse_pool
@@ -29,7 +30,7 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
             f"({request.gpus}); leave it out  [activation-offload-pool]"
         )
     jobs = tuple(
-        replace(request.model_copy(update={"gpus": text}).resolve(), cluster=world)
+        _on_part(request.model_copy(update={"gpus": text}).resolve(), world)
         for text, world in zip(pool.texts, pool.worlds(), strict=True)
     )
     first = jobs[0]
@@ -43,6 +44,11 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
             f"{first.framework.name} has no pipeline; give one type"
         )
     return pool, jobs
+
+
+def _on_part(job: Job, world: Cluster) -> Job:
+    """The job on one part; its context parallelism exchanges in the usual way, on all parts."""
+    return replace(job, cluster=world, context_kinds=job.context_kinds[:1])
 
 
 def first_job(request: Request) -> Job:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from constraints.context_exchange import exchange_kind
 from constraints.layout import shared_count
 from planner.assumed import hardware_ledger
 from planner.cost import fields as f
@@ -75,6 +76,7 @@ def pool_plan(
     again = recomputed_share(costed.parts[0].piece_costs(row), counts)
     probability = _all_fit(jobs, stages)
     interval = pool_interval(jobs, degrees, step)
+    kind, sizes = exchange_kind(degrees.cp, costed.parts[0].exchange(row))
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
@@ -128,6 +130,8 @@ def pool_plan(
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
+        cp_comm_type=kind,
+        cp_sizes=sizes,
     )
 
 

@@ -78,6 +78,9 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("on the host", activations_text(plan)))
     if plan.degrees.pp > 1:
         facts.append(("schedule", plan.schedule))
+    if plan.degrees.cp > 1:
+        sizes = " over " + " and ".join(str(own) for own in plan.cp_sizes) if plan.cp_sizes else ""
+        facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{sizes} exchange"))
     if plan.recompute_flags:
         facts.append(("recompute flags", plan.recompute_flags))
     if plan.optimizer_flags:

@@ -85,6 +85,14 @@ def schedule_text(plan: Plan) -> str:
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
+def exchange_text(plan: Plan) -> str:
+    """`cp a2a+p2p 2·4`: how context parallelism exchanges where it is no plain ring, or empty."""
+    if plan.cp_comm_type in ("", "p2p"):
+        return ""
+    sizes = "·".join(str(size) for size in plan.cp_sizes)
+    return f"cp {plan.cp_comm_type}" + (f" {sizes}" if sizes else "")
+
+
 def offload_text(share_on_cpu: float, modules: Sequence[str] = ()) -> str:
     """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; an empty text where all of it
     stays on the GPU. `modules`: those whose activations are kept on the host."""
@@ -96,11 +104,8 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = ()) -> str:
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
-    return ", ".join(
-        part
-        for part in (*parts, offload_text(plan.optimizer_offload, plan.activation_offload))
-        if part
-    )
+    offloaded = offload_text(plan.optimizer_offload, plan.activation_offload)
+    return ", ".join(part for part in (*parts, exchange_text(plan), offloaded) if part)
 
 
 def optimizer_text(plan: Plan) -> str:

@@ -14,6 +14,7 @@ from planner.report.plans import (
     blocks_text,
     degrees_text,
     error_text,
+    exchange_text,
     layers_text,
     offload_text,
     recompute_text,
@@ -141,8 +142,8 @@ def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
 
 def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
-    if named := schedule_text(plan):
-        lines[0] += f", {named}"
+    for named in (schedule_text(plan), exchange_text(plan)):
+        lines[0] += f", {named}" if named else ""
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")
     if plan.stage_gpus:

@@ -332,13 +332,16 @@ class _Objective:
                 stage, ceil
             )
             forward = self._sum(stage, (linear.TERM_FORWARD,), ceil)
+            room = backward - self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
             reduce = self._exposed(
-                stage, columns[0], bases[0], framework.hide_gradient_reduction, backward
+                stage, columns[0], bases[0], framework.hide_gradient_reduction, room
             )
+            room = forward - self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
             gather = self._exposed(
-                stage, columns[1], bases[1], framework.hide_parameter_gather, forward
+                stage, columns[1], bases[1], framework.hide_parameter_gather, room
             )
-            self.model.add(exposed >= self.scale * (reduce + gather) - drain)
+            shared = self._sum(stage, (linear.TERM_SHARED,), floor)
+            self.model.add(exposed >= self.scale * (reduce + gather + shared) - drain)
             drain = drain + self.scale // terms.vpp * backward
         return exposed
 

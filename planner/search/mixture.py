@@ -27,6 +27,8 @@ from planner.search.arrays import kernel_layout
 
 _PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
 _AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
+_PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
+_AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
 
 
 def other_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
@@ -88,6 +90,8 @@ def as_plain(costs: Array) -> Array:
     out = costs.copy()
     out[:, _PASSES] += out[:, _AGAIN]
     out[:, _AGAIN] = 0.0
+    out[:, _PASS_LINKS] += out[:, _AGAIN_LINKS]
+    out[:, _AGAIN_LINKS] = 0.0
     out[:, f.PIECE_SAVED] = out[:, f.PIECE_SAVED_RECOMPUTED]
     out[:, f.PIECE_WORKING] += out[:, f.PIECE_AGAIN]
     out[:, f.PIECE_AGAIN] = 0.0
@@ -210,7 +214,8 @@ def cheapest_costs(
 
     A mix of modes lies on or above the line from a plain layer with the least seconds per byte
     freed. Seconds more in backward are convex in those of recomputation (ZeRO-3's traffic hides
-    less and less behind them), so scaling these by a share gives at most that share of the former.
+    less and less behind them; frameworks that mix modes exchange nothing inside layers), so scaling
+    these by a share gives at most that share of the former.
     """
     costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
     shape = costed.shapes[row]

@@ -56,6 +56,8 @@ def rule_context(job: Job) -> RuleContext:
         least_zero=job.least_zero,
         schedule=job.schedule,
         conditions=job.conditions,
+        context_kinds=job.context_kinds,
+        context_inner=job.context_inner,
     )
     if not job.activation_offload:
         return context

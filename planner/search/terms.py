@@ -100,7 +100,10 @@ def shape_terms(
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(shape, terms, cost_model.totals, total_s, code, framework)
     # With two copies of the model each does its part of the micro-batches.
-    passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE]
+    passes = [
+        linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE,
+        linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
+    ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
     return ShapeTerms(
         pp=pp,

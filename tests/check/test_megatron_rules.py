@@ -41,6 +41,12 @@ CASES = [
     ("precision-aware-optimizer", "--exp-avg-dtype bf16", "--exp-avg-dtype fp32"),
     ("mla-and-gqa", "--multi-latent-attention", ""),
     ("positions", "--max-position-embeddings 2048", ""),
+    ("option-value", "--context-parallel-size 2 --cp-comm-type ring",
+     "--context-parallel-size 2 --cp-comm-type a2a"),
+    ("context-levels", "--context-parallel-size 4 --cp-comm-type a2a+p2p",
+     "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2"),
+    ("context-levels", "--context-parallel-size 4 --cp-comm-type a2a+p2p "
+     "--hierarchical-context-parallel-sizes 2 4", ""),
     ("tp-comm-overlap", "--tensor-model-parallel-size 2 --tp-comm-overlap",
      "--tensor-model-parallel-size 2 --tp-comm-overlap --sequence-parallel"),
     ("activation-offload", "--fine-grained-activation-offloading",

@@ -71,6 +71,9 @@ CASES = [
     Case("pipeline-supported", {"pp": 1}, {"pp": 2}, context(pipeline=False)),
     Case("interleaved-supported", {"vpp": 1}, {"vpp": 2}, context(interleaved=False)),
     Case("context-supported", {"cp": 1}, {"cp": 2}, context(context=False)),
+    Case("context-exchange", {"cp": 4}, {"cp": 8}, replace(context(), context_kinds=("a2a",))),
+    Case("context-exchange", {"cp": 8}, {"cp": 2}, replace(context(), context_kinds=("a2a+p2p",))),
+    Case("context-exchange", {"cp": 1}, {"cp": 2}, replace(context(), context_kinds=())),
     Case("expert-supported", {"ep": 1}, {"ep": 2}, context(expert=False)),
     Case(
         "expert-tensor-supported",

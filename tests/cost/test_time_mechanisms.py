@@ -8,11 +8,11 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.kernel import read_key
-from planner.cost.piece_traffic import exchange_draws, expert_exchange_seconds
+from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
-from planner.ops.rows import CollectiveKind
+from planner.ops.rows import CollectiveKind, Group
 from tests.cost.jobs import cost, make_job
 
 
@@ -77,9 +77,9 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
             scale_up_latency_s=0.0, collective_launch_s=0.0,
         )  # fmt: skip
-        seconds[deduplicates] = expert_exchange_seconds(
+        seconds[deduplicates] = expert_exchange_stream(
             1e9, key, model.job_inputs, model.framework_inputs, links
-        )
+        ).seconds
     assert seconds[True] / seconds[False] == pytest.approx(share, abs=1e-4)
 
 
@@ -101,7 +101,8 @@ def test_inputs_that_stay_gathered_are_gathered_once() -> None:
 
     def gathers(own: Job) -> float:
         rows = [c for op in CostModel(own).pieces[0].ops for c in op.collectives]
-        return sum(c.forward + c.backward for c in rows if c.kind == CollectiveKind.ALL_GATHER)
+        gathers = [c for c in rows if c.kind == CollectiveKind.ALL_GATHER and c.group == Group.TP]
+        return sum(c.forward + c.backward for c in gathers)
 
     assert (gathers(job), gathers(again)) == (4.0, 6.0)
     assert step(job, tp=8)[f.STEP_TP] < step(again, tp=8)[f.STEP_TP]

@@ -49,6 +49,17 @@ MEGATRON: Mapping[str, Case] = {
         "qwen3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
         request={"seq": 32768},
     ),
+    **{
+        f"context-{kind.replace('+', '-')}": Case(
+            "llama-3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
+            request={"seq": 32768, "cp_comm_type": kind},
+        )
+        for kind in ("all_gather", "a2a", "a2a+p2p")
+    },
+    "context-levels": Case(
+        "llama-3-8b", "16xH100", {"cp": 16, "zero": 1, "grad_acc": 8},
+        request={"seq": 131072, "cp_comm_type": "a2a+p2p", "cp_sizes": (2, 8)},
+    ),
     "pipeline": Case("70b", "64xH100", _PIPE),
     "ends-differ": Case("70b", "64xH100", _PIPE, blocks=(19, 21, 21, 19)),
     "uneven": Case("70b", "64xH100", _PIPE, blocks=(18, 21, 20, 21)),

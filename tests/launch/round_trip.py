@@ -49,6 +49,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert _modules(back, own.recompute) == _modules(back, plan.recompute)
     assert own.schedule == plan.schedule
     assert (own.gbs, own.seq) == (plan.gbs, plan.seq)
+    assert (own.cp_comm_type, own.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
     assert own.optimizer_offload == plan.optimizer_offload
     assert own.activation_offload == plan.activation_offload
     job = back.assessment.job

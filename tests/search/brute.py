@@ -62,12 +62,11 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     gather = own[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]
     exposed = drain = 0.0
     for stage in range(terms.pp):
-        seconds = reduce[stage] - min(
-            reduce[stage] * framework.hide_gradient_reduction, backward[stage]
-        )
-        seconds += gather[stage] - min(
-            gather[stage] * framework.hide_parameter_gather, forward[stage]
-        )
+        seconds = own[stage, linear.TERM_SHARED]
+        room = backward[stage] - own[stage, linear.TERM_TAKEN_BACKWARD]
+        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, room)
+        room = forward[stage] - own[stage, linear.TERM_TAKEN_FORWARD]
+        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, room)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
     fixed = scalars[linear.SCALAR_FIXED_S]

@@ -35,6 +35,9 @@ def synthetic_terms(
         terms[:, linear.TERM_OPTIMIZER] = rng.uniform(1e-4, 5e-4, rows)
         terms[:, linear.TERM_REDUCE] = traffic * rng.uniform(1e-3, 9e-3, rows)
         terms[:, linear.TERM_ALL_GATHER] = traffic * rng.uniform(1e-3, 5e-3, rows)
+        terms[:, linear.TERM_TAKEN_FORWARD] = traffic * rng.uniform(0.0, 1e-3, rows)
+        terms[:, linear.TERM_TAKEN_BACKWARD] = traffic * rng.uniform(0.0, 2e-3, rows)
+        terms[:, linear.TERM_SHARED] = traffic * rng.uniform(0.0, 1e-3, rows)
         return terms
 
     layer = times(kinds)

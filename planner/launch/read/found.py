@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from constraints.context_kinds import ContextKind
 from planner.launch.read.text import SourceFile, Span
 from planner.specs import ModelSpec
 
@@ -141,6 +142,9 @@ class Found:
     attention: Literal["flash", "eager"] = "flash"
     dropout: bool = False
     expert_imbalance: float = 1.0
+    # How context parallelism exchanges, and the ranks of its levels; None: as is usual.
+    cp_comm_type: ContextKind | None = None
+    cp_sizes: tuple[int, ...] = ()
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import Arguments, parse_arguments, unknown_problems
+from planner.launch.read.megatron_context import read_exchange
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
@@ -40,8 +41,6 @@ _UNMODELLED: Mapping[str, str] = {
     "use-sharp": "reductions in the switch: faster than predicted",
     "use-nccl-ub": "registered buffers",
     "overlap-param-gather-with-optimizer-step": "costed as --overlap-param-gather",
-    "hierarchical-context-parallel-sizes": "costed as one ring",
-    "cp-comm-type": "context parallelism is costed as a ring (p2p)",
     "rampup-batch-size": "costed at the full batch",
     "step-batch-size-schedule": "costed at --global-batch-size",
     "empty-unused-memory-level": "the allocator gives memory back each step: slower",
@@ -73,7 +72,6 @@ _UNMODELLED: Mapping[str, str] = {
 }
 # Values of such options that the prediction does count on.
 _AS_COSTED = {
-    "cp-comm-type": "p2p",
     "megatron-fsdp-main-grads-dtype": "auto",
     "megatron-fsdp-main-params-dtype": "fp32",
     "megatron-fsdp-grad-comm-dtype": "auto",
@@ -164,9 +162,11 @@ class _Reader:
                 environment, f"{self.launch.command.file}:{self.launch.command.line}",
             )
         )  # fmt: skip
+        exchange = read_exchange(self.arguments, degrees["cp"])
+        self.problems += exchange.problems
         training = self._training(degrees)
         self._unpredictable()
-        unmodelled = tuple(
+        unmodelled = exchange.unmodelled + tuple(
             (own, _UNMODELLED[name])
             for name in _UNMODELLED
             if (own := self.arguments.setting(name)) is not None and self._has_effect(name)
@@ -190,6 +190,8 @@ class _Reader:
             problems=tuple(self.problems),
             assumed=tuple(self.assumed),
             environment=environment,
+            cp_comm_type=exchange.kind if degrees["cp"] > 1 else None,
+            cp_sizes=exchange.sizes if degrees["cp"] > 1 else (),
             **degrees,
             **training,
         )

@@ -48,6 +48,8 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         attention=request.attention,
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,
+        cp_comm_type=plan.cp_comm_type or None,
+        cp_sizes=plan.cp_sizes,
         plan_gpus=request.gpus,
         main_file=str(path),
     )

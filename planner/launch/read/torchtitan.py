@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from constraints.context_kinds import ContextKind
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
@@ -61,7 +62,6 @@ _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 204
 _UNMODELLED = {
     f"{_P}.pipeline_parallel_schedule_csv": "a schedule of its own: costed as the named one",
     f"{_P}.disable_loss_parallel": "logits gathered on every tensor rank: more memory",
-    f"{_P}.context_parallel_rotate_method": "costed as a ring",
     f"{_A}.per_op_sac_force_recompute_mm_shapes_by_fqns": "costed as the plain per-op policy",
     "optimizer.early_step_in_backward": "no gradients between steps: less memory than predicted",
     "profiling.enable_profiling": "profiled steps are slower",
@@ -142,6 +142,7 @@ class TorchtitanReader:
             optimizer_kernel=self._kernel(),
             optimizer_offload=float(bool(self.own.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
+            cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
             main_file=self.own.path,
             where=self._where(),
             settings=tuple(self.own.settings.values()),
@@ -153,6 +154,11 @@ class TorchtitanReader:
             **batch,
             **layout,
         )
+
+    def _exchange(self) -> ContextKind:
+        """Keys and values gathered after the first part of attention, or passed round."""
+        method = self.own.get(f"{_P}.context_parallel_rotate_method", "allgather")
+        return "p2p" if method == "alltoall" else "all_gather"
 
     def _where(self) -> dict[str, Any]:
         keys = _DEGREES | {

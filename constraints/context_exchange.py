@@ -1,0 +1,113 @@
+"""How the ranks of a context-parallel group exchange what attention needs of each other.
+
+A kind of exchange is told apart by the ranks whose heads it exchanges by all-to-all (*inner*
+ranks), which is what the cost of a layer depends on: 1 of cp ranks in a ring, all cp of them, some
+with a ring between their groups, and GATHERS (0) where keys and values are gathered instead.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from constraints.context import Columns, IntArray, Mask, ModelNumbers, RuleContext, divides
+from constraints.context_kinds import ContextKind
+from constraints.rule import shape_rule
+
+KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
+# Inner ranks where keys and values are gathered, and where a kind is impossible.
+GATHERS = 0
+IMPOSSIBLE = -1
+
+_SOURCE = (
+    "Transformer Engine 2.8, pytorch/attention/dot_product_attention/context_parallel.py "
+    "(attn_forward_func_with_cp, AttnFuncWithCPAndQKVOA2A); DeepSpeed-Ulysses, arXiv 2309.14509, "
+    "section 3"
+)
+
+
+def kinds_for(model: ModelNumbers, kinds: tuple[ContextKind, ...]) -> tuple[ContextKind, ...]:
+    """The kinds that Transformer Engine has for a model's attention.
+
+    Sliding windows: not in a ring. Sinks: with all heads' whole sequences alone. Latent attention,
+    whose keys are wider than its values: in a ring, of all ranks or of groups.
+    """
+    own = set(kinds)
+    if model.sliding_window:
+        own &= {"all_gather", "a2a"}
+    if model.attention_sinks:
+        own &= {"a2a"}
+    if model.has_mla:
+        own &= {"p2p", "a2a+p2p"}
+    return tuple(kind for kind in kinds if kind in own)
+
+
+def inner_ranks(
+    kind: ContextKind, columns: Columns, model: ModelNumbers, domain: int, inner: int = 0
+) -> IntArray:
+    """Inner ranks of each shape (columns tp, cp) for a kind; IMPOSSIBLE where it cannot run.
+
+    An all-to-all over n ranks leaves each heads/(tp·n) query heads and as many key/value heads
+    as the kind of attention has: both whole. `inner`: the number asked for, of `a2a+p2p`; 0: the
+    most that heads allow and that lie in one scale-up domain with their tp ranks.
+    """
+    tp, cp = columns["tp"], columns["cp"]
+    if kind == "p2p":
+        return np.ones_like(cp)
+    if kind == "all_gather":
+        return np.where(cp > 1, GATHERS, 1)
+    if kind == "a2a":
+        return np.where((cp == 1) | _splits_heads(tp * cp, model), cp, IMPOSSIBLE)
+    found = np.where(cp == 1, 1, IMPOSSIBLE)
+    for ranks in range(2, int(cp.max(initial=1))):
+        fits = (cp % ranks == 0) & (ranks < cp) & _splits_heads(tp * ranks, model)
+        fits &= (tp * ranks <= domain) if not inner else np.full(cp.shape, ranks == inner)
+        found = np.where(fits, ranks, found)
+    return found
+
+
+def exchange_kind(cp: int, inner: int) -> tuple[ContextKind | Literal[""], tuple[int, ...]]:
+    """(kind, ranks of its two levels if it has two) from its inner ranks; nothing if cp is 1."""
+    if cp == 1:
+        return "", ()
+    if inner == GATHERS:
+        return "all_gather", ()
+    if inner == 1:
+        return "p2p", ()
+    return ("a2a", ()) if inner == cp else ("a2a+p2p", (inner, cp // inner))
+
+
+def _splits_heads(ranks: IntArray, model: ModelNumbers) -> Mask:
+    heads = divides(ranks, model.heads)
+    return heads if model.has_mla else heads & divides(ranks, model.kv_heads)
+
+
+def _wording(ctx: RuleContext) -> str:
+    if not ctx.context_kinds:
+        return (
+            f"{ctx.framework.name} has no such exchange for this model's attention (windows: "
+            "all_gather, a2a; sinks: a2a; latent: p2p, a2a+p2p): cp must be 1"
+        )
+    size = f" over {ctx.context_inner} ranks" if ctx.context_inner else ""
+    heads = f"{ctx.model.heads} heads"
+    if not ctx.model.has_mla:
+        heads += f" and {ctx.model.kv_heads} key/value heads"
+    kinds = " or ".join(ctx.context_kinds)
+    return f"{kinds}{size}: tp times the ranks of an all-to-all must divide {heads}"
+
+
+@shape_rule(
+    "context-exchange",
+    "an all-to-all of context parallelism leaves every rank whole query and key/value heads, and "
+    "the kernels have the kind of exchange for the model's attention",
+    source=_SOURCE,
+    wording=_wording,
+)
+def context_exchange(columns: Columns, ctx: RuleContext) -> Mask:
+    mask: Mask = columns["cp"] == 1
+    for kind in ctx.context_kinds:
+        domain = ctx.cluster.scale_up_domain
+        inner = inner_ranks(kind, columns, ctx.model, domain, ctx.context_inner)
+        mask = mask | (inner != IMPOSSIBLE)
+    return mask

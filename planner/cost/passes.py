@@ -1,0 +1,212 @@
+"""A forward or backward pass of one piece, with what travels beside it and after it: ZeRO-2/3
+traffic, and activations to the next pipeline stage."""
+
+from __future__ import annotations
+
+from planner.cost import fields as f
+from planner.cost._jit import jit
+from planner.cost.communication import all_gather_time_s, point_to_point_time_s
+from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
+from planner.cost.inputs import LinkInputs
+from planner.cost.keys import Key, local_tokens
+from planner.cost.piece_traffic import group_of
+from planner.cost.sharing import (
+    Stream,
+    Window,
+    after,
+    beside_seconds,
+    met_share,
+    no_stream,
+    times,
+)
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+
+@jit
+def forward_seconds(cost: Array) -> float:
+    """Forward seconds of one piece, exposed communication included."""
+    return float(
+        cost[f.PIECE_FORWARD]
+        + cost[f.PIECE_FORWARD_TP]
+        + cost[f.PIECE_FORWARD_CP]
+        + cost[f.PIECE_FORWARD_EP]
+        + cost[f.PIECE_FORWARD_OFFLOAD]
+    )
+
+
+@jit
+def backward_seconds(cost: Array) -> float:
+    """Backward seconds of one piece without recomputation."""
+    return float(
+        cost[f.PIECE_BACKWARD]
+        + cost[f.PIECE_BACKWARD_TP]
+        + cost[f.PIECE_BACKWARD_CP]
+        + cost[f.PIECE_BACKWARD_EP]
+        + cost[f.PIECE_BACKWARD_OFFLOAD]
+    )
+
+
+@jit
+def recompute_seconds(cost: Array) -> float:
+    """Seconds that recomputing one piece adds to its backward pass."""
+    return float(
+        cost[f.PIECE_RECOMPUTE]
+        + cost[f.PIECE_RECOMPUTE_TP]
+        + cost[f.PIECE_RECOMPUTE_CP]
+        + cost[f.PIECE_RECOMPUTE_EP]
+    )
+
+
+@jit
+def pass_window(cost: Array, index: int) -> Window:
+    """The forward (0), backward (1) or recompute (2) pass of one piece."""
+    links = f.PIECE_LINKS + index * f.LINK_PASS
+    seconds, compute = forward_seconds(cost), cost[f.PIECE_FORWARD]
+    if index == 1:
+        seconds, compute = backward_seconds(cost), cost[f.PIECE_BACKWARD]
+    elif index == 2:
+        seconds, compute = recompute_seconds(cost), cost[f.PIECE_RECOMPUTE]
+    return Window(
+        seconds,
+        compute,
+        cost[links + f.LINK_EXPOSED_INSIDE],
+        cost[links + f.LINK_EXPOSED_BETWEEN],
+        cost[links + f.LINK_HIDDEN_INSIDE],
+        cost[links + f.LINK_HIDDEN_BETWEEN],
+    )
+
+
+@jit
+def both_passes(first: Window, second: Window) -> Window:
+    """Two passes as one."""
+    return Window(
+        first.seconds + second.seconds,
+        first.compute + second.compute,
+        first.exposed_inside + second.exposed_inside,
+        first.exposed_between + second.exposed_between,
+        first.hidden_inside + second.hidden_inside,
+        first.hidden_between + second.hidden_between,
+    )
+
+
+@jit
+def sharded_streams(
+    cost: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+) -> tuple[Stream, Stream]:
+    """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
+
+    ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
+    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last.
+    """
+    alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
+    if grid.zero < 2 or alone:
+        return no_stream(), no_stream()
+    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
+    gather = no_stream()
+    if grid.zero == 3:
+        gather = gather_stream(
+            dense, expert, framework.parameter_communication_bytes, key, grid, job, links
+        )
+    scatter = reduce_stream(
+        dense, expert, framework.gradient_communication_bytes, key, grid, job, links
+    )
+    return gather, after(gather, scatter)
+
+
+@jit
+def fsdp_seconds(
+    cost: Array,
+    recomputed: bool,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies."""
+    gather, backward = sharded_streams(cost, key, grid, job, framework, links)
+    if backward.seconds == 0.0:
+        return 0.0
+    window = pass_window(cost, 1)
+    if recomputed:
+        window = both_passes(window, pass_window(cost, 2))
+    parameters = cost[f.PIECE_DENSE_PARAMETERS] + cost[f.PIECE_EXPERT_PARAMETERS]
+    copies = framework.reduce_copy_s * parameters
+    if grid.zero == 3:
+        copies += 2.0 * framework.gather_copy_s * parameters
+    share, contention = framework.hide_fsdp, framework.contention
+    return float(
+        beside_seconds(pass_window(cost, 0), gather, share, contention)
+        + beside_seconds(window, backward, share, contention)
+        + copies
+    )
+
+
+@jit
+def transfers_met(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Share of the transfers between stages that ZeRO-2/3 traffic of layers meets on their links.
+
+    That of the kind of layer whose traffic is the least: no layout has less.
+    """
+    if grid.zero < 2 or grid.pp <= 1.0:
+        return 0.0
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    least = 1.0
+    for kind in range(job.kinds):
+        gather, backward = sharded_streams(costs[kind], key, grid, job, framework, links)
+        stream = times(after(gather, backward), framework.hide_fsdp)
+        window = both_passes(pass_window(costs[kind], 0), pass_window(costs[kind], 1))
+        again = both_passes(window, pass_window(costs[kind], 2))
+        long = max(again.seconds, stream.seconds)
+        if same_domain:
+            met = met_share(stream.inside, long - window.hidden_inside)
+        else:
+            met = met_share(stream.between, long - window.hidden_between)
+        least = min(least, met)
+    return least
+
+
+@jit
+def transfer_seconds(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
+    met = transfers_met(costs, key, grid, job, framework, links)
+    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links)
+
+
+@jit
+def transfer_alone_seconds(
+    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+) -> float:
+    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token.
+
+    Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
+    crosses it sets the pace. Without sequence parallelism all tp ranks hold the same activation:
+    each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
+    arXiv 2104.04473, section 4.1, scatter/gather).
+    """
+    size = 2.0 * job.hidden * local_tokens(key, job)
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
+        seconds = point_to_point_time_s(size / key.tp, same_domain, links)
+    else:
+        seconds = point_to_point_time_s(size, same_domain, links)
+    if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
+        return seconds
+    group = group_of(key.tp, 1.0, job, links)
+    return seconds + all_gather_time_s(
+        size, key.tp, float(group.members_per_domain), links, float(group.root_groups)
+    )

@@ -1,0 +1,153 @@
+"""What streams of collectives that use the same links at the same time do to each other.
+
+A GPU has two classes of links: to its scale-up domain ("inside") and its share of the node's NICs
+("between"). Every rank of a node runs its own group of each kind at the same time, and the rates
+of `planner.cost.communication` are what is then left to one rank; so within a kind nothing more is
+shared. Between kinds it is, and this module says how:
+
+* A second of compute hides at most a second of traffic on each class: tensor, context and expert
+  traffic of one layer that take the same links share the compute beside them
+  (`planner.cost.piece_traffic.exposed_traffic`).
+* Traffic of data parallelism (gathers of weights, reductions of gradients) runs beside a whole
+  pass. It gets the time that hidden traffic of the layers leaves free on its links, and where a
+  layer waits for its own traffic the two share the link, so that the layer waits longer
+  (`beside_seconds`).
+
+The links are work-conserving: with B seconds of data-parallel traffic and E seconds of the
+layers' exposed, H of their hidden traffic on a class, a pass of W seconds alone (E included)
+takes at least B + H + E. Shared evenly, traffic that is spread over the W - H seconds in which
+that class is not taken meets the layers' exposed traffic for the share B/(W - H) of it, and there
+each second of link time taken delays the layer by one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.cost._jit import jit
+from planner.cost.communication import exchange_rate_bytes_per_s, ring_rate_bytes_per_s
+from planner.cost.inputs import LinkInputs
+
+
+class Stream(NamedTuple):
+    """Collectives one after the other: `seconds` alone, and how long they keep each class of
+    links busy: bytes over rate, without latencies, so at most `seconds`."""
+
+    seconds: float
+    inside: float
+    between: float
+
+
+class Window(NamedTuple):
+    """A forward or backward pass: its `seconds`, of which `compute`, and the link time of its own
+    traffic by class: exposed (part of `seconds`) and hidden behind compute."""
+
+    seconds: float
+    compute: float
+    exposed_inside: float
+    exposed_between: float
+    hidden_inside: float
+    hidden_between: float
+
+
+@jit
+def no_stream() -> Stream:
+    """Nothing to send."""
+    return Stream(0.0, 0.0, 0.0)
+
+
+@jit
+def after(first: Stream, second: Stream) -> Stream:
+    """Two streams, one after the other."""
+    return Stream(
+        first.seconds + second.seconds,
+        first.inside + second.inside,
+        first.between + second.between,
+    )
+
+
+@jit
+def times(stream: Stream, factor: float) -> Stream:
+    """A stream `factor` times."""
+    return Stream(factor * stream.seconds, factor * stream.inside, factor * stream.between)
+
+
+@jit
+def ring_stream(
+    seconds: float, wire_bytes: float, size: float, members: float, links: LinkInputs,
+    root_groups: float,
+) -> Stream:  # fmt: skip
+    """A ring's collective that takes `seconds` and sends `wire_bytes` over each link: x/B inside
+    a domain, x/(m B) by the NICs of a group's m members there. `planner.cost.communication`."""
+    if size <= 1.0 or seconds <= 0.0:
+        return Stream(0.0, 0.0, 0.0)
+    own = min(members, size)
+    inside = between = 0.0
+    if own > 1.0:
+        inside = wire_bytes / ring_rate_bytes_per_s(own, links, root_groups)
+    if size > own:
+        between = wire_bytes / own / links.scale_out_bytes_per_s
+    return Stream(seconds, min(inside, seconds), min(between, seconds))
+
+
+@jit
+def exchange_stream(
+    seconds: float, inner_bytes: float, outer_bytes: float, members: float, links: LinkInputs,
+    root_groups: float,
+) -> Stream:  # fmt: skip
+    """An all-to-all that takes `seconds` and sends so many bytes inside and between domains."""
+    inside = 0.0
+    if members > 1.0:
+        inside = inner_bytes / exchange_rate_bytes_per_s(members, links, root_groups)
+    between = outer_bytes / links.scale_out_bytes_per_s
+    return Stream(seconds, min(inside, seconds), min(between, seconds))
+
+
+@jit
+def met_share(busy: float, free: float) -> float:
+    """Share of the layers' exposed traffic that other traffic meets on a class: B/(W - H)."""
+    if busy <= 0.0:
+        return 0.0
+    return 1.0 if free <= busy else busy / free
+
+
+@jit
+def shared_seconds(window: Window, stream: Stream) -> float:
+    """Seconds by which a stream beside a pass delays the pass's own exposed traffic.
+
+    Sum over the classes of E·B/(max(W, T) - H), at most E: T, the stream's own seconds, counts
+    where it outlasts the pass.
+    """
+    long = max(window.seconds, stream.seconds)
+    inside = met_share(stream.inside, long - window.hidden_inside)
+    between = met_share(stream.between, long - window.hidden_between)
+    return window.exposed_inside * inside + window.exposed_between * between
+
+
+@jit
+def outlasting_seconds(window: Window, stream: Stream) -> float:
+    """Seconds of a stream that find no room beside a pass: max(T, B + H) - W over the classes."""
+    longest = max(stream.seconds, stream.inside + window.hidden_inside)
+    longest = max(longest, stream.between + window.hidden_between)
+    return max(0.0, longest - window.seconds) if stream.seconds > 0.0 else 0.0
+
+
+@jit
+def beside_seconds(window: Window, stream: Stream, share: float, contention: float) -> float:
+    """Seconds that a stream adds to a pass beside which the share `share` of it may run.
+
+    What may not, what finds no room, what it delays the pass's own traffic by, and `contention`
+    for each second of compute that it runs beside. Without other traffic and contention:
+    max(W, h·T) - W + (1 - h) T. Never less with a longer stream, or with more traffic or compute
+    in the pass (pass included).
+    """
+    run = times(stream, share)
+    computing = min(1.0, window.compute / window.seconds) if window.seconds > 0.0 else 0.0
+    beside = min(run.seconds, window.seconds) * computing
+    return (
+        stream.seconds
+        - run.seconds
+        + outlasting_seconds(window, run)
+        + shared_seconds(window, run)
+        + contention * beside
+    )

@@ -1,0 +1,75 @@
+"""Reader of Megatron's context parallelism: how its ranks exchange, and over which levels.
+
+Rules: megatron-core 0.19, training/arguments.py (validate_args) and parallel_state.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import get_args
+
+from constraints.context_kinds import ContextKind
+from planner.launch.read.found import Problem, Setting
+from planner.launch.read.megatron_arguments import Arguments
+
+_TYPE, _SIZES = "cp-comm-type", "hierarchical-context-parallel-sizes"
+_KINDS: tuple[ContextKind, ...] = get_args(ContextKind)
+_LEVELS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What was found; `unmodelled`: settings that the prediction leaves out, and which."""
+
+    kind: ContextKind = "p2p"
+    sizes: tuple[int, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unmodelled: tuple[tuple[Setting, str], ...] = ()
+
+
+def read_exchange(arguments: Arguments, cp: int) -> Exchange:
+    """`--cp-comm-type` and `--hierarchical-context-parallel-sizes` of a launch with `cp` ranks."""
+    given = arguments.many(_TYPE) or ("p2p",)
+    wrong = sorted(set(given) - set(_KINDS))
+    if wrong:
+        text = f"--{_TYPE} {wrong[0]}: one of {', '.join(_KINDS)}"
+        place = arguments.place(_TYPE)
+        return Exchange(problems=(Problem("option-value", text, places=place, fix="p2p"),))
+    kind = next(own for own in _KINDS if own == given[0])
+    sizes, problems = _sizes(arguments, kind, cp)
+    setting = arguments.setting(_TYPE)
+    unmodelled: tuple[tuple[Setting, str], ...] = ()
+    if len(set(given)) > 1 and setting is not None:
+        unmodelled = ((setting, f"layers exchange in different ways: costed as {kind}"),)
+    return Exchange(kind, sizes if kind == "a2a+p2p" else (), problems, unmodelled)
+
+
+def _sizes(
+    arguments: Arguments, kind: ContextKind, cp: int
+) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
+    """Ranks of each level, and what is wrong with them."""
+    texts = arguments.many(_SIZES)
+    place = arguments.place(_SIZES, _TYPE)
+    if not texts:
+        if kind != "a2a+p2p" or cp == 1:
+            return (), ()
+        text = f"--{_TYPE} a2a+p2p: --{_SIZES} is missing, the ranks of its two levels"
+        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+    if not all(text.isdigit() and int(text) > 0 for text in texts):
+        text = f"--{_SIZES} {' '.join(texts)}: whole numbers of at least 1"
+        return (), (Problem("option-value", text, places=place),)
+    sizes = tuple(int(text) for text in texts)
+    if prod(sizes) != cp:
+        text = f"--{_SIZES} {' '.join(texts)} make {prod(sizes)} ranks, not cp = {cp}"
+        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+    if kind == "a2a+p2p" and len(sizes) != _LEVELS:
+        text = f"--{_SIZES} {' '.join(texts)}: Transformer Engine has two levels"
+        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+    return sizes, ()
+
+
+def _nearest(cp: int) -> str:
+    """Two levels of `cp` ranks, the inner one as wide as the outer or wider."""
+    inner = min((own for own in range(1, cp + 1) if cp % own == 0 and own * own >= cp), default=1)
+    return f"--{_SIZES} {inner} {cp // inner}"

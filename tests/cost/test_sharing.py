@@ -1,0 +1,175 @@
+"""Streams on shared links against closed forms and the limits of what links can carry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.cost import fields as f
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
+from planner.cost.step_ends import END_COLUMNS, END_SHARED, end_traffic
+from planner.cost_model import CostModel
+from planner.job import Job
+from tests.cost.jobs import cost, make_job
+
+times = st.floats(0.0, 2.0)
+
+
+def window(compute: float, inside: float, between: float, hidden: tuple[float, float]) -> Window:
+    """A pass that computes and then waits for its own traffic; some hides behind the compute."""
+    taken = tuple(min(own, compute) for own in hidden)
+    return Window(compute + inside + between, compute, inside, between, *taken)
+
+
+def stream(inside: float, between: float, latency: float = 0.0) -> Stream:
+    return Stream(max(inside, between) + latency, inside, between)
+
+
+def test_alone_it_hides_behind_compute() -> None:
+    """max(W, T) - W, and what is not allowed to hide."""
+    own = window(1.0, 0.0, 0.0, (0.0, 0.0))
+    assert beside_seconds(own, stream(0.4, 0.1), 1.0, 0.0) == 0.0
+    assert beside_seconds(own, stream(1.5, 0.1), 1.0, 0.0) == pytest.approx(0.5)
+    assert beside_seconds(own, stream(0.4, 0.1), 0.25, 0.0) == pytest.approx(0.3)
+    assert beside_seconds(own, stream(0.4, 0.1), 1.0, 0.3) == pytest.approx(0.12)
+
+
+def test_exposed_traffic_on_the_same_link_is_delayed() -> None:
+    """E·B/W; on the other class of links nothing is."""
+    own = window(0.6, 0.4, 0.0, (0.0, 0.0))
+    assert beside_seconds(own, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.4 * 0.5)
+    assert beside_seconds(own, stream(0.0, 0.5), 1.0, 0.0) == 0.0
+    # As long as the pass: all of the link's time is asked for twice over.
+    assert beside_seconds(own, stream(1.0, 0.0), 1.0, 0.0) == pytest.approx(0.4)
+    # Longer: busy from beginning to end.
+    assert 1.0 + beside_seconds(own, stream(3.0, 0.0), 1.0, 0.0) == pytest.approx(3.4)
+
+
+def test_a_window_hides_no_second_stream_on_the_same_link() -> None:
+    """0.7 s of hidden tensor traffic leave 0.3 s; the other class is free."""
+    own = window(1.0, 0.0, 0.0, (0.7, 0.0))
+    assert beside_seconds(own, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.2)
+    assert beside_seconds(own, stream(0.0, 0.5), 1.0, 0.0) == 0.0
+
+
+def test_compute_alone_is_slowed_by_what_runs_beside_it() -> None:
+    own = window(0.5, 0.5, 0.0, (0.0, 0.0))
+    assert beside_seconds(own, stream(0.0, 0.8), 1.0, 0.1) == pytest.approx(0.1 * 0.8 * 0.5)
+
+
+@given(times, times, times, st.tuples(times, times), times, times)
+def test_no_link_carries_more_than_its_time(
+    compute: float, inside: float, between: float, hidden: tuple[float, float], a: float, b: float
+) -> None:
+    own, background = window(compute, inside, between, hidden), stream(a, b)
+    whole = own.seconds + beside_seconds(own, background, 1.0, 0.0)
+    for busy in (
+        own.exposed_inside + own.hidden_inside + background.inside,
+        own.exposed_between + own.hidden_between + background.between,
+        own.seconds,
+        background.seconds,
+    ):
+        assert whole >= busy - 1e-9
+    # Fair sharing costs the layers' own traffic no more than its time again.
+    assert shared_seconds(own, background) <= inside + between + 1e-9
+    assert outlasting_seconds(own, Stream(0.0, 0.0, 0.0)) == 0.0
+
+
+@given(
+    st.tuples(times, times, times, times, times, times, times),
+    st.tuples(times, times, times, times, times, times, times),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 0.9),
+)
+def test_more_work_is_never_faster(
+    one: tuple[float, ...], more: tuple[float, ...], share: float, contention: float
+) -> None:
+    """In compute, in the pass's own traffic, exposed or hidden, and in the stream."""
+
+    def whole(own: tuple[float, ...]) -> float:
+        a = window(own[0], own[1], own[2], (own[3], own[4]))
+        return a.seconds + beside_seconds(a, stream(own[5], own[6]), share, contention)
+
+    larger = tuple(a + b for a, b in zip(one, more, strict=True))
+    assert whole(larger) >= whole(one) - 1e-9
+
+
+def overlapping(job: Job, **shares: float) -> Job:
+    overlap = job.framework.overlap.model_copy(update=shares)
+    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
+
+
+def with_links(job: Job, **rates: float) -> CostModel:
+    model = CostModel(job)
+    model.__dict__["link_inputs"] = model.link_inputs._replace(**rates)
+    return model
+
+
+def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
+    """On one node both travel over NVLink; over the network gradients leave it alone."""
+    for gpus, degrees, shared in (
+        ("8xH100", {"tp": 4, "dp": 2, "zero": 1}, True),
+        ("64xH100", {"tp": 8, "dp": 8, "zero": 1}, False),
+    ):
+        model = CostModel(make_job("llama-3-8b", gpus))
+        costed, _ = cost(model, **degrees)
+        layer = costed.piece_costs(0)[0]
+        backward = layer[f.PIECE_LINKS + f.LINK_PASS :][: f.LINK_PASS]
+        assert backward[f.LINK_HIDDEN_INSIDE] > 0.0
+        assert backward[f.LINK_HIDDEN_BETWEEN] == backward[f.LINK_EXPOSED_BETWEEN] == 0.0
+        ends = np.zeros(END_COLUMNS)
+        key = read_key(costed.keys[0], model.job_inputs)
+        end_traffic(
+            layer, key, read_grid(costed.shapes[0], key), model.job_inputs,
+            model.framework_inputs, model.link_inputs, ends,
+        )  # fmt: skip
+        # Next to nothing of a ring over NICs passes the links inside a node.
+        tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
+        assert bool(ends[END_SHARED] > 0.02 * tensor) is shared
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_more_bandwidth_is_never_slower_among_streams(zero: int) -> None:
+    """FSDP, tensor, context and expert traffic at once, on slow links and on faster ones."""
+    job = overlapping(make_job("mixtral-8x7b", "64xH100", "torchtitan"), expert=1.0, tensor=0.5)
+    parallelism = job.framework.parallelism.model_copy(update={"zero_stages": (0, 1, 2, 3)})
+    job = replace(job, framework=job.framework.model_copy(update={"parallelism": parallelism}))
+    plain = CostModel(job).link_inputs
+    for name in ("scale_up_bytes_per_s", "scale_out_bytes_per_s"):
+        seconds = []
+        for factor in (0.02, 0.1, 0.5, 1.0, 3.0, 100.0):
+            model = with_links(job, **{name: factor * getattr(plain, name)})
+            degrees = {"tp": 2, "cp": 2, "ep": 8, "pp": 2, "dp": 8, "zero": zero, "grad_acc": 4}
+            step = cost(model, **degrees)[1]
+            assert step[f.STEP_TIME_BOUND] <= step[f.STEP_TIME] * (1 + 1e-12)
+            seconds.append(step[f.STEP_TIME])
+        assert seconds == sorted(seconds, reverse=True)
+
+
+def test_fsdp_slows_exposed_expert_traffic() -> None:
+    """Both cross the network; where gathers take half of a pass's link time, the exchange waits."""
+    job = make_job("mixtral-8x7b", "64xH100", "torchtitan")
+    alone = overlapping(job, fsdp_prefetch=1.0, contention=0.0)
+    model = CostModel(alone)
+    degrees = {"ep": 8, "dp": 64, "zero": 3, "mbs": 4}
+    layer = cost(model, **degrees)[0].piece_costs(0)[0]
+    forward = layer[f.PIECE_LINKS : f.PIECE_LINKS + f.LINK_PASS]
+    assert forward[f.LINK_EXPOSED_INSIDE] + forward[f.LINK_EXPOSED_BETWEEN] > 0.0
+    slow = with_links(alone, scale_out_bytes_per_s=0.25 * model.link_inputs.scale_out_bytes_per_s)
+    assert cost(slow, **degrees)[1][f.STEP_FSDP] > cost(model, **degrees)[1][f.STEP_FSDP]
+
+
+def test_infinite_links_leave_nothing_to_share() -> None:
+    job = make_job("mixtral-8x7b", "64xH100", "torchtitan")
+    links = CostModel(job).link_inputs
+    ideal = {name: math.inf for name in links._fields if name.endswith("bytes_per_s")}
+    ideal |= {name: 0.0 for name in links._fields if name.endswith(("latency_s", "launch_s"))}
+    model = with_links(job, **ideal)
+    layer = cost(model, tp=2, ep=8, dp=32, zero=3)[0].piece_costs(0)[0]
+    assert not layer[f.PIECE_LINKS : f.PIECE_LINKS + 3 * f.LINK_PASS].any()
