@@ -33,7 +33,7 @@ from planner.uncertainty import fit_probability, peak_interval, step_time_interv
 if TYPE_CHECKING:
     from constraints.context import IntArray
     from planner.cost_model import Layout as KernelLayout
-    from planner.pools.search import PoolPoint
+    from planner.pools.explorer import PoolPoint
 
 # Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.
 POOL_SPREAD = 0.10

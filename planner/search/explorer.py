@@ -77,6 +77,13 @@ class Point:
     source: int = 0
 
 
+def gap_to_bound(pace: float | None, bound: float) -> float:
+    """Share of a pace (None: no plan found) that a better plan could save, none beating `bound`."""
+    if pace is None:
+        return 0.0 if np.isinf(bound) else 1.0
+    return max(0.0, 1.0 - bound / pace)
+
+
 @dataclass(frozen=True)
 class Rung:
     """The fastest plan found within a memory limit, and the bound that no plan beats."""
@@ -88,9 +95,7 @@ class Rung:
     @property
     def gap(self) -> float:
         """Share of the pace that a better plan could save at most."""
-        if self.point is None:
-            return 0.0 if np.isinf(self.bound) else 1.0
-        return max(0.0, 1.0 - self.bound / self.point.pace)
+        return gap_to_bound(self.point and self.point.pace, self.bound)
 
 
 @dataclass
