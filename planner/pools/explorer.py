@@ -61,7 +61,7 @@ class PoolRung:
     @property
     def gap(self) -> float:
         """Share of the pace that a better plan could save at most."""
-        return gap_to_bound(self.point and self.point.pace, self.bound)
+        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
 
 
 class PoolExplorer:
@@ -136,6 +136,7 @@ class PoolExplorer:
             self._code(row),
             float(shape[f.SHAPE_GRAD_ACC]),
             float(shape[f.SHAPE_VPP]),
+            self.model.models[0].job_inputs.lone_ends,
         )
         return bound_s / float(self.gbs[row])
 

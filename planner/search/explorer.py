@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from types import FrameType
 from typing import Literal
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from constraints.layout import Recomputation
 from constraints.rule import Layout
-from planner.cost import bounds
+from planner.cost import bounds, schedule, sharp_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
@@ -95,7 +96,7 @@ class Rung:
     @property
     def gap(self) -> float:
         """Share of the pace that a better plan could save at most."""
-        return gap_to_bound(self.point and self.point.pace, self.bound)
+        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
 
 
 @dataclass
@@ -196,9 +197,10 @@ class Explorer:
     def bounds(self) -> Floats:
         """[rows, rungs]: no layout of the shape within the limit has a better pace."""
         model = self.cost_model
+        self._sharp = np.zeros((len(self.rows), len(self.limits)), dtype=np.bool_)
         codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
-        shapes, keys, costs = self._bound_inputs(rows)
+        shapes, keys, costs = self._bound_inputs
         seconds = bounds.bound_shapes(
             shapes,
             codes[self.columns["recompute"][rows]],
@@ -217,8 +219,10 @@ class Explorer:
         even = np.where(fits, self.pace[rows][:, None], np.inf)
         return np.asarray(np.where(exact[:, None], even, table))
 
-    def _bound_inputs(self, rows: np.ndarray) -> tuple[Array, Array, Array]:
+    @cached_property
+    def _bound_inputs(self) -> tuple[Array, Array, Array]:
         """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
+        rows = self.rows
         shapes = self.costed.shapes[rows]
         keys, costs = [self.costed.keys], [self.costed.costs]
         count = len(self.costed.keys)
@@ -255,20 +259,57 @@ class Explorer:
         """
         limit = float(self.limits[index])
         best = self.best_known(limit)
-        for position in np.argsort(self.bounds[:, index], kind="stable").tolist():
-            bound = float(self.bounds[position, index])
+        waiting = [
+            (float(bound), position)
+            for position, bound in enumerate(self.bounds[:, index])
+            if np.isfinite(bound) and not self.only_even[self.rows[position]]
+        ]
+        heapify(waiting)
+        while waiting:
+            exhausted = self._exhausted()
+            if self.stopped:
+                break
+            bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.pace)
-            if np.isinf(bound) or bound * (1.0 + TIE) >= target:
+            if bound * (1.0 + TIE) >= target:
                 break
-            if self.only_even[self.rows[position]]:
+            if not self._sharp[position, index]:
+                heappush(waiting, (self._sharpen(position, index), position))
                 continue
-            if self._exhausted():
-                break
+            # Once out of effort the others' bounds still get sharper.
+            if exhausted:
+                continue
             point = self._solve(position, index, target)
             if point is not None and point.pace < target:
                 best = point
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
+
+    def _sharpen(self, position: int, index: int) -> float:
+        """The sharp bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        self._sharp[position, index] = True
+        model, row = self.cost_model, int(self.rows[position])
+        pp = float(self.columns["pp"][row])
+        if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
+            shapes, keys, costs = self._bound_inputs
+            key = int(shapes[position, f.SHAPE_KEY])
+            own = self.recomputations[int(self.columns["recompute"][row])]
+            seconds = sharp_bounds.sharp_bound_s(
+                shapes[position],
+                sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own),
+                float(self.limits[index]),
+                keys[key],
+                costs[key],
+                model.prefix,
+                model.totals,
+                model.job_inputs,
+                model.framework_inputs,
+                model.gpu_inputs,
+                model.link_inputs,
+            )
+            pace = seconds / float(self.columns["gbs"][row])
+            self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+        return float(self.bounds[position, index])
 
     def _exhausted(self) -> bool:
         left = self._seconds_left()
