@@ -53,6 +53,7 @@ from planner.cost.linear import (
     TERM_OPTIMIZER,
     layout_terms,
 )
+from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Besides the RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
@@ -95,6 +96,22 @@ def shared_layers(layers: float, blocks: float, each: float) -> float:
 
 
 @jit
+def fewest_shared(
+    layers: float, blocks: float, each: float, head_layers: float, lone: float
+) -> float:
+    """`shared_layers` at least, where one block may have `head_layers` less than the others."""
+    if blocks <= 1.0:
+        return float(min(each, layers))
+    fewest = shared_layers(layers, blocks, each)
+    others = blocks - 1.0
+    for last in range(int(max(0.0, 1.0 - lone)), int(layers / blocks) + 1):
+        left = layers - last
+        if np.ceil(left / others) - last <= max(1.0, head_layers):
+            fewest = min(fewest, min(each, float(last)) + shared_layers(left, others, each))
+    return float(fewest)
+
+
+@jit
 def fitting_layers(
     stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
     blocks: float, most: int, limit_bytes: float,
@@ -134,11 +151,11 @@ def fitting_layers(
 @jit
 def layers_in_time(
     seconds: float, stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
-    each: float, blocks: float, fewer: float, most: int,
+    each: float, blocks: float, head_layers: float, lone: float, most: int,
 ) -> int:  # fmt: skip
     """Most layers that a stage can run forward and backward in `seconds`; negative if not even 0.
 
-    `fewer`: layers that one of its blocks may have less than the others.
+    `head_layers`: layers that one of its blocks may have less than the others.
     """
     left = seconds - stage[STAGE_SECONDS]
     if left < 0.0:
@@ -149,8 +166,8 @@ def layers_in_time(
         return count
     again_s = layers[:, LAYER_RECOMPUTE].min()
     while count > 0:
-        again = shared_layers(float(count), blocks, each) - min(each, fewer)
-        if count * mean[LAYER_SECONDS] + max(0.0, again) * again_s <= left * (1.0 + 1e-12):
+        again = fewest_shared(float(count), blocks, each, head_layers, lone)
+        if count * mean[LAYER_SECONDS] + again * again_s <= left * (1.0 + 1e-12):
             return count
         count -= 1
     return 0
@@ -159,7 +176,7 @@ def layers_in_time(
 @jit
 def slowest_stage_s(
     stages: Array, layers: Array, prefix: Array, recompute: int, each: float, blocks: float,
-    head_layers: float, limit_bytes: float, lone_ends: float, low_s: float,
+    head: int, head_layers: float, limit_bytes: float, lone_ends: float, low_s: float,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit."""
     pp, total = stages.shape[0], prefix.shape[1] - 1
@@ -172,13 +189,13 @@ def slowest_stage_s(
     again_s = layers[:, LAYER_RECOMPUTE].max()
     high_s = low_s + stages[:, STAGE_SECONDS].max()
     high_s += (layers[:, LAYER_SECONDS].max() + again_s) * total
-    if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head_layers,
-                lone_ends, high_s):  # fmt: skip
+    if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
+                head_layers, lone_ends, high_s):  # fmt: skip
         return np.inf
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head_layers,
-                lone_ends, middle_s):  # fmt: skip
+        if _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
+                head_layers, lone_ends, middle_s):  # fmt: skip
             high_s = middle_s
         else:
             low_s = middle_s
@@ -188,23 +205,45 @@ def slowest_stage_s(
 @jit
 def _fit(
     stages: Array, fits: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
-    each: float, blocks: float, head_layers: float, lone_ends: float, seconds: float,
+    each: float, blocks: float, head: int, head_layers: float, lone_ends: float, seconds: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
-        fewer = 0.0
-        if stage in (0, pp - 1) and blocks > 1.0:
-            fewer = 1.0 + head_layers
+        fewer = head_layers if stage == head else 0.0
         count = layers_in_time(
-            seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer, total
-        )
+            seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
+            lone_ends, total,
+        )  # fmt: skip
         room = fits[stage, count] if count >= 0 else -1.0
         if room < fewest_layers(stage, pp, blocks, lone_ends):
             return False
         found += room
     return bool(found >= total)
+
+
+@jit
+def shared_span_s(
+    slowest_s: float, plain_s: float, layers: Array, each: float, blocks: float, count: int,
+    grad_acc: float, share: float,
+) -> float:  # fmt: skip
+    """Seconds of a step's passes at least, where every block recomputes `each` of its layers.
+
+    Where no block is larger than c, at least the share each/c of all layers recomputes. Besides a
+    block of c layers its stage has others of c - 1 at least, but for the one with the head.
+    """
+    others = max(0.0, blocks - 2.0)
+    again_s, layer_s = layers[:, LAYER_RECOMPUTE].min(), layers[:, LAYER_SECONDS].min()
+    least_s = np.inf
+    for largest in range(1, count + 1):
+        beside = others * (largest - 1.0)
+        remade = min(each, float(largest)) + others * min(each, largest - 1.0)
+        own_s = max(slowest_s, (largest + beside) * layer_s + remade * again_s)
+        again = count * min(1.0, each / largest)
+        total_s = plain_s + again * again_s
+        least_s = min(least_s, grad_acc * own_s + share * max(0.0, total_s - own_s))
+    return least_s
 
 
 @jit
@@ -229,19 +268,21 @@ def sharp_bound_s(
     head_layers = np.ceil(stages[-1, STAGE_SECONDS] / layers[:, LAYER_SECONDS].min())
     limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
-    again_s = layers[:, LAYER_RECOMPUTE].min()
+    head = head_stage(framework.schedule, int(pp))
     most = job.layers if recompute == RECOMPUTE_SHARED else 1
     least_s = np.inf
     for each in range(1, most + 1):
-        # Every block that is not empty recomputes one layer at least.
-        total_s = plain_s
-        if recompute == RECOMPUTE_SHARED:
-            total_s += max(1.0, pp * blocks - 2.0 * job.lone_ends) * again_s
         slowest_s = slowest_stage_s(
-            stages, layers, prefix, recompute, float(each), blocks, head_layers, limit,
-            job.lone_ends, total_s / pp,
+            stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
+            job.lone_ends, plain_s / pp,
         )  # fmt: skip
-        if slowest_s < np.inf:
-            span_s = grad_acc * slowest_s + share * (total_s - slowest_s)
-            least_s = min(least_s, span_s + update_s + scalars[SCALAR_FIXED_S])
+        if slowest_s == np.inf:
+            continue
+        if recompute == RECOMPUTE_SHARED:
+            span_s = shared_span_s(
+                slowest_s, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
+            )
+        else:
+            span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
+        least_s = min(least_s, span_s + update_s + scalars[SCALAR_FIXED_S])
     return least_s

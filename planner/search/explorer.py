@@ -45,8 +45,8 @@ RUNGS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
 # Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
-# many layouts.
-MOST_EFFORT_S = 1.0
+# many layouts. A rung takes at most half of what is left, so that the lower ones get their part.
+MOST_EFFORT_S = 1.5
 MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]
@@ -265,8 +265,9 @@ class Explorer:
             if np.isfinite(bound) and not self.only_even[self.rows[position]]
         ]
         heapify(waiting)
+        allowed_s = self._allowed_s(index)
         while waiting:
-            exhausted = self._exhausted()
+            exhausted = self._exhausted(allowed_s)
             if self.stopped:
                 break
             bound, position = heappop(waiting)
@@ -311,12 +312,19 @@ class Explorer:
             self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
         return float(self.bounds[position, index])
 
-    def _exhausted(self) -> bool:
+    def _allowed_s(self, index: int) -> float:
+        """Work that may be spent once this rung is done, deterministic seconds."""
+        most_s = self.effort.most_effort_s * self.effort.options.workers
+        if index + 1 == len(self.limits):
+            return most_s
+        return 0.5 * (most_s + min(most_s, self.spent.effort_s))
+
+    def _exhausted(self, allowed_s: float) -> bool:
         left = self._seconds_left()
         if left is not None and left <= 0.0 and not self.stopped:
             self.spent.stopped = "time-limit"
         own = self.spent
-        done = own.effort_s >= self.effort.most_effort_s * self.effort.options.workers
+        done = own.effort_s >= allowed_s
         return bool(own.stopped) or done or own.solves >= self.effort.most_solves
 
     def _seconds_left(self) -> float | None:
