@@ -176,9 +176,21 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
     if any(layers_text(plan) or blocks_text(plan) for plan in plans):
         notes.append(
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
+            + _lone_ends_note(plans)
         )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
     return (*notes, *job.notes, *result.notes)
+
+
+def _lone_ends_note(plans: Sequence[Plan]) -> str:
+    """What a block without layers holds."""
+    blocks = [plan.layout.block_layers for plan in plans]
+    found = []
+    if any(own[0] == 0 for own in blocks):
+        found.append("0 at the start: the embedding alone")
+    if any(own[-1] == 0 for own in blocks):
+        found.append("0 at the end: head, loss and any multi-token prediction alone")
+    return f" {'; '.join(found)}." if found else ""
 
 
 def _gap_note(plans: Sequence[Plan]) -> str:
