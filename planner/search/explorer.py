@@ -56,12 +56,17 @@ Stopped = Literal["", "time-limit", "interrupted"]
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly."""
+    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
+
+    `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
+    """
 
     options: SolverOptions = field(default_factory=SolverOptions)
     time_limit_s: float | None = None
     most_solves: int = MOST_SOLVES
     most_effort_s: float = MOST_EFFORT_S
+    tie: float = TIE
+    any_plan: bool = False
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,9 @@ class Explorer:
                 break
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.pace)
-            if bound * (1.0 + TIE) >= target:
+            if bound * (1.0 + self.effort.tie) >= target:
+                break
+            if self.effort.any_plan and np.isfinite(target):
                 break
             if not self._sharp[position, index]:
                 heappush(waiting, (self._sharpen(position, index), position))
@@ -354,7 +361,7 @@ class Explorer:
         row = int(self.rows[position])
         gbs = float(self.columns["gbs"][row])
         low = float(self.bounds[position, index]) * gbs
-        within_s = (low, target / (1.0 + TIE) * gbs)
+        within_s = (low, target / (1.0 + self.effort.tie) * gbs)
         solution = self.solution(row, float(self.limits[index]), within_s)
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s

@@ -40,7 +40,7 @@ def explorer_of(model_file: str, framework: str = "megatron-core") -> Explorer:
     request = Request(
         model=model_file, gpus="4xL40S", gbs=32, seq=8192, recompute=("none", "full"),
         framework=framework,
-        limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2, 4), "vpp": (1, 2), "zero": (1,)},
+        limits={"tp": (1,), "cp": (1,), "mbs": (1,), "pp": (2, 4), "vpp": (1, 2)},
     )  # fmt: skip
     return cost_job(request.resolve()).explorer(Effort())
 
@@ -100,11 +100,8 @@ def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequ
 
 def test_a_wide_head_is_alone_and_cpsat_agrees_with_exhaustion(wide_head: Explorer) -> None:
     """The best layout leaves the last block to the head; CP-SAT finds one as fast."""
-    own = wide_head
-    alone = 0
-    for row in own.rows.tolist():
-        if own.columns["pp"][row] != 4 or own.columns["vpp"][row] != 1:
-            continue
+    own, alone = wide_head, 0
+    for row in np.flatnonzero((own.columns["pp"] == 4) & (own.columns["vpp"] == 1)).tolist():
         limit = float(own.limits[0])
         points = [own.cost(row, layout) for layout in legal(context_of(own, row, limit))]
         best = min(points, key=lambda point: point.pace)
