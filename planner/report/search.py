@@ -183,8 +183,8 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
 
 
 def _lone_ends_note(plans: Sequence[Plan]) -> str:
-    """What a block without layers holds."""
-    blocks = [plan.layout.block_layers for plan in plans]
+    """What a stage without layers holds."""
+    blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
     found = []
     if any(own[0] == 0 for own in blocks):
         found.append("0 at the start: the embedding alone")

@@ -20,6 +20,7 @@ from planner.search.explorer import TIE, Effort
 from planner.search.mixture import cost_layout, other_modes
 from planner.search.search import search
 from planner.search.terms import layout_context, shape_terms
+from planner.search.what_if import what_if
 from tests.search.brute import every_layout, step_time_s
 
 FOUNDRY = Request(
@@ -209,6 +210,15 @@ def test_flags_name_both_modes() -> None:
     assert "mptblock (layers by stage: 5)" in plan.recompute_flags
     assert "mptmlp (layers by stage: 7)" in plan.recompute_flags
     assert plan.layout.others == {"mlp": (7,)}
+
+
+def test_what_if_keeps_the_mix_of_a_plan() -> None:
+    """More memory changes nothing for a plan that stays as it is, mix and all."""
+    plan = evaluate(FOUNDRY, Degrees(dp=8, zero=3, mbs=2, grad_acc=4), "full",
+                    recomputed=(5,), others={"mlp": (7,)})  # fmt: skip
+    answer = what_if(FOUNDRY, FOUNDRY.resolve(), plan)
+    kept = next(own.kept_effect for own in answer.rows if own.name == "hbm")
+    assert kept == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "fsdp1", "deepspeed"])
