@@ -235,7 +235,7 @@ def test_a_mix_that_cannot_be_written_names_the_framework() -> None:
 
 
 def test_primus_recomputes_what_each_stage_needs() -> None:
-    """The first stage holds most micro-batches: it recomputes more than the last."""
+    """The first stages hold most micro-batches: they recompute, the others need not."""
     request = Request(
         model="llama-3-70b", gpus="64xA100-40GB", gbs=128, framework="primus",
         limits={"tp": (8,), "pp": (8,), "vpp": (1,), "cp": (1,), "mbs": (1,)},
@@ -245,7 +245,7 @@ def test_primus_recomputes_what_each_stage_needs() -> None:
     explorer = costed_job.explorer(Effort())
     point = explorer.climb(0).point
     assert point is not None
-    assert point.layout.recomputed[0] > point.layout.recomputed[-2]
+    assert sum(point.layout.recomputed[:3]) > sum(point.layout.recomputed[3:])
     plan = job_plan(costed_job.cost_model, costed_job.costed, point.row, point.layout,
                     costed_job.candidates.columns, "optimal")  # fmt: skip
     assert "recompute_layer_ids (layers by stage: " in plan.recompute_flags
