@@ -65,20 +65,27 @@ class EveryLayerOnce:
 
 @dataclass(frozen=True)
 class BlocksNotEmpty:
-    """A chunk with the embedding or the loss alone is not searched."""
+    """The ends of the pipeline may do without layers where the framework can write that."""
 
     name: str = "blocks-not-empty"
-    sentence: str = "every block holds at least one transformer layer"
-    source: str = "Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
+    sentence: str = (
+        "every block holds at least one transformer layer, but for the embedding's and the head's "
+        "where the framework lets them be alone"
+    )
+    source: str = (
+        "Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Megatron-LM core 0.19, "
+        "PipelineParallelLayerLayout (stages E and L)"
+    )
 
-    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:  # noqa: ARG002
-        """At least one layer in each block."""
-        for own in variables.layers:
-            variables.hold(model, model.add(own >= 1), self.name)
+    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
+        """At least one layer in each block that may not be alone."""
+        for block, own in enumerate(variables.layers):
+            constraint = model.add(own >= ctx.least_layers(block))
+            variables.hold(model, constraint, self.name)
 
-    def check(self, layout: Layout, ctx: LayoutContext) -> bool:  # noqa: ARG002
-        """At least one layer in each block."""
-        return all(own >= 1 for own in layout.block_layers)
+    def check(self, layout: Layout, ctx: LayoutContext) -> bool:
+        """At least one layer in each block that may not be alone."""
+        return all(own >= ctx.least_layers(block) for block, own in enumerate(layout.block_layers))
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,10 @@ class ChunksBalanced:
     """What the time of an interleaved schedule takes for granted; not a limit of frameworks."""
 
     name: str = "chunks-balanced"
-    sentence: str = "the chunks of a stage differ by at most one layer"
+    sentence: str = (
+        "the chunks of a stage differ by at most one layer; that with the head may have fewer, as "
+        "many as take the head's time"
+    )
     source: str = (
         "Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2: the bubble shrinks by vpp if a "
         "stage's chunks take equal time"
@@ -134,21 +144,25 @@ class ChunksBalanced:
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Every pair of chunks of a stage, in both directions."""
-        for one, other in _same_stage(ctx):
+        for one, other, most in _same_stage(ctx):
             difference = variables.layers[one] - variables.layers[other]
-            variables.hold(model, model.add(difference <= 1), self.name)
+            variables.hold(model, model.add(difference <= most), self.name)
             variables.hold(model, model.add(difference >= -1), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Every pair of chunks of a stage."""
         layers = layout.block_layers
-        return all(abs(layers[one] - layers[other]) <= 1 for one, other in _same_stage(ctx))
+        return all(
+            -1 <= layers[one] - layers[other] <= most for one, other, most in _same_stage(ctx)
+        )
 
 
-def _same_stage(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
-    """Pairs of blocks on one stage."""
+def _same_stage(ctx: LayoutContext) -> Iterator[tuple[int, int, int]]:
+    """Pairs of blocks on one stage, and how many layers more the first may have."""
+    last = ctx.blocks - 1
     for stage in range(ctx.pp):
-        yield from combinations(ctx.stage_blocks(stage), 2)
+        for one, other in combinations(ctx.stage_blocks(stage), 2):
+            yield one, other, max(1, ctx.head_layers) if other == last else 1
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ class LayoutContext:
 
     `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `others`: how many
     recompute modes besides the shape's own single layers may take (if `recomputation` is free).
+    `lone_ends`: the first block may hold the embedding alone, the last one the head and loss (and
+    multi-token prediction). `head_layers`: how many layers take as long as what the last block
+    holds besides layers, rounded.
     """
 
     pp: int
@@ -34,11 +37,18 @@ class LayoutContext:
     memory: MemoryNumbers | None = None
     placement: Placement = "straight"
     others: int = 0
+    lone_ends: bool = False
+    head_layers: int = 0
 
     @property
     def blocks(self) -> int:
         """Blocks of consecutive layers: pp·vpp."""
         return self.pp * self.vpp
+
+    def least_layers(self, block: int) -> int:
+        """Fewest layers of a block."""
+        alone = self.lone_ends and self.blocks > 1 and block in (0, self.blocks - 1)
+        return 0 if alone else 1
 
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
         """Blocks of one stage."""

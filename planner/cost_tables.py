@@ -173,6 +173,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             world=float(job.cluster.num_gpus),
             causal=1.0,
             neighbour_share=_neighbour_share(job),
+            lone_ends=float(parallelism.lone_ends),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
         )
     )

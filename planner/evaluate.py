@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
+from planner.frameworks import RecomputeMode
 from planner.job import Job
 from planner.links import link_inputs
 from planner.offload_rules import offload_flags
@@ -222,67 +223,132 @@ def job_plan(
     again = recomputation(mode, job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
     costed_layout = cost_layout(cost_model, costed, row, layout, ctx, modes)
-    step, stages = costed_layout.step, costed_layout.stages
-    others = {own.name: counts for own, counts in zip(modes, layout.others, strict=True)}
+    step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
-    tokens_per_s = degrees.gbs * job.seq / step_time_s
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
+    stages = costed_layout.stages
     interval = step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
     gpu = job.cluster.gpu
-    peak16 = gpu.peak(half_precision(gpu))
+    return assemble_plan(
+        job,
+        CostedPlan(
+            degrees, mode, modes, layout, step, stages, costed.exchange(row),
+            recomputed_share(costed_layout.costs, costed_layout.counts), status, gap,
+        ),
+        Outlook(
+            step_time=interval,
+            peak_interval=peak_interval(job, peak),
+            peak_flop_per_s=gpu.peak(half_precision(gpu)),
+            precision_flop_per_s=gpu.peak(job.precision),
+            usable_bytes=gpu.hbm_usable_bytes,
+            limit_bytes=limit,
+            fits=peak <= limit,
+            fit_probability=probability,
+            assumptions=(
+                *plan_assumptions(job, probability),
+                *unmeasured_notes(interval),
+                *_offload_notes(job, degrees),
+                *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
+            ),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CostedPlan:
+    """A configuration and what the kernel says of it: `step[STEP_*]`, `stages[stage, STAGE_*]`.
+
+    `modes`: those that `layout.others` counts; `exchange`: ranks that exchange heads in
+    context parallelism (`KEY_EXCHANGE`); `again`: see `recomputed_share`.
+    """
+
+    degrees: Degrees
+    mode: RecomputeMode
+    modes: tuple[RecomputeMode, ...]
+    layout: Layout
+    step: Array
+    stages: Array
+    exchange: int
+    again: float
+    status: Status
+    gap: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a plan means on its GPUs. FLOP/s: mean peaks of a GPU, dense 16-bit and of the job's
+    precision; bytes: of the GPU of the heaviest stage. `stage_gpus`: where they differ."""
+
+    step_time: Interval
+    peak_interval: Interval
+    peak_flop_per_s: float
+    precision_flop_per_s: float
+    usable_bytes: float
+    limit_bytes: float
+    fits: bool
+    fit_probability: float
+    assumptions: tuple[str, ...]
+    stage_gpus: tuple[str, ...] = ()
+
+
+def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
+    """The plan of a costed configuration, on GPUs of one type or of several."""
+    degrees, layout, step = own.degrees, own.layout, own.step
+    step_time_s = float(step[f.STEP_TIME])
+    tokens_per_s = degrees.gbs * job.seq / step_time_s
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
-    share = recomputed_share(costed_layout.costs, costed_layout.counts)
-    kind, sizes = exchange_kind(degrees.cp, costed.exchange(row))
+    kind, sizes = exchange_kind(degrees.cp, own.exchange)
+    peak16 = outlook.peak_flop_per_s
+    others = {
+        mode.name: counts for mode, counts in zip(own.modes, layout.others, strict=True)
+        if any(counts)
+    }  # fmt: skip
     return Plan(
         degrees=degrees,
         layout=LayerLayout(
             block_layers=layout.block_layers,
             recomputed=layout.recomputed,
             placement=layout.placement,
-            others={name: counts for name, counts in others.items() if any(counts)},
+            others=others,
         ),
-        recompute=mode.name,
+        recompute=own.mode.name,
         recompute_flags=layout_flags(
-            mode,
+            own.mode,
             job.framework.recomputing,
             layout.recomputed,
             layout.stage_layers,
             shared_count(layout),
-            {own: others[own.name] for own in modes if any(others[own.name])},
+            {mode: others[mode.name] for mode in own.modes if mode.name in others},
         ),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
         gbs_tokens=degrees.gbs * job.seq,
         seq=job.seq,
         step_time_s=step_time_s,
-        step_time=interval,
+        step_time=outlook.step_time,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
         mfu=full_square / peak16,
         mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
-        mfu_precision=full_square / gpu.peak(job.precision),
+        mfu_precision=full_square / outlook.precision_flop_per_s,
         # Backward is twice the forward pass, so forward is a third of the model's FLOP.
-        hfu=full_square * (1.0 + share / 3.0) / peak16,
-        peak_bytes=peak,
-        peak_interval=peak_interval(job, peak),
+        hfu=full_square * (1.0 + own.again / 3.0) / peak16,
+        peak_bytes=float(step[f.STEP_PEAK_BYTES]),
+        peak_interval=outlook.peak_interval,
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
-        usable_bytes=gpu.hbm_usable_bytes,
-        limit_bytes=limit,
+        usable_bytes=outlook.usable_bytes,
+        limit_bytes=outlook.limit_bytes,
         heaviest_stage=int(step[f.STEP_PEAK_STAGE]),
-        fits=peak <= limit,
-        fit_probability=probability,
+        fits=outlook.fits,
+        fit_probability=outlook.fit_probability,
         time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
-        stages=stage_memories(stages, layout),
-        status=status,
-        gap=gap,
-        assumptions=(
-            *plan_assumptions(job, probability),
-            *unmeasured_notes(interval),
-            *_offload_notes(job, degrees),
-            *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
-        ),
+        stages=stage_memories(own.stages, layout),
+        status=own.status,
+        gap=own.gap,
+        assumptions=outlook.assumptions,
+        stage_gpus=outlook.stage_gpus,
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
         optimizer_offload=job.optimizer_offload,

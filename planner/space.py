@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -52,14 +53,23 @@ Shape = dict[str, IntArray]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Candidate shapes: one int64 column for each name in SHAPE_COLUMNS, equally long."""
+    """Candidate shapes: each row of degrees with each of `modes` recompute modes.
 
-    columns: Shape
+    `degrees`: int64 columns, all of SHAPE_COLUMNS but the last.
+    """
+
+    degrees: Shape
+    modes: int = 1
+
+    @cached_property
+    def columns(self) -> Shape:
+        """One int64 column for each name in SHAPE_COLUMNS, equally long."""
+        return _cross(self.degrees, "recompute", range(self.modes))
 
     @property
     def considered(self) -> int:
         """Number of candidates."""
-        return len(self.columns["tp"])
+        return len(self.degrees["tp"]) * self.modes
 
 
 @dataclass(frozen=True)
@@ -178,22 +188,26 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
     shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *_named(ctx, "zero")})
     shape = _shards(ctx, shape)
     shape = _batches(ctx, shape)
-    shape = _cross(shape, "recompute", range(ctx.recompute_modes))
-    return Shapes({name: shape[name] for name in SHAPE_COLUMNS})
+    names = (name for name in SHAPE_COLUMNS if name != "recompute")
+    return Shapes({name: shape[name] for name in names}, ctx.recompute_modes)
 
 
 def legal_shapes(
     ctx: RuleContext, shapes: Shapes, rules: Sequence[ShapeRule] | None = None
 ) -> tuple[Shape, LegalityReport]:
-    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed."""
-    columns, removed = shapes.columns, {}
+    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed.
+
+    No rule reads the recompute mode, so each row of degrees is judged once for all modes.
+    """
+    columns, removed = shapes.degrees, {}
     for rule in rules_of(ctx) if rules is None else rules:
         before = len(columns["tp"])
         mask = rule.mask(columns, ctx)
         if not mask.all():
             columns = _keep(columns, mask)
-        removed[rule.name] = before - len(columns["tp"])
-    return columns, LegalityReport(shapes.considered, len(columns["tp"]), removed)
+        removed[rule.name] = (before - len(columns["tp"])) * shapes.modes
+    legal = Shapes(columns, shapes.modes)
+    return legal.columns, LegalityReport(shapes.considered, legal.considered, removed)
 
 
 def largest_usable(ctx: RuleContext) -> int:

@@ -73,7 +73,7 @@ def test_every_broken_rule_is_named() -> None:
     [
         ([20, 20, 20], None, "one for each of the pp·vpp blocks"),
         ([20, 20, 20, 19], None, "every layer is placed"),
-        ([0, 30, 30, 20], None, "at least one transformer layer"),
+        ([30, 0, 30, 20], None, "at least one transformer layer"),
         (None, [3, 3, 3, 4], "how many layers of each stage recompute"),
         (None, [3, 3, 3], "one for each of the pp stages"),
     ],

@@ -208,15 +208,23 @@ def stage_room(
 
 
 @jit
+def fewest_layers(stage: int, pp: int, vpp: float, lone_ends: float) -> float:
+    """Fewest layers of a stage: one a block, but for the ends where they may be alone."""
+    if lone_ends > 0.0 and pp > 1 and stage in (0, pp - 1):
+        return vpp - 1.0
+    return vpp
+
+
+@jit
 def layers_fit(
     stages: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float,
-    layers: float, vpp: float,
+    layers: float, vpp: float, lone_ends: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
-    total = 0.0
-    for stage in range(stages.shape[0]):
+    total, pp = 0.0, stages.shape[0]
+    for stage in range(pp):
         room = stage_room(stages[stage], layer, recompute, seconds, limit_bytes)
-        if room < vpp:
+        if room < fewest_layers(stage, pp, vpp, lone_ends):
             return False
         total += room
     return total >= layers
@@ -225,23 +233,23 @@ def layers_fit(
 @jit
 def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    low_s: float,
+    lone_ends: float, low_s: float,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
-    `vpp`: fewest layers of a stage.
+    `vpp`: fewest layers of a stage, but for `lone_ends` (`fewest_layers`).
     """
     if low_s == np.inf:
         return low_s
     high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += stages[:, STAGE_SECONDS].max()
-    if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp):
+    if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, lone_ends):
         return np.inf
-    if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp):
+    if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, lone_ends):
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if layers_fit(stages, layer, recompute, middle_s, limit_bytes, layers, vpp):
+        if layers_fit(stages, layer, recompute, middle_s, limit_bytes, layers, vpp, lone_ends):
             high_s = middle_s
         else:
             low_s = middle_s
@@ -298,13 +306,13 @@ def layout_bounds_s(
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, total_s / pp
+            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends, total_s / pp
         )
         if job.kinds > 1:
             for kind in range(job.kinds):
                 alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
-                    stages, alone, recompute, limit, copies * totals[kind], 0.0, slowest_s
+                    stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s
                 )
         out[index] = np.inf
         if slowest_s < np.inf:

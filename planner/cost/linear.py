@@ -148,11 +148,12 @@ def traffic_terms(
 
     The dense constant is paid by every stage; that of the experts only where all layers have them.
     """
-    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp
+    spare = job.lone_ends if grid.pp > 1.0 else 0.0
+    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
         column = PIECE_EXPERT_PARAMETERS if expert else PIECE_DENSE_PARAMETERS
         smallest = costs[: job.kinds, column].min()
-        low = smallest * grid.vpp
+        low = smallest * (grid.vpp - spare)
         ends = costs[job.kinds :, column].sum() * (2.0 + job.mtp_layers)
         high = costs[: job.kinds, column].max() * most_layers + ends
         for reduce in (True, False):

@@ -49,6 +49,8 @@ class JobInputs(NamedTuple):
     kinds_in_order: float = 0.0
     # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
     neighbour_share: float = 0.0
+    # 1 where the first and the last block of a pipeline may do without layers.
+    lone_ends: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

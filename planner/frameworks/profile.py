@@ -55,6 +55,8 @@ class Parallelism(Frozen):
     interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     # Which layer splits over stages the framework can express.
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
+    # The first block of a pipeline may hold the embedding alone, the last the head and the loss.
+    lone_ends: bool = False
     # `full` recompute of N layers: the same N on every stage, or chosen per stage; mixed: and the
     # other layers may each recompute in another mode.
     recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"] = "all-or-none"

@@ -70,6 +70,7 @@ def pool_bound_s(
     code: int,
     grad_acc: float,
     vpp: float,
+    lone_ends: float,
 ) -> float:
     """No layout of a shape with its stages on `parts` has a shorter step, s; infinite if none fits.
 
@@ -84,7 +85,7 @@ def pool_bound_s(
     slowest_s = 0.0
     for first, end, layers, fewest in ranges:
         cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in own]
-        rooms = _Rooms(own, parts, cheapest, live, code, layers, fewest)
+        rooms = _Rooms(own, parts, cheapest, live, code, layers, fewest, lone_ends)
         slowest_s = rooms.least_s(slowest_s)
         if slowest_s == np.inf:
             return slowest_s
@@ -115,6 +116,7 @@ class _Rooms:
     code: int
     layers: float
     fewest: float
+    lone_ends: float
 
     def fit(self, seconds: float) -> bool:
         """Whether all layers find room on stages that take at most `seconds` each."""
@@ -122,7 +124,7 @@ class _Rooms:
         for stage, part in enumerate(self.parts):
             empty, layer = self.own[part].stages[stage], self.layer[part]
             room = bounds.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
-            if room < self.fewest:
+            if room < bounds.fewest_layers(stage, len(self.parts), self.fewest, self.lone_ends):
                 return False
             total += room
         return total >= self.layers

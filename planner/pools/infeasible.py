@@ -19,9 +19,10 @@ from planner.infeasibility import (
     WhyNothingFits,
 )
 from planner.optimizers import load_optimizer
+from planner.pools.explorer import PoolExplorer, PoolRung
 from planner.pools.jobs import first_job
 from planner.pools.pool import parse_pool
-from planner.pools.search import PoolExplorer, PoolRung, search_pool
+from planner.pools.search import search_pool
 from planner.request import Request
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
 from planner.search.explorer import Effort, Progress

@@ -8,29 +8,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from constraints.context_exchange import exchange_kind
-from constraints.layout import shared_count
 from planner.assumed import hardware_ledger
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.device import half_precision
 from planner.evaluate import (
-    TIME_TERMS,
+    CostedPlan,
+    Outlook,
+    assemble_plan,
     plan_assumptions,
     recomputed_share,
-    stage_memories,
     unmeasured_notes,
 )
 from planner.job import Job
-from planner.ops import flop_per_token, parameter_count
-from planner.optimizer_rules import optimizer_flags
-from planner.plan import Degrees, Interval, LayerLayout, Plan, TimeTerms
+from planner.ops import parameter_count
+from planner.plan import Degrees, Interval, Plan
 from planner.pools.cost import CostedPool, PoolModel
 from planner.pools.pool import Pool
-from planner.recompute import layout_flags
 from planner.request import Request
 from planner.result import JobSummary
-from planner.schedules import plan_schedule
 from planner.uncertainty import (
     fit_probability,
     peak_interval,
@@ -41,7 +37,7 @@ from planner.uncertainty import (
 if TYPE_CHECKING:
     from constraints.context import IntArray
     from planner.cost_model import Layout as KernelLayout
-    from planner.pools.search import PoolPoint
+    from planner.pools.explorer import PoolPoint
 
 # Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.
 POOL_SPREAD = 0.10
@@ -63,76 +59,36 @@ def pool_plan(
     """The plan of one layout, costed by the kernel. MFU is against all GPUs' peaks together."""
     row, job = point.row, model.jobs[0]
     jobs = [model.jobs[part] for part in point.parts]
+    gpus = [one.cluster.gpu for one in jobs]
     degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
     mode = job.recompute[int(columns["recompute"][row])]
     step, stages = model.cost_layout(costed, row, counts, point.parts)
-    heaviest = int(step[f.STEP_PEAK_STAGE])
-    own, peak = jobs[heaviest], float(step[f.STEP_PEAK_BYTES])
-    step_time_s = float(step[f.STEP_TIME])
-    tokens_per_s = degrees.gbs * job.seq / step_time_s
-    per_gpu = tokens_per_s / degrees.gpus
-    full_square = per_gpu * flop_per_token(job.model, job.seq)
-    peak16 = float(np.mean([one.cluster.gpu.peak(half_precision(one.cluster.gpu)) for one in jobs]))
-    again = recomputed_share(costed.parts[0].piece_costs(row), counts)
+    heaviest = jobs[int(step[f.STEP_PEAK_STAGE])]
     probability = _all_fit(jobs, stages)
     interval = pool_interval(jobs, degrees, step)
-    kind, sizes = exchange_kind(degrees.cp, costed.parts[0].exchange(row))
-    return Plan(
-        degrees=degrees,
-        layout=LayerLayout(
-            block_layers=point.layout.block_layers,
-            recomputed=point.layout.recomputed,
-            placement=point.layout.placement,
+    peaks = zip(stages[:, f.STAGE_PEAK], jobs, strict=True)
+    return assemble_plan(
+        job,
+        CostedPlan(
+            degrees, mode, (), point.layout, step, stages, costed.parts[0].exchange(row),
+            recomputed_share(costed.parts[0].piece_costs(row), counts),
+            "optimal" if gap <= tie else "feasible", gap,
         ),
-        recompute=mode.name,
-        recompute_flags=layout_flags(
-            mode,
-            job.framework.recomputing,
-            point.layout.recomputed,
-            point.layout.stage_layers,
-            shared_count(point.layout),
+        Outlook(
+            step_time=interval,
+            peak_interval=peak_interval(heaviest, float(step[f.STEP_PEAK_BYTES])),
+            peak_flop_per_s=float(np.mean([gpu.peak(half_precision(gpu)) for gpu in gpus])),
+            precision_flop_per_s=float(np.mean([gpu.peak(job.precision) for gpu in gpus])),
+            usable_bytes=heaviest.cluster.gpu.hbm_usable_bytes,
+            limit_bytes=heaviest.hbm_limit_bytes,
+            fits=all(peak <= one.hbm_limit_bytes for peak, one in peaks),
+            fit_probability=probability,
+            assumptions=(
+                *plan_assumptions(job, probability), *unmeasured_notes(interval), _NOT_MEASURED
+            ),
+            stage_gpus=tuple(gpu.name for gpu in gpus),
         ),
-        schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
-        gbs=degrees.gbs,
-        gbs_tokens=degrees.gbs * job.seq,
-        seq=job.seq,
-        step_time_s=step_time_s,
-        step_time=interval,
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_gpu=per_gpu,
-        mfu=full_square / peak16,
-        mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
-        mfu_precision=full_square
-        / float(np.mean([one.cluster.gpu.peak(job.precision) for one in jobs])),
-        hfu=full_square * (1.0 + again / 3.0) / peak16,
-        peak_bytes=peak,
-        peak_interval=peak_interval(own, peak),
-        allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
-        usable_bytes=own.cluster.gpu.hbm_usable_bytes,
-        limit_bytes=own.hbm_limit_bytes,
-        heaviest_stage=heaviest,
-        fits=all(
-            rows[f.STAGE_PEAK] <= one.hbm_limit_bytes
-            for rows, one in zip(stages, jobs, strict=True)
-        ),
-        fit_probability=probability,
-        time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
-        stages=stage_memories(stages, point.layout),
-        status="optimal" if gap <= tie else "feasible",
-        gap=gap,
-        assumptions=(
-            *plan_assumptions(job, probability),
-            *unmeasured_notes(interval),
-            _NOT_MEASURED,
-        ),
-        stage_gpus=tuple(one.cluster.gpu.name for one in jobs),
-        optimizer=job.optimizer.name,
-        optimizer_kernel=job.optimizer_setting.kernel,
-        optimizer_offload=job.optimizer_offload,
-        optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
-        cp_comm_type=kind,
-        cp_sizes=sizes,
-    )
+    )  # fmt: skip
 
 
 def _all_fit(jobs: Sequence[Job], stages: Array) -> float:

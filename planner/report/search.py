@@ -178,6 +178,7 @@ def front_notes(result: SearchResult) -> tuple[str, ...]:
     if any(layers_text(plan) or blocks_text(plan) for plan in plans):
         notes.append(
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
+            + _lone_ends_note(plans)
         )
     notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
     return (*notes, *_ledger_note(result), *job.notes, *result.notes)
@@ -192,6 +193,17 @@ def _ledger_note(result: SearchResult) -> tuple[str, ...]:
         f"Assumed for plan 1: {plural(count, 'thing')}, listed by planner explain and held by "
         "--json and plan files.",
     )
+
+
+def _lone_ends_note(plans: Sequence[Plan]) -> str:
+    """What a stage without layers holds."""
+    blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
+    found = []
+    if any(own[0] == 0 for own in blocks):
+        found.append("0 at the start: the embedding alone")
+    if any(own[-1] == 0 for own in blocks):
+        found.append("0 at the end: head, loss and any multi-token prediction alone")
+    return f" {'; '.join(found)}." if found else ""
 
 
 def _gap_note(plans: Sequence[Plan]) -> str:

@@ -31,6 +31,7 @@ def plain_context(
         recomputation=recomputation,
         placement=placement,
         others=others,
+        lone_ends=job.framework.parallelism.lone_ends,
     )
 
 

@@ -8,21 +8,16 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from types import FrameType
-from typing import Literal
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
 from constraints.layout import Recomputation
 from constraints.rule import Layout
-from planner.cost import bounds
+from planner.cost import bounds, schedule, sharp_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
@@ -30,76 +25,44 @@ from planner.frameworks import RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
-from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
+from planner.search.layout_model import LayoutSolution, solve_layout
 from planner.search.mixture import cheapest_costs, cost_layout, other_modes
+from planner.search.rungs import (
+    RUNG,
+    RUNGS,
+    SLOWEST,
+    TIE,
+    Effort,
+    Point,
+    Progress,
+    Rung,
+    Spent,
+    Stopped,
+    all_rungs,
+    gap_to_bound,
+    stopped_by_signal,
+)
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
-# Plans nearer than this in time are ties: no prediction is that sharp.
-TIE = 0.01
+__all__ = [
+    "RUNG",
+    "RUNGS",
+    "SLOWEST",
+    "TIE",
+    "Effort",
+    "Explorer",
+    "Point",
+    "Progress",
+    "Rung",
+    "Spent",
+    "Stopped",
+    "all_rungs",
+    "gap_to_bound",
+    "stopped_by_signal",
+]
+
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
-# Rungs of the memory ladder: each is this share of the one above.
-RUNG = 0.93
-RUNGS = 24
-# Plans slower than this many times the fastest are not looked for.
-SLOWEST = 1.5
-# Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
-# many layouts.
-MOST_EFFORT_S = 1.0
-MOST_SOLVES = 300
-
-Progress = Callable[[str, int, int], None]
-# What ended a search before its own limits on work did.
-Stopped = Literal["", "time-limit", "interrupted"]
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly."""
-
-    options: SolverOptions = field(default_factory=SolverOptions)
-    time_limit_s: float | None = None
-    most_solves: int = MOST_SOLVES
-    most_effort_s: float = MOST_EFFORT_S
-
-
-@dataclass(frozen=True)
-class Point:
-    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes.
-
-    `source`: whose rows these are, where several costed jobs are searched as one.
-    """
-
-    row: int
-    layout: Layout
-    pace: float
-    peak: float
-    source: int = 0
-
-
-@dataclass(frozen=True)
-class Rung:
-    """The fastest plan found within a memory limit, and the bound that no plan beats."""
-
-    limit_bytes: float
-    point: Point | None
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """Share of the pace that a better plan could save at most."""
-        if self.point is None:
-            return 0.0 if np.isinf(self.bound) else 1.0
-        return max(0.0, 1.0 - self.bound / self.point.pace)
-
-
-@dataclass
-class Spent:
-    """Work done so far, and what ended it; explorers that are searched as one share it."""
-
-    solves: int = 0
-    effort_s: float = 0.0
-    stopped: Stopped = ""
 
 
 class Explorer:
@@ -191,9 +154,10 @@ class Explorer:
     def bounds(self) -> Floats:
         """[rows, rungs]: no layout of the shape within the limit has a better pace."""
         model = self.cost_model
+        self._sharp = np.zeros((len(self.rows), len(self.limits)), dtype=np.bool_)
         codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
-        shapes, keys, costs = self._bound_inputs(rows)
+        shapes, keys, costs = self._bound_inputs
         seconds = bounds.bound_shapes(
             shapes,
             codes[self.columns["recompute"][rows]],
@@ -212,8 +176,10 @@ class Explorer:
         even = np.where(fits, self.pace[rows][:, None], np.inf)
         return np.asarray(np.where(exact[:, None], even, table))
 
-    def _bound_inputs(self, rows: np.ndarray) -> tuple[Array, Array, Array]:
+    @cached_property
+    def _bound_inputs(self) -> tuple[Array, Array, Array]:
         """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
+        rows = self.rows
         shapes = self.costed.shapes[rows]
         keys, costs = [self.costed.keys], [self.costed.costs]
         count = len(self.costed.keys)
@@ -250,27 +216,74 @@ class Explorer:
         """
         limit = float(self.limits[index])
         best = self.best_known(limit)
-        for position in np.argsort(self.bounds[:, index], kind="stable").tolist():
-            bound = float(self.bounds[position, index])
+        waiting = [
+            (float(bound), position)
+            for position, bound in enumerate(self.bounds[:, index])
+            if np.isfinite(bound) and not self.only_even[self.rows[position]]
+        ]
+        heapify(waiting)
+        allowed_s = self._allowed_s(index)
+        while waiting:
+            exhausted = self._exhausted(allowed_s)
+            if self.stopped:
+                break
+            bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.pace)
-            if np.isinf(bound) or bound * (1.0 + TIE) >= target:
+            if bound * (1.0 + self.effort.tie) >= target:
                 break
-            if self.only_even[self.rows[position]]:
+            if self.effort.any_plan and np.isfinite(target):
+                break
+            if not self._sharp[position, index]:
+                heappush(waiting, (self._sharpen(position, index), position))
                 continue
-            if self._exhausted():
-                break
+            # Once out of effort the others' bounds still get sharper.
+            if exhausted:
+                continue
             point = self._solve(position, index, target)
             if point is not None and point.pace < target:
                 best = point
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
 
-    def _exhausted(self) -> bool:
+    def _sharpen(self, position: int, index: int) -> float:
+        """The sharp bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        self._sharp[position, index] = True
+        model, row = self.cost_model, int(self.rows[position])
+        pp = float(self.columns["pp"][row])
+        if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
+            shapes, keys, costs = self._bound_inputs
+            key = int(shapes[position, f.SHAPE_KEY])
+            own = self.recomputations[int(self.columns["recompute"][row])]
+            seconds = sharp_bounds.sharp_bound_s(
+                shapes[position],
+                sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own),
+                float(self.limits[index]),
+                keys[key],
+                costs[key],
+                model.prefix,
+                model.totals,
+                model.job_inputs,
+                model.framework_inputs,
+                model.gpu_inputs,
+                model.link_inputs,
+            )
+            pace = seconds / float(self.columns["gbs"][row])
+            self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+        return float(self.bounds[position, index])
+
+    def _allowed_s(self, index: int) -> float:
+        """Work that may be spent once this rung is done, deterministic seconds."""
+        most_s = self.effort.most_effort_s * self.effort.options.workers
+        if index + 1 == len(self.limits):
+            return most_s
+        return 0.5 * (most_s + min(most_s, self.spent.effort_s))
+
+    def _exhausted(self, allowed_s: float) -> bool:
         left = self._seconds_left()
         if left is not None and left <= 0.0 and not self.stopped:
             self.spent.stopped = "time-limit"
         own = self.spent
-        done = own.effort_s >= self.effort.most_effort_s * self.effort.options.workers
+        done = own.effort_s >= allowed_s
         return bool(own.stopped) or done or own.solves >= self.effort.most_solves
 
     def _seconds_left(self) -> float | None:
@@ -300,7 +313,7 @@ class Explorer:
         row = int(self.rows[position])
         gbs = float(self.columns["gbs"][row])
         low = float(self.bounds[position, index]) * gbs
-        within_s = (low, target / (1.0 + TIE) * gbs)
+        within_s = (low, target / (1.0 + self.effort.tie) * gbs)
         solution = self.solution(row, float(self.limits[index]), within_s)
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s
@@ -357,55 +370,6 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
-
-
-def all_rungs(
-    climb: Callable[[int], Rung], progress: Progress, fastest_only: bool = False
-) -> list[Rung]:
-    """The rungs from the limit down, until nothing fits or plans become far too slow.
-
-    `fastest_only`: until no lower rung can hold a plan faster than the fastest found.
-    """
-    rungs: list[Rung] = []
-    fastest = np.inf
-    for index in range(RUNGS):
-        progress("solving layouts", index, RUNGS)
-        rung = climb(index)
-        if rung.point is None or rung.point.pace > SLOWEST * fastest:
-            if not rungs:
-                rungs.append(rung)
-            break
-        fastest = min(fastest, rung.point.pace)
-        rungs.append(rung)
-        # Within less memory nothing is faster than this rung's bound.
-        if fastest_only and rung.bound > fastest:
-            break
-    return rungs
-
-
-@contextmanager
-def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C call `stop` instead of raising; a second one raises as usual.
-
-    Signals reach the main thread only; elsewhere this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        stop()
-
-    if before is not signal.default_int_handler:
-        yield  # somebody else's handler, or none: their decision
-        return
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

@@ -125,7 +125,9 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
     """With one kind of layer a stage's chunks are interchangeable: let the larger come first."""
     if ctx.kind_count > 1 or ctx.layouts != "any" or ctx.placement != "straight":
         return
-    for block in range(ctx.pp, ctx.blocks):
+    # Only the first block may be empty: it is no twin of the next chunk then.
+    first = ctx.pp + 1 if ctx.lone_ends else ctx.pp
+    for block in range(first, ctx.blocks):
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 
 

@@ -40,8 +40,10 @@ TOLERANCES = (0.1, 0.2)
 # Frameworks in use today that shard further than Megatron-LM does.
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
 
-# Work for one change: enough to find a plan, not to prove it the fastest.
-EFFORT = Effort(most_solves=10, most_effort_s=0.5)
+# Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
+EFFORT = Effort(most_solves=10, most_effort_s=0.5, tie=0.02)
+# Work to learn whether anything fits at all.
+PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
 _INDEPENDENT = ("condition", "limit")
 
@@ -134,6 +136,7 @@ def verify(
     until: Until,
     same_gpus: bool = True,
     safe_only: bool = False,
+    effort: Effort = EFFORT,
 ) -> Outcome:
     """The fastest plan that was found of the changed job, a safe one if there is any.
 
@@ -147,10 +150,14 @@ def verify(
         return Outcome(None)
     if shares is None:
         return Outcome(None)
-    levels = (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY)
-    for probability in levels[:1] if safe_only else levels:
-        effort = replace(EFFORT, time_limit_s=until.seconds_left())
-        trial = search_costed(shares, probability=probability, effort=effort)
+    levels = [RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY]
+    if safe_only:
+        levels = levels[:1]
+    elif effort.any_plan:
+        levels = levels[1:]
+    for probability in levels:
+        own = replace(effort, time_limit_s=until.seconds_left())
+        trial = search_costed(shares, probability=probability, effort=own)
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
@@ -341,7 +348,8 @@ def _enough_doubled(at: Situation, until: Until) -> int | None:
         count = at.job.cluster.num_gpus << doubling
         if until.over("gpus"):
             break
-        if verify(at, Change(*_with_gpus(at, count)), until, same_gpus=False).plan is not None:
+        change = Change(*_with_gpus(at, count))
+        if verify(at, change, until, same_gpus=False, effort=PROBE).plan is not None:
             return count
     return None
 

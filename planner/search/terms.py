@@ -55,6 +55,13 @@ class ShapeTerms:
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
 
+    @property
+    def head_layers(self) -> int:
+        """How many layers take as long as what is pinned to the head's stage, rounded."""
+        passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+        layer_s = float(self.layer[:, passes].sum(axis=1).mean())
+        return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
+
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
         return self.layer if self.layer_by_stage is None else self.layer_by_stage[stage]
@@ -195,4 +202,6 @@ def layout_context(
         memory=memory_numbers(terms, limit_bytes),
         placement=terms.placement,
         others=len(terms.others),
+        lone_ends=framework.parallelism.lone_ends,
+        head_layers=terms.head_layers,
     )

@@ -110,16 +110,18 @@ def light_candidates(model: CostModel, candidates: Candidates) -> Candidates | N
 def least_state_bytes(model: CostModel, columns: Columns) -> Array:
     """Less than the heaviest stage of each shape holds in any layout, bytes.
 
-    Weights, gradients and optimizer state of the mean stage, each sharded as far as ZeRO can
-    (Rajbhandari et al. 2020, section 5); nothing else.
+    Weights, gradients and optimizer state of the mean stage, each sharded as far as its ZeRO stage
+    can (Rajbhandari et al. 2020, section 5); nothing else.
     """
     count, own = parameter_count(model.job.model), model.framework_inputs
     experts = float(count.experts)
     dense = count.total - experts
     rank = dense / columns["tp"] + experts / (columns["ep"] * columns["etp"])
     kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
-    state = (own.master_bytes + own.optimizer_bytes) * count.total
-    return np.asarray(kept * rank / columns["pp"] + state / model.job.cluster.num_gpus)
+    state = own.master_bytes + own.optimizer_bytes
+    whole = (kept + state) * rank / columns["pp"]
+    sharded = kept * rank / columns["pp"] + state * count.total / model.job.cluster.num_gpus
+    return np.asarray(np.where(columns["zero"] == 0, whole, sharded))
 
 
 @dataclass(frozen=True)

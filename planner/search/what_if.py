@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -13,6 +13,7 @@ from constraints.rule import Layout
 from hardware import HardwareError
 from planner.errors import UsageError
 from planner.evaluate import job_plan
+from planner.frameworks import RecomputeMode
 from planner.job import Job
 from planner.plan import Interval, Plan
 from planner.request import Request
@@ -23,6 +24,7 @@ from planner.search.costed import (
 )
 from planner.search.explorer import TIE, Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
+from planner.search.mixture import other_modes
 from planner.search.relaxations import dropped_choices
 from planner.search.shapes import given_columns, legal_candidates
 from planner.search.shares import CostedShares, cost_shares
@@ -179,21 +181,24 @@ class _Solver:
             if not _same_offload(costed.job, plan):
                 continue
             modes = [mode.name for mode in costed.job.recompute]
-            if plan.recompute not in modes or plan.layout.others:
+            if not {plan.recompute, *plan.layout.others} <= set(modes):
                 continue
             columns = costed.candidates.columns
             wanted = plan.degrees.model_dump() | {"recompute": modes.index(plan.recompute)}
             same = np.all([columns[name] == value for name, value in wanted.items()], axis=0)
-            yield from ((source, int(row), _layout(plan)) for row in np.flatnonzero(same))
+            mode = costed.job.recompute[modes.index(plan.recompute)]
+            layout = _layout(plan, other_modes(costed.job, mode))
+            yield from ((source, int(row), layout) for row in np.flatnonzero(same))
 
     def again(self, plan: Plan, change: _Change) -> Plan:
         """A plan with its degrees and layout as they are, costed after a change."""
-        mode = change.job.framework.recompute_mode(plan.recompute)
-        job = replace(change.job.at_plan(plan), recompute=(mode,))
+        names = (plan.recompute, *plan.layout.others)
+        modes = tuple(change.job.framework.recompute_mode(name) for name in names)
+        job = replace(change.job.at_plan(plan), recompute=modes)
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)
-        return job_plan(model, costed, 0, _layout(plan), columns, "evaluated")
+        return job_plan(model, costed, 0, _layout(plan, modes[1:]), columns, "evaluated")
 
     def at_batch(self, plan: Plan) -> float:
         """Step time of a plan at the batch of the one that is asked about, s."""
@@ -260,11 +265,11 @@ class _Solver:
         )
 
 
-def _layout(plan: Plan) -> Layout:
-    own = plan.layout
-    return Layout(
-        plan.degrees.pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement
-    )
+def _layout(plan: Plan, modes: Sequence[RecomputeMode]) -> Layout:
+    """The layout of a plan; `modes`: those of a mix beside the plan's own, in the job's order."""
+    own, pp = plan.layout, plan.degrees.pp
+    rows = tuple(own.others.get(mode.name, (0,) * pp) for mode in modes) if own.others else ()
+    return Layout(pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement, rows)
 
 
 def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:

@@ -63,6 +63,8 @@ MEGATRON: Mapping[str, Case] = {
     "pipeline": Case("70b", "64xH100", _PIPE),
     "ends-differ": Case("70b", "64xH100", _PIPE, blocks=(19, 21, 21, 19)),
     "uneven": Case("70b", "64xH100", _PIPE, blocks=(18, 21, 20, 21)),
+    "head-alone": Case("70b", "64xH100", _PIPE, blocks=(26, 27, 27, 0)),
+    "embedding-alone": Case("70b", "64xH100", _PIPE, blocks=(0, 27, 27, 26)),
     "interleaved": Case("70b", "64xH100", _PIPE | {"vpp": 5}),
     "interleaved-uneven": Case("70b", "64xH100", _PIPE | {"vpp": 5}, blocks=(3, *(4,) * 18, 5)),
     "full": Case("70b", "64xH100", _PIPE, "full"),
@@ -123,6 +125,8 @@ MEGATRON: Mapping[str, Case] = {
         "deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
         blocks=(4,) * 15 + (1,),
     ),
+    "latent-head-alone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
+                              blocks=(5, *(4,) * 14, 0)),
 }  # fmt: skip
 
 # As the writer for Megatron-Bridge takes them.

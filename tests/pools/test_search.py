@@ -15,8 +15,9 @@ from constraints.rule import Layout
 from planner.errors import UsageError
 from planner.infeasibility import DoesNotFitError
 from planner.pools.cost import PoolModel
+from planner.pools.explorer import PoolExplorer, PoolPoint
 from planner.pools.jobs import pool_jobs
-from planner.pools.search import PoolExplorer, PoolPoint, pool_shapes
+from planner.pools.search import pool_shapes
 from planner.pools.terms import pool_context, pool_terms
 from planner.request import Request
 from planner.result import SearchResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pytest
 from ortools.sat.python import cp_model
@@ -83,6 +84,9 @@ CONTEXTS = [
     LayoutContext(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, others=1),
+    LayoutContext(3, 1, (0, 0, 0), "any", "none", lone_ends=True),
+    LayoutContext(2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, lone_ends=True, head_layers=2),
+    LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
 ]
@@ -134,6 +138,66 @@ def test_every_rule_rejects_something() -> None:
             for layout in every_layout(ctx, 2)
             if sum(layout.block_layers) <= ctx.layers
         ), rule.name
+
+
+class Instance(NamedTuple):
+    """A rule, and the smallest layouts that it accepts and rejects."""
+
+    rule: str
+    ctx: LayoutContext
+    feasible: Layout
+    infeasible: Layout
+
+
+def split(*blocks: int, vpp: int = 1, again: tuple[int, ...] | None = None) -> Layout:
+    pp = len(blocks) // vpp
+    return Layout(pp, vpp, blocks, again or (0,) * pp)
+
+
+def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
+    return replace(LayoutContext(pp, 1, (0,) * layers), **changes)
+
+
+# One stage of one layer that takes 3 units, against a limit of 3 or 2.
+ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
+INSTANCES = [
+    Instance("every-layer-once", plain(1, 1), split(1), split(0)),
+    Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
+    # A head alone, an embedding alone; but nobody else, and no whole model.
+    Instance("blocks-not-empty", plain(2, 1, lone_ends=True), split(1, 0), split(0)),
+    Instance("blocks-not-empty", plain(3, 1, lone_ends=True), split(0, 1, 0), split(1, 0, 0)),
+    Instance("split-expressible", plain(2, 3, layouts="even"), split(2, 1), split(1, 2)),
+    Instance("split-expressible", plain(2, 3, layouts="greedy"), split(2, 1), split(1, 2)),
+    Instance("split-expressible", plain(4, 5, layouts="even-or-ends"), split(2, 1, 1, 1),
+             split(1, 2, 1, 1)),
+    Instance("recompute-expressible", plain(1, 1), split(1), split(1, again=(1,))),
+    Instance("recompute-expressible", plain(1, 1, recomputation="all"), split(1, again=(1,)),
+             split(1)),
+    Instance("recompute-expressible", plain(2, 2, recomputation="shared"),
+             split(1, 1, again=(1, 1)), split(1, 1, again=(1, 0))),
+    Instance("recompute-expressible", plain(2, 2, recomputation="free"),
+             split(1, 1, again=(1, 0)), split(1, 1)),
+    Instance("chunks-balanced", plain(1, 3, vpp=2), split(2, 1, vpp=2), split(3, 0, vpp=2)),
+    # A head worth two layers beside none, but not beside three.
+    Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
+             split(3, 0, vpp=2)),
+    Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
+             split(2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("own", INSTANCES, ids=lambda own: own.rule)
+def test_smallest_feasible_and_infeasible_layout(own: Instance) -> None:
+    """By the rule's check, and by the solver where the blocks add up to the model."""
+    rule = next(rule for rule in LAYOUT_RULES if rule.name == own.rule)
+    for layout, legal in ((own.feasible, True), (own.infeasible, False)):
+        ctx = replace(own.ctx, pp=layout.pp)
+        assert rule.check(layout, ctx) is legal
+        assert accepted(rule, layout, ctx) is legal
+
+
+def test_every_layout_rule_has_its_smallest_instances() -> None:
+    assert {own.rule for own in INSTANCES} == {rule.name for rule in LAYOUT_RULES}
 
 
 @pytest.mark.parametrize("layers", range(1, 40))

@@ -1,0 +1,288 @@
+"""Sharper lower bounds on the step time of one shape, for those that come first in a search.
+
+`planner.cost.bounds` takes every layer at the cost of the cheapest kind, and any number of layers
+of a stage as recomputed. Two facts about layouts are used here besides:
+
+* A block holds consecutive layers of the model. Over the whole sequence of kinds their cost per
+  layer has a mean c, and no run of n layers costs less than n*c - D, where D is the largest deficit
+  of any run. A stage of v blocks costs at least n*c - v*D.
+* Under Megatron's block method every block recomputes the same number N of its layers, or all it
+  has. So the bound is the least over N, with N the same on all stages. The blocks of a stage differ
+  by at most one layer, that with the head by as many as take its time (rule chunks-balanced).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost import fields as f
+from planner.cost._jit import jit
+from planner.cost.bounds import (
+    BISECTIONS,
+    LAYER_COLUMNS,
+    LAYER_GATHER,
+    LAYER_OPTIMIZER_BYTES,
+    LAYER_PERSISTENT,
+    LAYER_RECOMPUTE,
+    LAYER_SAVED,
+    LAYER_SAVED_RECOMPUTED,
+    LAYER_SECONDS,
+    LAYER_WEIGHT_SAVED,
+    LAYER_WORKING,
+    LAYER_WORKING_RECOMPUTED,
+    RECOMPUTE_ALL,
+    RECOMPUTE_NONE,
+    RECOMPUTE_SOME,
+    STAGE_BYTES,
+    STAGE_DEFERRED,
+    STAGE_ENDS,
+    STAGE_FLIGHT,
+    STAGE_OPTIMIZER_BYTES,
+    STAGE_SECONDS,
+    empty_stages,
+    fewest_layers,
+    layer_columns,
+    model_seconds,
+    shape_bubble_share,
+)
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.linear import (
+    SCALAR_FIXED_BYTES,
+    SCALAR_FIXED_S,
+    TERM_OPTIMIZER,
+    layout_terms,
+)
+from planner.cost.schedule import head_stage
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+# Besides the RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
+RECOMPUTE_SHARED = 3
+
+
+@jit
+def largest_deficit(values: Array, prefix: Array, mean: float) -> float:
+    """max over runs of consecutive layers of n*mean - their sum; `values[kind]`, `prefix[kind, n]`:
+    layers of a kind among the first n. At least 0 (the empty run)."""
+    most = running = 0.0
+    for layer in range(prefix.shape[1] - 1):
+        own = 0.0
+        for kind in range(prefix.shape[0]):
+            own += (prefix[kind, layer + 1] - prefix[kind, layer]) * values[kind]
+        running = max(0.0, running + mean - own)
+        most = max(most, running)
+    return most
+
+
+@jit
+def mean_layer(layers: Array, prefix: Array) -> tuple[Array, Array]:
+    """([LAYER_*] means over the sequence of layers, their largest deficits)."""
+    count = prefix.shape[1] - 1
+    mean, deficit = np.zeros(LAYER_COLUMNS), np.zeros(LAYER_COLUMNS)
+    for column in range(LAYER_COLUMNS):
+        values = layers[:, column].copy()
+        for kind in range(prefix.shape[0]):
+            mean[column] += prefix[kind, count] * values[kind] / count
+        deficit[column] = largest_deficit(values, prefix, mean[column])
+    return mean, deficit
+
+
+@jit
+def shared_layers(layers: float, blocks: float, each: float) -> float:
+    """Layers that recompute among `layers` in `blocks` as equal as can be, `each` or all of one."""
+    base = np.floor(layers / blocks)
+    larger = layers - base * blocks
+    return float(larger * min(each, base + 1.0) + (blocks - larger) * min(each, base))
+
+
+@jit
+def fewest_shared(
+    layers: float, blocks: float, each: float, head_layers: float, lone: float
+) -> float:
+    """`shared_layers` at least, where one block may have `head_layers` less than the others."""
+    if blocks <= 1.0:
+        return float(min(each, layers))
+    fewest = shared_layers(layers, blocks, each)
+    others = blocks - 1.0
+    for last in range(int(max(0.0, 1.0 - lone)), int(layers / blocks) + 1):
+        left = layers - last
+        if np.ceil(left / others) - last <= max(1.0, head_layers):
+            fewest = min(fewest, min(each, float(last)) + shared_layers(left, others, each))
+    return float(fewest)
+
+
+@jit
+def fitting_layers(
+    stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
+    blocks: float, most: int, limit_bytes: float,
+) -> Array:  # fmt: skip
+    """[n]: the largest number up to n of layers that a stage may hold; negative if there is none.
+
+    `each`: layers of every block that recompute, infinite: all, under RECOMPUTE_SHARED.
+    """
+    flight, deferred = stage[STAGE_FLIGHT], stage[STAGE_DEFERRED]
+    some = recompute not in (RECOMPUTE_NONE, RECOMPUTE_ALL)
+    saved = LAYER_SAVED_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_SAVED
+    per_layer = mean[LAYER_PERSISTENT] + deferred * mean[LAYER_WEIGHT_SAVED]
+    per_layer += flight * mean[saved]
+    short = deficit[LAYER_PERSISTENT] + deferred * deficit[LAYER_WEIGHT_SAVED]
+    short += flight * deficit[saved]
+    freed = 0.0
+    if some:
+        freed = flight * (layers[:, LAYER_SAVED] - layers[:, LAYER_SAVED_RECOMPUTED]).max()
+    busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
+    work = max(stage[STAGE_ENDS], layers[:, busy].min() + layers[:, LAYER_GATHER].min())
+    update = stage[STAGE_OPTIMIZER_BYTES] - blocks * deficit[LAYER_OPTIMIZER_BYTES]
+    fits = np.full(most + 1, -1.0)
+    best = -1.0
+    for count in range(most + 1):
+        again = float(count) if some else 0.0
+        if recompute == RECOMPUTE_SHARED:
+            again = shared_layers(float(count), blocks, each)
+        held = stage[STAGE_BYTES] + count * per_layer - min(count, blocks) * short - again * freed
+        held += work if count > 0 else stage[STAGE_ENDS]
+        in_update = update + count * mean[LAYER_OPTIMIZER_BYTES]
+        if held <= limit_bytes and in_update <= limit_bytes:
+            best = float(count)
+        fits[count] = best
+    return fits
+
+
+@jit
+def layers_in_time(
+    seconds: float, stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
+    each: float, blocks: float, head_layers: float, lone: float, most: int,
+) -> int:  # fmt: skip
+    """Most layers that a stage can run forward and backward in `seconds`; negative if not even 0.
+
+    `head_layers`: layers that one of its blocks may have less than the others.
+    """
+    left = seconds - stage[STAGE_SECONDS]
+    if left < 0.0:
+        return -1
+    left += blocks * deficit[LAYER_SECONDS]
+    count = min(most, int(left / mean[LAYER_SECONDS] + 1e-9))
+    if recompute != RECOMPUTE_SHARED:
+        return count
+    again_s = layers[:, LAYER_RECOMPUTE].min()
+    while count > 0:
+        again = fewest_shared(float(count), blocks, each, head_layers, lone)
+        if count * mean[LAYER_SECONDS] + again * again_s <= left * (1.0 + 1e-12):
+            return count
+        count -= 1
+    return 0
+
+
+@jit
+def slowest_stage_s(
+    stages: Array, layers: Array, prefix: Array, recompute: int, each: float, blocks: float,
+    head: int, head_layers: float, limit_bytes: float, lone_ends: float, low_s: float,
+) -> float:  # fmt: skip
+    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit."""
+    pp, total = stages.shape[0], prefix.shape[1] - 1
+    mean, deficit = mean_layer(layers, prefix)
+    fits = np.zeros((pp, total + 1))
+    for stage in range(pp):
+        fits[stage] = fitting_layers(
+            stages[stage], layers, mean, deficit, recompute, each, blocks, total, limit_bytes
+        )
+    again_s = layers[:, LAYER_RECOMPUTE].max()
+    high_s = low_s + stages[:, STAGE_SECONDS].max()
+    high_s += (layers[:, LAYER_SECONDS].max() + again_s) * total
+    if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
+                head_layers, lone_ends, high_s):  # fmt: skip
+        return np.inf
+    for _ in range(BISECTIONS):
+        middle_s = 0.5 * (low_s + high_s)
+        if _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
+                head_layers, lone_ends, middle_s):  # fmt: skip
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return low_s
+
+
+@jit
+def _fit(
+    stages: Array, fits: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
+    each: float, blocks: float, head: int, head_layers: float, lone_ends: float, seconds: float,
+) -> bool:  # fmt: skip
+    """Whether all layers find room on stages that take at most `seconds` each."""
+    pp, total = stages.shape[0], fits.shape[1] - 1
+    found = 0.0
+    for stage in range(pp):
+        fewer = head_layers if stage == head else 0.0
+        count = layers_in_time(
+            seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
+            lone_ends, total,
+        )  # fmt: skip
+        room = fits[stage, count] if count >= 0 else -1.0
+        if room < fewest_layers(stage, pp, blocks, lone_ends):
+            return False
+        found += room
+    return bool(found >= total)
+
+
+@jit
+def shared_span_s(
+    slowest_s: float, plain_s: float, layers: Array, each: float, blocks: float, count: int,
+    grad_acc: float, share: float,
+) -> float:  # fmt: skip
+    """Seconds of a step's passes at least, where every block recomputes `each` of its layers.
+
+    Where no block is larger than c, at least the share each/c of all layers recomputes. Besides a
+    block of c layers its stage has others of c - 1 at least, but for the one with the head.
+    """
+    others = max(0.0, blocks - 2.0)
+    again_s, layer_s = layers[:, LAYER_RECOMPUTE].min(), layers[:, LAYER_SECONDS].min()
+    least_s = np.inf
+    for largest in range(1, count + 1):
+        beside = others * (largest - 1.0)
+        remade = min(each, float(largest)) + others * min(each, largest - 1.0)
+        own_s = max(slowest_s, (largest + beside) * layer_s + remade * again_s)
+        again = count * min(1.0, each / largest)
+        total_s = plain_s + again * again_s
+        least_s = min(least_s, grad_acc * own_s + share * max(0.0, total_s - own_s))
+    return least_s
+
+
+@jit
+def sharp_bound_s(
+    shape: Array, recompute: int, limit_bytes: float, key_row: Array, costs: Array, prefix: Array,
+    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, links: LinkInputs,
+) -> float:  # fmt: skip
+    """No layout of a shape within `limit_bytes` (reserved, context included) has a shorter step, s.
+
+    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
+    """
+    terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
+    key = read_key(key_row, job)
+    grid = read_grid(shape, key)
+    stages = empty_stages(terms, costs, key, grid, job, framework)
+    layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
+    pp, blocks, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
+    plain_s = model_seconds(terms, totals, recompute, job)
+    code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute
+    share = shape_bubble_share(shape, terms, totals, plain_s, code, framework)
+    # No less than `LayoutContext.head_layers`.
+    head_layers = np.ceil(stages[-1, STAGE_SECONDS] / layers[:, LAYER_SECONDS].min())
+    limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
+    update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
+    head = head_stage(framework.schedule, int(pp))
+    most = job.layers if recompute == RECOMPUTE_SHARED else 1
+    least_s = np.inf
+    for each in range(1, most + 1):
+        slowest_s = slowest_stage_s(
+            stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
+            job.lone_ends, plain_s / pp,
+        )  # fmt: skip
+        if slowest_s == np.inf:
+            continue
+        if recompute == RECOMPUTE_SHARED:
+            span_s = shared_span_s(
+                slowest_s, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
+            )
+        else:
+            span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
+        least_s = min(least_s, span_s + update_s + scalars[SCALAR_FIXED_S])
+    return least_s

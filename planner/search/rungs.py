@@ -1,0 +1,140 @@
+"""What a search finds at each limit of a memory ladder, how long it looks, who may end it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Literal
+
+import numpy as np
+
+from constraints.rule import Layout
+from planner.search.layout_model import SolverOptions
+
+# Plans nearer than this in time are ties: no prediction is that sharp.
+TIE = 0.01
+# Rungs of the memory ladder: each is this share of the one above.
+RUNG = 0.93
+RUNGS = 24
+# Plans slower than this many times the fastest are not looked for.
+SLOWEST = 1.5
+# Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
+# many layouts. A rung takes at most half of what is left, so that the lower ones get their part.
+MOST_EFFORT_S = 1.5
+MOST_SOLVES = 300
+
+Progress = Callable[[str, int, int], None]
+# What ended a search before its own limits on work did.
+Stopped = Literal["", "time-limit", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
+
+    `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
+    """
+
+    options: SolverOptions = field(default_factory=SolverOptions)
+    time_limit_s: float | None = None
+    most_solves: int = MOST_SOLVES
+    most_effort_s: float = MOST_EFFORT_S
+    tie: float = TIE
+    any_plan: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes.
+
+    `source`: whose rows these are, where several costed jobs are searched as one.
+    """
+
+    row: int
+    layout: Layout
+    pace: float
+    peak: float
+    source: int = 0
+
+
+def gap_to_bound(pace: float | None, bound: float) -> float:
+    """Share of a pace (None: no plan found) that a better plan could save, none beating `bound`."""
+    if pace is None:
+        return 0.0 if np.isinf(bound) else 1.0
+    return max(0.0, 1.0 - bound / pace)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The fastest plan found within a memory limit, and the bound that no plan beats."""
+
+    limit_bytes: float
+    point: Point | None
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the pace that a better plan could save at most."""
+        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
+
+
+@dataclass
+class Spent:
+    """Work done so far, and what ended it; explorers that are searched as one share it."""
+
+    solves: int = 0
+    effort_s: float = 0.0
+    stopped: Stopped = ""
+
+
+def all_rungs(
+    climb: Callable[[int], Rung], progress: Progress, fastest_only: bool = False
+) -> list[Rung]:
+    """The rungs from the limit down, until nothing fits or plans become far too slow.
+
+    `fastest_only`: until no lower rung can hold a plan faster than the fastest found.
+    """
+    rungs: list[Rung] = []
+    fastest = np.inf
+    for index in range(RUNGS):
+        progress("solving layouts", index, RUNGS)
+        rung = climb(index)
+        if rung.point is None or rung.point.pace > SLOWEST * fastest:
+            if not rungs:
+                rungs.append(rung)
+            break
+        fastest = min(fastest, rung.point.pace)
+        rungs.append(rung)
+        # Within less memory nothing is faster than this rung's bound.
+        if fastest_only and rung.bound > fastest:
+            break
+    return rungs
+
+
+@contextmanager
+def stopped_by_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call `stop` instead of raising; a second one raises as usual.
+
+    Signals reach the main thread only; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    if before is not signal.default_int_handler:
+        yield  # somebody else's handler, or none: their decision
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
