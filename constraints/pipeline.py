@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import Columns, IntArray, Mask, RuleContext, divides
+from constraints.layout_context import greedy_costs, greedy_split
 from constraints.rule import shape_rule
 
 _SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
@@ -31,16 +32,30 @@ def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
     wording=lambda ctx: {
         "even": f"{ctx.framework.name}: pp·vpp must divide {ctx.model.layers} layers",
         "even-or-ends": f"{ctx.framework.name}: vpp must divide {ctx.model.layers} layers",
+        "greedy": f"{ctx.framework.name} fills the stages by cost, the LM head counted: at this pp "
+        "the last of them would get no layer",
     }.get(ctx.framework.layouts, f"{ctx.framework.name}: any split of the layers"),
 )
 def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     layers, layouts = ctx.model.layers, ctx.framework.layouts
-    if layouts in ("any", "greedy"):
+    if layouts == "any":
         return True
+    if layouts == "greedy":
+        return _greedy_fills(columns["pp"], ctx)
     if layouts == "even":
         return divides(columns["pp"] * columns["vpp"], layers)
     # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
     return divides(columns["vpp"], layers)
+
+
+def _greedy_fills(pp: IntArray, ctx: RuleContext) -> Mask:
+    """Degrees at which the greedy split leaves no stage without a layer."""
+    model = ctx.model
+    costs = greedy_costs(model.hidden, model.ffn, model.vocab)
+    fills = [
+        own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))
+    ]
+    return np.isin(pp, fills)
 
 
 @shape_rule(

@@ -49,6 +49,10 @@ class JobInputs(NamedTuple):
     kinds_in_order: float = 0.0
     # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
     neighbour_share: float = 0.0
+    # Costs of a layer and of the LM head, in any one unit, by which a framework fills the stages
+    # greedily; 0: layers are split evenly.
+    greedy_layer_cost: float = 0.0
+    greedy_head_cost: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):
