@@ -58,6 +58,7 @@ class ModelNumbers:
     shared_ffn: int = 0
     has_mla: bool = False
     tied_embeddings: bool = False
+    mtp_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class Capabilities:
     interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     needs_microbatches_at_least_pp: bool = False
+    tied_pipeline: bool = True
+    mtp_split: bool = True
+    shards_over_context: bool = False
+    experts_in_shards: bool = False
     # Hybrid sharding from this ZeRO stage on; None: none.
     hybrid_least_zero: int | None = None
     schedules: tuple[str, ...] = ("1f1b", "interleaved")

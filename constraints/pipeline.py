@@ -59,6 +59,35 @@ def _greedy_fills(pp: IntArray, ctx: RuleContext) -> Mask:
 
 
 @shape_rule(
+    "tied-embeddings-whole",
+    "some frameworks have no pipeline whose first and last stage share the embedding's weight",
+    source="torchtitan 0.3, models: each stage would hold a weight of its own",
+    wording=lambda ctx: f"{ctx.framework.name}: tied embeddings need pp = 1",
+)
+def tied_embeddings_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.tied_pipeline or not ctx.model.tied_embeddings:
+        return True
+    mask: Mask = columns["pp"] == 1
+    return mask
+
+
+@shape_rule(
+    "mtp-whole",
+    "some frameworks predict further tokens only without pipeline and context parallelism",
+    source="torchtitan 0.3, models/deepseek_v3 (multi-token prediction)",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: multi-token prediction needs pp = 1 and cp = 1 (or a model file "
+        "with mtp_layers = 0)"
+    ),
+)
+def mtp_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.mtp_split or ctx.model.mtp_layers == 0:
+        return True
+    mask: Mask = (columns["pp"] == 1) & (columns["cp"] == 1)
+    return mask
+
+
+@shape_rule(
     "interleaving-needs-pipeline",
     "vpp > 1 needs pp > 1",
     source=f"{_SCHEDULES}; Megatron-LM training/arguments.py",

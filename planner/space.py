@@ -126,6 +126,7 @@ def _model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         shared_ffn=moe.shared_ffn if moe else 0,
         has_mla=model.mla is not None,
         tied_embeddings=model.tied_embeddings,
+        mtp_layers=model.mtp_layers,
     )
 
 
@@ -148,6 +149,10 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         interleaved_microbatches=rules.interleaved_microbatches,
         layouts=rules.layouts,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
+        tied_pipeline=rules.tied_pipeline,
+        mtp_split=rules.mtp_split,
+        shards_over_context=rules.shards_over_context,
+        experts_in_shards=rules.experts_in_shards,
         hybrid_least_zero=rules.hybrid_least_zero,
         schedules=rules.schedules,
         zero_bubble_chunks=rules.zero_bubble_chunks,

@@ -60,6 +60,14 @@ class Parallelism(_Frozen):
     # this ZeRO stage on; None: not offered.
     hybrid_least_zero: int | None = None
     needs_microbatches_at_least_pp: bool = False
+    # A pipeline whose first and last stage share the embedding's weight.
+    tied_pipeline: bool = True
+    # Multi-token prediction under pipeline or context parallelism.
+    mtp_split: bool = True
+    # Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp.
+    shards_over_context: bool = False
+    # Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks.
+    experts_in_shards: bool = False
     # Pipeline schedules (`planner.schedules`); the first is the usual one. Where that is 1F1B or
     # interleaved, both are usual: the number of chunks decides.
     schedules: tuple[str, ...] = ("1f1b", "interleaved")

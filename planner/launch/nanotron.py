@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from constraints.layout import greedy_split
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_schema import nanotron_problems
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.modules import Module
+from planner.plan import Plan
 from planner.search.arrays import model_costs
 from planner.specs import ModelSpec
 
@@ -20,14 +22,18 @@ TRIAL_STEPS = 50
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What nanotron cannot express of the job."""
+    return (*lacking(job.model, {"qkv-bias", "tied"}, "nanotron"), *_run_refusals(job))
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What nanotron cannot express of the plan."""
-    model = launch.job.model
     return (
-        *lacking(model, {"qkv-bias", "tied"}, "nanotron"),
+        *job_refusals(launch.job),
         *_degree_refusals(launch),
         *_split_refusals(launch),
-        *_other_refusals(launch),
+        *_recompute_refusals(launch.plan),
     )
 
 
@@ -76,8 +82,7 @@ def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return greedy_split(model.layers, pp, *model_costs(model))
 
 
-def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    job, plan = launch.job, launch.plan
+def _run_refusals(job: Job) -> Iterator[Refusal]:
     own = job.optimizer
     if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
         yield Refusal(
@@ -89,6 +94,9 @@ def _other_refusals(launch: Launch) -> Iterator[Refusal]:
         yield Refusal("nanotron runs flash attention", "--attention flash")
     if job.dropout:
         yield Refusal("nanotron's Llama has no dropout", "no --dropout")
+
+
+def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
     layers = plan.layout.stage_layers(plan.degrees.pp)
     if tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers):
         yield Refusal("nanotron recomputes all layers or none", "--recompute full or none")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from planner.errors import UsageError, unknown_name
-from planner.launch.contract import Writer
+
+if TYPE_CHECKING:
+    from planner.job import Job
+    from planner.launch.contract import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Target:
     @property
     def writer(self) -> Writer:
         """The module, imported now."""
-        return cast(Writer, importlib.import_module(f"planner.launch.{self.module}"))
+        return cast("Writer", importlib.import_module(f"planner.launch.{self.module}"))
 
 
 # The first with a profile is its usual one.
@@ -71,6 +74,21 @@ def target_of_profile(profile: str) -> Target:
             + ", ".join(TARGETS)
         )
     return found
+
+
+def demand_launchable(job: Job) -> None:
+    """UsageError if the framework's writer could launch no plan of the job.
+
+    A profile without a writer (`nanogpt`) is for its figures alone: nothing is demanded.
+    """
+    target = _of_profile(job.framework.name)
+    refusals = () if target is None else target.writer.job_refusals(job)
+    if target is None or not refusals:
+        return
+    lines = [f"no plan of this job could be launched with {target.name}:"]
+    lines += [f"  - {own.reason} (nearest: {own.nearest})" for own in refusals]
+    lines.append("planner evaluate and planner memory cost it all the same  [job-launchable]")
+    raise UsageError("\n".join(lines))
 
 
 def _of_profile(profile: str) -> Target | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking, leading_dense
 from planner.launch.settings_text import Section, Setting, section_choices, toml_text
@@ -18,6 +19,7 @@ from planner.launch.titan_plan import (
     parts_of,
     plan_refusals,
     recompute_kind,
+    run_refusals,
 )
 from planner.launch.titan_sections import KERNELS, TRIAL_STEPS
 from planner.specs import ModelSpec
@@ -28,16 +30,20 @@ _GROUPED = {"qk-norm-head", "head-dim", "tied", "moe", "shared-experts", "score-
 _LATENT = {"mla", "moe", "mixed", "shared-experts", "score-bias"}
 
 
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
-    """What torchtitan 0.2.2 cannot express of the plan."""
-    model = launch.job.model
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What torchtitan 0.2.2 cannot express of the job."""
+    model = job.model
     return (
         *lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.2.2"),
         *_shape_refusals(model),
-        *plan_refusals(launch),
-        *_mesh_refusals(launch),
-        *_other_refusals(launch),
+        *run_refusals(job),
+        *_other_refusals(job),
     )
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What torchtitan 0.2.2 cannot express of the plan."""
+    return (*job_refusals(launch.job), *plan_refusals(launch), *_mesh_refusals(launch))
 
 
 def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
@@ -66,14 +72,14 @@ def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    own = launch.job.optimizer
+def _other_refusals(job: Job) -> Iterator[Refusal]:
+    own = job.optimizer
     if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
         yield Refusal(
             f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {own.name}",
             "--optimizer adamw",
         )
-    if launch.job.precision == "mxfp8" and launch.job.cluster.gpu.vendor != "nvidia":
+    if job.precision == "mxfp8" and job.cluster.gpu.vendor != "nvidia":
         yield Refusal("torchtitan runs mxfp8 on NVIDIA Blackwell only", "--precision fp8")
 
 

@@ -74,6 +74,10 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
         return False
     if framework.needs_microbatches_at_least_pp and s["grad_acc"] < pp:
         return False
+    if pp > 1 and ctx.model.tied_embeddings and not framework.tied_pipeline:
+        return False
+    if pp * s["cp"] > 1 and ctx.model.mtp_layers and not framework.mtp_split:
+        return False
     if pp > 1 and not framework.pipeline:
         return False
     if vpp == 1:
@@ -100,6 +104,11 @@ def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
 
 def _hybrid(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     shard, least, ranks = s["shard"], ctx.framework.hybrid_least_zero, s["dp"] * s["cp"]
+    if ctx.framework.shards_over_context and s["cp"] > 1 and (not s["zero"] or shard % s["cp"]):
+        return False
+    group = (shard or ranks) if s["zero"] else s["cp"]
+    if ctx.framework.experts_in_shards and group * s["tp"] % s["ep"]:
+        return False
     if shard == 0:
         return True
     if least is None or s["zero"] < least or ranks % shard:
