@@ -52,9 +52,7 @@ def _greedy_fills(pp: IntArray, ctx: RuleContext) -> Mask:
     """Degrees at which the greedy split leaves no stage without a layer."""
     model = ctx.model
     costs = greedy_costs(model.hidden, model.ffn, model.vocab)
-    fills = [
-        own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))
-    ]
+    fills = [own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))]
     return np.isin(pp, fills)
 
 

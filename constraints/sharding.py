@@ -74,7 +74,7 @@ def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
 @shape_rule(
     "experts-in-shards",
     "where expert-parallel ranks come out of one shard group, ep divides it",
-    source="torchtitan 0.3, distributed/parallel_dims.py: the sparse mesh is cut from dp_shard·cp·tp",
+    source="torchtitan 0.3, distributed/parallel_dims.py: sparse mesh of dp_shard·cp·tp ranks",
     wording=lambda ctx: (
         f"{ctx.framework.name}: ep must divide tp·(ranks that share one copy of the parameters; "
         "with zero 0 every data-parallel rank has its own)"

@@ -478,11 +478,24 @@ def load_framework(name: str) -> FrameworkProfile:
     wanted = name.strip().lower().replace("_", "-")
     names = framework_names()
     if wanted not in names:
-        raise unknown_name("framework", name, names, "list them with: planner frameworks")
+        raise _unknown_framework(name, wanted, names)
     try:
         return FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+
+
+def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
+    """UsageError; what plans are launched with may have another name than what they cost as."""
+    from planner.launch.registry import TARGETS
+
+    target = TARGETS.get(wanted)
+    if target is None:
+        return unknown_name("framework", name, names, "list them with: planner frameworks")
+    return UsageError(
+        f"plans for {target.name} are costed under {target.profile}: give --framework "
+        f"{target.profile} here, and --framework {target.name} to planner launch"
+    )
 
 
 def _table(name: str) -> dict[str, Any]:

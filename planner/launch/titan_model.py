@@ -46,7 +46,7 @@ def model_refusals(job: Job) -> tuple[Refusal, ...]:
             Refusal(
                 "torchtitan's DeepSeek-V3 has dense layers first, then layers with experts and "
                 f"whole shared experts; {model.name} has not",
-                "another framework (planner launch --framework megatron-core)",
+                "--framework megatron-core",
             )
         )
     if job.seq > model.max_positions:

@@ -51,7 +51,7 @@ def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
     if model.mla and (moe is None or leading_dense(model) is None):
         yield Refusal(
             "torchtitan 0.2.2's DeepSeek-V3 has dense layers first, then layers with experts",
-            "another framework (planner launch --framework megatron-core)",
+            "--framework megatron-core",
         )
     if moe and moe.shared_ffn % moe.ffn:
         yield Refusal(

@@ -68,13 +68,7 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 
 def legal_candidates(job: Job) -> Candidates:
-    """Legal shapes on all GPUs, else on the largest usable subset.
-
-    UsageError if there are none, or if the job's framework could launch no plan of it.
-    """
-    from planner.launch.registry import demand_launchable
-
-    demand_launchable(job)
+    """Legal shapes on all GPUs, else on the largest usable subset. UsageError if there are none."""
     ctx = rule_context(job)
     shapes = enumerate_shapes(ctx)
     columns, report = legal_shapes(ctx, shapes)

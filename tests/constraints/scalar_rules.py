@@ -21,6 +21,7 @@ def is_legal(s: dict[str, int], ctx: RuleContext) -> bool:
         and _experts(s, ctx, stage)
         and _sequence(s, ctx)
         and _pipeline(s, ctx)
+        and _whole(s, ctx)
         and _zero(s, ctx, stage)
         and not (s["cp"] > 1 and not framework.context)
         and s["mbs"] * s["grad_acc"] * s["dp"] == s["gbs"]
@@ -74,10 +75,6 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
         return False
     if framework.needs_microbatches_at_least_pp and s["grad_acc"] < pp:
         return False
-    if pp > 1 and ctx.model.tied_embeddings and not framework.tied_pipeline:
-        return False
-    if pp * s["cp"] > 1 and ctx.model.mtp_layers and not framework.mtp_split:
-        return False
     if pp > 1 and not framework.pipeline:
         return False
     if vpp == 1:
@@ -85,6 +82,12 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
     size = {"multiple-of-pp": pp, "whole-rounds": max(1, s["grad_acc"] // pp), "any": 1}
     left = s["grad_acc"] % size[framework.interleaved_microbatches]
     return framework.interleaved and pp > 1 and not left
+
+
+def _whole(s: dict[str, int], ctx: RuleContext) -> bool:
+    model, framework = ctx.model, ctx.framework
+    tied = s["pp"] > 1 and model.tied_embeddings and not framework.tied_pipeline
+    return not (tied or (s["pp"] * s["cp"] > 1 and model.mtp_layers and not framework.mtp_split))
 
 
 def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
