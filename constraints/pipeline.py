@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.context import Columns, IntArray, Mask, RuleContext, divides
+from constraints.context import Columns, Mask, RuleContext, divides
 from constraints.layout_context import greedy_costs, greedy_split
 from constraints.rule import shape_rule
 
@@ -32,25 +32,32 @@ def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:
     wording=lambda ctx: {
         "even": f"{ctx.framework.name}: pp·vpp must divide {ctx.model.layers} layers",
         "even-or-ends": f"{ctx.framework.name}: vpp must divide {ctx.model.layers} layers",
-        "greedy": f"{ctx.framework.name} fills the stages by cost, the LM head counted: at this pp "
-        "the last of them would get no layer",
     }.get(ctx.framework.layouts, f"{ctx.framework.name}: any split of the layers"),
 )
 def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
     layers, layouts = ctx.model.layers, ctx.framework.layouts
-    if layouts == "any":
+    if layouts in ("any", "greedy"):
         return True
-    if layouts == "greedy":
-        return _greedy_fills(columns["pp"], ctx)
     if layouts == "even":
         return divides(columns["pp"] * columns["vpp"], layers)
     # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
     return divides(columns["vpp"], layers)
 
 
-def _greedy_fills(pp: IntArray, ctx: RuleContext) -> Mask:
-    """Degrees at which the greedy split leaves no stage without a layer."""
-    model = ctx.model
+@shape_rule(
+    "greedy-stages-filled",
+    "where the framework fills the stages itself, by cost, each gets at least one layer",
+    # nanotron runs a last stage with the LM head alone; such a stage is not modelled.
+    source="nanotron models/base.py, build_model",
+    wording=lambda ctx: (
+        f"{ctx.framework.name} fills the stages by cost, the LM head counted: at this pp the last "
+        "gets no layer"
+    ),
+)
+def greedy_stages_filled(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.layouts != "greedy":
+        return True
+    pp, model = columns["pp"], ctx.model
     costs = greedy_costs(model.hidden, model.ffn, model.vocab)
     fills = [own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))]
     return np.isin(pp, fills)

@@ -39,6 +39,7 @@ from constraints.framework import (
 )
 from constraints.pipeline import (
     chunks_have_layers,
+    greedy_stages_filled,
     interleaving_microbatches,
     interleaving_needs_pipeline,
     layers_split,
@@ -94,6 +95,7 @@ RULES: tuple[ShapeRule, ...] = (
     optimizer_needs_sharding,
     chunks_have_layers,
     layers_split,
+    greedy_stages_filled,
     tied_embeddings_whole,
     mtp_whole,
     interleaving_needs_pipeline,

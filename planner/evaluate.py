@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from constraints.layout import EXPRESSIBLE_RULES, shared_count
+from constraints.layout import shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -17,6 +17,7 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.job import Job
+from planner.layout_wording import layout_problems
 from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
@@ -148,13 +149,9 @@ def given_layout(
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
-    broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
+    broken = layout_problems(job, layout, ctx)
     if broken:
-        raise UsageError(
-            f"layers {list(blocks)}, recomputed {list(again)} of {job.model.layers} layers: "
-            + "; ".join(broken)
-            + f"; even would be {list(even.block_layers)}"
-        )
+        raise UsageError("\n".join(broken))
     return layout
 
 

@@ -174,7 +174,7 @@ CASES = [
     Case("layers-split", {"pp": 4}, {"pp": 3}, context(layouts="even")),
     # A head as large as 4 layers and some: the last of three stages would hold it alone.
     Case(
-        "layers-split",
+        "greedy-stages-filled",
         {"pp": 2},
         {"pp": 3},
         context(layouts="greedy", model=replace(DENSE, vocab=LARGE_HEAD)),
@@ -254,6 +254,7 @@ LIFTED = [
     ("sequence-by-tp-cp", {"tp": 4, "cp": 8}, context(sequence_parallel="never")),
     ("low-precision-multiple", {"tp": 8}, context(model=WIDE)),
     ("layers-split", {"pp": 3}, context(layouts="greedy")),
+    ("greedy-stages-filled", {"pp": 3}, context()),
     ("context-ranks-shard", {"cp": 2, "zero": 0}, context()),
     ("experts-in-shards", {"dp": 2, "ep": 2, "zero": 0}, context(model=MOE)),
     ("tied-embeddings-whole", {"pp": 2}, context(model=replace(DENSE, tied_embeddings=True))),

@@ -60,6 +60,12 @@ def launch_of(own: Case, framework: str, target: str) -> Launch:
     return Launch(plan, request, request.resolve(), target)
 
 
+def at_degrees(launch: Launch, **degrees: int) -> Launch:
+    """The launch at degrees that no evaluation would allow: an older plan file's."""
+    own = launch.plan.degrees.model_copy(update=degrees)
+    return replace(launch, plan=launch.plan.model_copy(update={"degrees": own}))
+
+
 def changed(launch: Launch, **job: object) -> Launch:
     """The same plan under another job: for what no evaluation would allow."""
     return replace(launch, job=replace(launch.job, **job))  # type: ignore[arg-type]

@@ -32,6 +32,8 @@ _SLURM_VARIABLES = {
     "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
     "n": ("SLURM_NTASKS", "SLURM_NPROCS"),
 }
+# What every shell sets: paths and names, without effect on a launch.
+_ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 # Functions that call functions end somewhere.
 _DEEPEST = 20
 
@@ -98,7 +100,8 @@ class Shell:
         """A variable's value: as given by the user, else as set so far."""
         if name in self.given:
             return Text.made(self.given[name])
-        return self.variables.get(name)
+        value = self.variables.get(name)
+        return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""

@@ -75,7 +75,11 @@ class Words:
         value = self.state.lookup(match[1]) if match[1] else None
         if value is None:
             return []
-        return value if isinstance(value, list) else [value]
+        listed = value if isinstance(value, list) else [value]
+        if node.type == "string":
+            return listed
+        # Without quotes around it, the shell splits each element at blanks.
+        return [part for own in listed for part in ([own] if own.unknown else own.split())]
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
