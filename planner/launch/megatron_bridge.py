@@ -34,6 +34,13 @@ def job_refusals(job: Job) -> tuple[Refusal, ...]:
                 "--optimizer adamw, or --framework megatron-core",
             )
         )
+    if job.attention == "eager":
+        own.append(
+            Refusal(
+                "the writer has no unfused attention for Megatron-Bridge",
+                "--attention flash, or --framework megatron-core",
+            )
+        )
     if "fp8" in dict(job.optimizer.states).values():
         # Its overrides name torch's fp8 types; the optimizer wants plain bytes.
         own.append(Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16"))
