@@ -24,9 +24,16 @@ torchrun --nproc_per_node 8 pretrain.py \\
 """
 
 
+START = (
+    "config = vanilla_gpt_pretrain_config()\n"
+    "config.mixed_precision = get_mixed_precision_config('bf16_mixed')\n"
+)
+
+
 def read(tmp_path: Path, script: str) -> Assessment:
     path = tmp_path / "run.sh"
     path.write_text(script)
+    (tmp_path / "pretrain.py").write_text(START)
     given = read_given([str(path)], Hints(model="llama-3.1-8b"), 1, "8xH100", None)
     return assess(given.found, given.gpus, given.cluster)
 
@@ -42,7 +49,6 @@ def test_overrides_are_read(tmp_path: Path) -> None:
     assert own.errors == ()
     assert own.plan is not None
     assert (own.plan.degrees.tp, own.plan.degrees.dp, own.plan.gbs) == (2, 4, 64)
-    assert any("the precision, is not read" in text for text in own.found.assumed)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +92,13 @@ def test_gradients_in_fp32_take_more_memory(tmp_path: Path) -> None:
 def test_slips_are_named_by_field(more: str, rule: str, text: str, tmp_path: Path) -> None:
     found = rules(read(tmp_path, SCRIPT.rstrip() + f" {more}\n"))
     assert text in found[rule]
+
+
+def test_an_unseen_recipe_is_not_predicted(tmp_path: Path) -> None:
+    own = read(tmp_path, SCRIPT.replace("pretrain.py", "run_recipe.py --recipe llama3_8b"))
+    assert own.plan is None
+    assert own.errors == ()
+    assert "recipe sets" in own.unpredictable[0].text
 
 
 def test_what_is_not_known_is_listed(tmp_path: Path) -> None:

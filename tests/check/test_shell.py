@@ -35,6 +35,8 @@ def words_of(text: str, **given: str) -> list[str]:
         ("A=('--x 1')\nrun ${A[@]}", ["run", "--x", "1"]),
         ("A=('--x 1')\nrun \"${A[@]}\"", ["run", "--x 1"]),
         ("A=('--p ${PWD}/x')\nB=(\"--p ${PWD}/x\")\nrun ${B[@]}", ["run", "--p", "$PWD/x"]),
+        ('A=1; B=2\nC="--a ${A} ${B}  $A end"\nrun $C', ["run", "--a", "1", "2", "1", "end"]),
+        ('A=1; B=2\nrun "${A} ${B:-3} ${C:-4}"', ["run", "1 2 4"]),
         ("A=(--x)\nA+=(--y 1)\nrun ${A[@]}", ["run", "--x", "--y", "1"]),
         ('A="--x 1 \\\n --y 2"\nrun $A', ["run", "--x", "1", "--y", "2"]),
         ('A="--x 1"\nA="$A --y 2"\nrun $A', ["run", "--x", "1", "--y", "2"]),

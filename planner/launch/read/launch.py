@@ -370,8 +370,10 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     slips = [own for own in read.problems if own.rule == "shell-syntax"]
     if launch is None and slips:
         return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
+    missing = [own.text for own in read.problems if own.rule == "shell-not-followed"]
     if launch is None:
-        return f"{names}: no command that starts a training program; readable are {READABLE}"
+        first = f"{names}: no command that starts a training program; readable are {READABLE}"
+        return "\n  - ".join([first, *missing])
     configs = ", ".join(_named_configs(launch))
     if configs:
         return (

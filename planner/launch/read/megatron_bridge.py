@@ -2,7 +2,8 @@
 
 Bridge's fields are Megatron's options under other names, so overrides are read as those options;
 what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`megatron_bridge.toml`).
-The recipe and the precision that a start script takes are seen only in a script of our own.
+What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
+`planner launch` writes them, are predicted; of others the overrides are checked.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ _RECIPES: Mapping[str, tuple[str, ...]] = {
     "bf16_with_mxfp8_mixed": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
     "bf16_with_nvfp4_mixed": ("--bf16", "--fp4-format", "e2m1"),
 }  # fmt: skip
+_BARE = "vanilla_gpt_pretrain_config()"
 _RECIPE = re.compile(r"get_mixed_precision_config\(\s*[\"'](\w+)[\"']")
 
 
@@ -95,6 +97,8 @@ class _Overrides:
             self.settings[match[1]] = setting_of(match[1], value, word.used, files)
         recipe = _RECIPE.search(program or "")
         self.recipe = recipe[1] if recipe else None
+        # A start script around the bare recipe, as ours: the overrides say everything.
+        self.is_bare = self.recipe is not None and _BARE in (program or "")
         # Option -> the field that says it.
         self.fields: dict[str, str] = {}
 
@@ -168,6 +172,7 @@ class _Overrides:
         return replace(
             found,
             format="megatron-bridge",
+            variations=found.variations if self.is_bare else (),
             settings=tuple(settings),
             where={name: self._field(own) for name, own in found.where.items()},
             unused=tuple(
@@ -184,6 +189,8 @@ class _Overrides:
         return self.settings.get(self.fields.get(own.key, ""), own)
 
     def _problem(self, own: Problem) -> Problem:
+        if own.rule == "model-unknown" and not self.is_bare:
+            own = replace(own, severity="note", fix="--model NAME")
         return replace(own, text=self._said(own.text), fix=self._said(own.fix), edits=())
 
     def _said(self, text: str) -> str:
@@ -213,8 +220,13 @@ class _Reader(MegatronReader):
         super().__init__(launch, files, hints)
         self.own = overrides
         self.problems += _unknown_fields(overrides)
-        if overrides.recipe is None:
-            self.assumed.append("bf16 (the start script, which chooses the precision, is not read)")
+        if not overrides.is_bare:
+            text = (
+                "what the start script's recipe sets, and no override says, is not seen: no "
+                "prediction (planner launch --framework megatron-bridge writes a bare recipe and "
+                "all settings)"
+            )
+            self.problems.append(Problem("not-predictable", text, "warning"))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Bridge's profile, and where the overrides differ from it."""
