@@ -62,6 +62,7 @@ class ModelNumbers:
     # Some layers attend to a window only; attention has trained sinks.
     sliding_window: bool = False
     attention_sinks: bool = False
+    mtp_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,10 @@ class Capabilities:
     interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     needs_microbatches_at_least_pp: bool = False
+    tied_pipeline: bool = True
+    mtp_split: bool = True
+    shards_over_context: bool = False
+    experts_in_shards: bool = False
     # Hybrid sharding from this ZeRO stage on; None: none.
     hybrid_least_zero: int | None = None
     schedules: tuple[str, ...] = ("1f1b", "interleaved")

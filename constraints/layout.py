@@ -18,6 +18,8 @@ from constraints.layout_context import (
     block_recomputed,
     block_taken,
     even_split,
+    greedy_costs,
+    greedy_split,
     shared_count,
 )
 from constraints.layout_variables import LayoutVariables, make_variables
@@ -40,6 +42,8 @@ __all__ = [
     "block_recomputed",
     "block_taken",
     "even_split",
+    "greedy_costs",
+    "greedy_split",
     "make_variables",
     "shared_count",
     "stage_memory",
@@ -100,20 +104,20 @@ class SplitExpressible:
     )
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Fix the blocks to the even split, or tie those that must be equal."""
+        """Fix the blocks to the framework's split, or tie those that must be equal."""
         layers = variables.layers
         if ctx.layouts in ("even", "greedy"):
-            for own, wanted in zip(layers, even_split(ctx.layers, ctx.blocks), strict=True):
+            for own, wanted in zip(layers, ctx.usual_split, strict=True):
                 variables.hold(model, model.add(own == wanted), self.name)
         elif ctx.layouts == "even-or-ends":
             for one, other in _equal_blocks(ctx):
                 variables.hold(model, model.add(layers[one] == layers[other]), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """The blocks are the even split, or those that must be equal are."""
+        """The blocks are the framework's split, or those that must be equal are."""
         layers = layout.block_layers
         if ctx.layouts in ("even", "greedy"):
-            return layers == even_split(ctx.layers, ctx.blocks)
+            return layers == ctx.usual_split
         if ctx.layouts == "even-or-ends":
             return all(layers[one] == layers[other] for one, other in _equal_blocks(ctx))
         return True

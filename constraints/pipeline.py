@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.layout_context import greedy_costs, greedy_split
 from constraints.rule import shape_rule
 
 _SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"
@@ -41,6 +42,54 @@ def layers_split(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return divides(columns["pp"] * columns["vpp"], layers)
     # First and last stage take what the equal middle leaves; each is cut into vpp equal chunks.
     return divides(columns["vpp"], layers)
+
+
+@shape_rule(
+    "greedy-stages-filled",
+    "where the framework fills the stages itself, by cost, each gets at least one layer",
+    # nanotron runs a last stage with the LM head alone; such a stage is not modelled.
+    source="nanotron models/base.py, build_model",
+    wording=lambda ctx: (
+        f"{ctx.framework.name} fills the stages by cost, the LM head counted: at this pp the last "
+        "gets no layer"
+    ),
+)
+def greedy_stages_filled(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.layouts != "greedy":
+        return True
+    pp, model = columns["pp"], ctx.model
+    costs = greedy_costs(model.hidden, model.ffn, model.vocab)
+    fills = [own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))]
+    return np.isin(pp, fills)
+
+
+@shape_rule(
+    "tied-embeddings-whole",
+    "some frameworks have no pipeline whose first and last stage share the embedding's weight",
+    source="torchtitan 0.3, models: each stage would hold a weight of its own",
+    wording=lambda ctx: f"{ctx.framework.name}: tied embeddings need pp = 1",
+)
+def tied_embeddings_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.tied_pipeline or not ctx.model.tied_embeddings:
+        return True
+    mask: Mask = columns["pp"] == 1
+    return mask
+
+
+@shape_rule(
+    "mtp-whole",
+    "some frameworks predict further tokens only without pipeline and context parallelism",
+    source="torchtitan 0.3, models/deepseek_v3 (multi-token prediction)",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: multi-token prediction needs pp = 1 and cp = 1 (or a model file "
+        "with mtp_layers = 0)"
+    ),
+)
+def mtp_whole(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.framework.mtp_split or ctx.model.mtp_layers == 0:
+        return True
+    mask: Mask = (columns["pp"] == 1) & (columns["cp"] == 1)
+    return mask
 
 
 @shape_rule(

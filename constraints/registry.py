@@ -41,10 +41,13 @@ from constraints.framework import (
 from constraints.host import host_memory
 from constraints.pipeline import (
     chunks_have_layers,
+    greedy_stages_filled,
     interleaving_microbatches,
     interleaving_needs_pipeline,
     layers_split,
     microbatches_fill_pipeline,
+    mtp_whole,
+    tied_embeddings_whole,
 )
 from constraints.rule import ShapeRule
 from constraints.schedule import (
@@ -54,6 +57,8 @@ from constraints.schedule import (
     schedule_offered,
 )
 from constraints.sharding import (
+    context_ranks_shard,
+    experts_in_shards,
     hybrid_sharding_supported,
     optimizer_needs_sharding,
     shard_divides_replicas,
@@ -88,9 +93,14 @@ RULES: tuple[ShapeRule, ...] = (
     zero_has_replicas,
     hybrid_sharding_supported,
     shard_divides_replicas,
+    context_ranks_shard,
+    experts_in_shards,
     optimizer_needs_sharding,
     chunks_have_layers,
     layers_split,
+    greedy_stages_filled,
+    tied_embeddings_whole,
+    mtp_whole,
     interleaving_needs_pipeline,
     interleaving_microbatches,
     microbatches_fill_pipeline,

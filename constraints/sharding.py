@@ -5,7 +5,9 @@ Column `shard` 0 stands for sharding over all dp·cp ranks.
 
 from __future__ import annotations
 
-from constraints.context import Columns, Mask, RuleContext
+import numpy as np
+
+from constraints.context import Columns, Mask, RuleContext, divides
 from constraints.rule import shape_rule
 
 
@@ -53,6 +55,38 @@ def _divides_all(columns: Columns, ctx: RuleContext) -> Mask:
 )
 def shard_divides_replicas(columns: Columns, ctx: RuleContext) -> Mask:
     return _divides_all(columns, ctx)
+
+
+@shape_rule(
+    "context-ranks-shard",
+    "where parameters are always sharded over the context-parallel ranks, ZeRO-0 has none",
+    source="torchtitan 0.3, distributed/parallel_dims.py: the fsdp mesh is dp_shard·cp",
+    wording=lambda ctx: f"{ctx.framework.name} shards over cp: zero 0 only with cp = 1",
+)
+def context_ranks_shard(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if not ctx.framework.shards_over_context:
+        return True
+    whole_groups = columns["shard"] % columns["cp"] == 0
+    mask: Mask = (columns["cp"] == 1) | ((columns["zero"] > 0) & whole_groups)
+    return mask
+
+
+@shape_rule(
+    "experts-in-shards",
+    "where expert-parallel ranks come out of one shard group, ep divides it",
+    source="torchtitan 0.3, distributed/parallel_dims.py: sparse mesh of dp_shard·cp·tp ranks",
+    wording=lambda ctx: (
+        f"{ctx.framework.name}: ep must divide tp·(ranks that share one copy of the parameters; "
+        "with zero 0 every data-parallel rank has its own)"
+    ),
+)
+def experts_in_shards(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if not ctx.framework.experts_in_shards:
+        return True
+    ranks = columns["dp"] * columns["cp"]
+    shard = np.where(columns["shard"] > 0, columns["shard"], ranks)
+    shard = np.where(columns["zero"] > 0, shard, columns["cp"])
+    return divides(columns["ep"], shard * columns["tp"])
 
 
 @shape_rule(

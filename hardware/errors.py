@@ -16,9 +16,20 @@ class HardwareError(ValueError):
     """A GPU, cluster, price or hardware file that a user named is at fault."""
 
 
+# Letters that are typed for digits.
+_LOOK_ALIKES = str.maketrans("oil", "011")
+
+
+def _look(name: str) -> str:
+    """A name as it looks: `H1OO` and `h100` are alike."""
+    return name.lower().translate(_LOOK_ALIKES)
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """` Did you mean 'a' or 'b'?` for the closest names, or nothing."""
-    matches = difflib.get_close_matches(given.lower(), sorted(set(known)), n=3, cutoff=0.6)
+    by_look = {_look(name): name for name in sorted(set(known))}
+    close = difflib.get_close_matches(_look(given), by_look, n=3, cutoff=0.6)
+    matches = [by_look[look] for look in close]
     return f" Did you mean {' or '.join(map(repr, matches))}?" if matches else ""
 
 

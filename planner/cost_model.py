@@ -233,13 +233,13 @@ class CostModel:
 
     def even_layout(self, costed: CostedShapes, row: int) -> Layout:
         """The layout in which `cost_shapes` costed a shape."""
-        from planner.cost.layout import even_counts
+        from planner.cost.layout import usual_counts
 
         shape = costed.shapes[row]
         pp = int(shape[f.SHAPE_PP])
         counts = np.zeros((len(self.pieces), pp))
         vpp, schedule = int(shape[f.SHAPE_VPP]), self.framework_inputs.schedule
-        even_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
+        usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
         recomputed = np.zeros_like(counts)
         if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
             kinds = len(self.job.model.kinds)

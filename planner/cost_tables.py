@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from constraints.layout_context import greedy_costs
 from planner.cost import fields as f
 from planner.cost.inputs import as_declared
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
@@ -153,6 +154,9 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
 def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     model, parallelism = job.model, job.framework.parallelism
+    costs = (0, 0)
+    if parallelism.layouts == "greedy":
+        costs = greedy_costs(model.hidden, model.ffn, model.vocab)
     return as_declared(
         JobInputs(
             seq=float(job.seq),
@@ -174,6 +178,8 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             causal=1.0,
             neighbour_share=_neighbour_share(job),
             lone_ends=float(parallelism.lone_ends),
+            greedy_layer_cost=float(costs[0]),
+            greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
         )
     )

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from constraints.context_exchange import exchange_kind
-from constraints.layout import EXPRESSIBLE_RULES, shared_count
+from constraints.layout import shared_count
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -19,6 +19,7 @@ from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
 from planner.job import Job
+from planner.layout_wording import layout_problems
 from planner.links import link_inputs
 from planner.offload_rules import offload_flags
 from planner.ops import flop_per_token, parameter_count
@@ -162,13 +163,9 @@ def given_layout(
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
-    broken = [rule.sentence for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
+    broken = layout_problems(job, layout, ctx)
     if broken:
-        raise UsageError(
-            f"layers {list(blocks)}, recomputed {list(again)} of {job.model.layers} layers: "
-            + "; ".join(broken)
-            + f"; even would be {list(even.block_layers)}"
-        )
+        raise UsageError("\n".join(broken))
     return layout
 
 

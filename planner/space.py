@@ -144,6 +144,7 @@ def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
         tied_embeddings=model.tied_embeddings,
         sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
         attention_sinks=model.attention_sinks,
+        mtp_layers=model.mtp_layers,
     )
 
 
@@ -166,6 +167,10 @@ def _capabilities(framework: FrameworkProfile) -> Capabilities:
         interleaved_microbatches=rules.interleaved_microbatches,
         layouts=rules.layouts,
         needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
+        tied_pipeline=rules.tied_pipeline,
+        mtp_split=rules.mtp_split,
+        shards_over_context=rules.shards_over_context,
+        experts_in_shards=rules.experts_in_shards,
         hybrid_least_zero=rules.hybrid_least_zero,
         schedules=rules.schedules,
         zero_bubble_chunks=rules.zero_bubble_chunks,

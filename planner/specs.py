@@ -6,8 +6,9 @@ facts. Nothing here knows a framework, a GPU or a cost.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,6 +21,14 @@ FfnKind = Literal["dense", "moe"]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy that derives its cached properties anew; pydantic would copy their values."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name, own in vars(type(self)).items():
+            if isinstance(own, cached_property):
+                copied.__dict__.pop(name, None)
+        return copied
 
 
 class MlaSpec(_Frozen):

@@ -20,6 +20,8 @@ from planner.search.shapes import given_columns, rule_context
 _NO_CONNECTION_RULE = ("blackwell",)
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
 _SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
+# Rules that the framework does not have: what breaks them runs, and is not modelled.
+_NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
 _NAMED_BY_READERS = {"moe-tensor-needs-sequence"}
 
@@ -75,7 +77,11 @@ def assess(
     plan = None
     if job is not None:
         problems = [own for own in problems if not _is_moot(own, job)]
-        broken = list(_broken_rules(found, job, setup.degrees))
+        broken = [
+            own
+            for own in _broken_rules(found, job, setup.degrees)
+            if not _is_said_by_reader(own, problems)
+        ]
         named = {own.rule for own in problems} & _NAMED_BY_READERS
         problems += [own for own in broken if own.rule not in named]
         problems += _world_problem(found, job)
@@ -110,12 +116,26 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
         spoken = dict.fromkeys(_SPOKEN.findall(f"{sentence} {rule.sentence}"))
         places = [found.where[own].place for own in spoken if own in found.where]
         given = ", ".join(f"{own} {getattr(degrees, own)}" for own in spoken)
+        modelled = rule.name not in _NOT_MODELLED
         yield Problem(
-            rule.name,
-            sentence + (f" (here {given})" if given else ""),
+            rule.name if modelled else "not-predictable",
+            sentence
+            + (f" (here {given})" if given else "")
+            + ("" if modelled else ", which is not modelled"),
+            severity="error" if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
             late="run time" in rule.source,
         )
+
+
+def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
+    """A degree that the framework has and its profile lacks: its reader has said so."""
+    apart = {place for own in problems if own.rule == "not-predictable" for place in own.places}
+    return (
+        broken.rule.endswith("-supported")
+        and bool(broken.places)
+        and apart.issuperset(broken.places)
+    )
 
 
 def _world_problem(found: Found, job: Job) -> Iterator[Problem]:

@@ -26,6 +26,8 @@ def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
         "accelerate": _accelerate,
         "nanotron": _nanotron,
     }
+    if found.format == "megatron-bridge":
+        raise NotInFileError("overrides of Megatron-Bridge are read, and not rewritten")
     if found.format not in spellers:
         raise NotInFileError("a plan file is not launched; search again: planner search")
     return tuple(spellers[found.format](found, before, after))

@@ -55,6 +55,13 @@ _VARIATIONS: Mapping[str, Variation] = {
         "weight gradients added by kernels of their own",
         {"kernels": {"accumulation_traffic_bytes": 10.0}},
     ),
+    "no-tp-overlap": Variation(
+        "tensor-parallel exchanges not beside the products", {"overlap": {"tensor": 0.0}}
+    ),
+    "fp32-gradients": Variation(
+        "gradients kept and reduced in fp32",
+        {"state": {"gradient_bytes": 4.0}, "kernels": {"gradient_communication_bytes": 4.0}},
+    ),
     "bf16-gradients": Variation(
         "gradients kept and reduced in bf16",
         {"state": {"gradient_bytes": 2.0}, "kernels": {"gradient_communication_bytes": 2.0}},

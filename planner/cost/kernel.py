@@ -10,7 +10,7 @@ from planner.cost.data_parallel import Grid, make_grid
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.keys import Key
 from planner.cost.layer import piece_cost
-from planner.cost.layout import even_counts
+from planner.cost.layout import usual_counts
 from planner.cost.step import evaluate_step, step_bounds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 
@@ -92,7 +92,7 @@ def cost_shapes(
         counts = np.zeros((job.pieces, pp))
         recomputed = np.zeros((job.pieces, pp))
         stages = np.zeros((pp, f.STAGE_COLUMNS))
-        even_counts(prefix, pp, int(grid.vpp), job, framework.schedule, counts)
+        usual_counts(prefix, pp, int(grid.vpp), job, framework.schedule, counts)
         if key.modules != 0:
             recomputed[: job.kinds] = counts[: job.kinds]
         evaluate_step(

@@ -1,4 +1,4 @@
-"""The even layout of a model over pipeline stages, as counts of pieces per stage."""
+"""The usual layout of a model over pipeline stages (even, or greedy), as counts of pieces."""
 
 from __future__ import annotations
 
@@ -28,6 +28,36 @@ def even_block_layers(layers: int, blocks: int, block: int) -> int:
 
 
 @jit
+def greedy_block_layers(
+    layers: int, blocks: int, block: int, layer_cost: float, head_cost: float
+) -> int:
+    """Layers of one block where blocks are filled in order of the model, as nanotron does.
+
+    A block is closed once the summed cost exceeds its share of the total: layer n is its last if
+    n·c > (L·c + h)·(block + 1)/blocks, with c `layer_cost`, h `head_cost` and L layers. Source:
+    nanotron models/base.py, build_model.
+    """
+    total = layers * layer_cost + head_cost
+    stage, own = 0, 0
+    for layer in range(1, layers + 1):
+        if stage == block:
+            own += 1
+        if stage + 1 < blocks and layer * layer_cost > total * ((stage + 1) / blocks):
+            stage += 1
+    return own
+
+
+@jit
+def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
+    """Layers of one block in the layout that a shape is costed in."""
+    if job.greedy_layer_cost > 0.0:
+        return greedy_block_layers(
+            job.layers, blocks, block, job.greedy_layer_cost, job.greedy_head_cost
+        )
+    return even_block_layers(job.layers, blocks, block)
+
+
+@jit
 def place_ends(counts: Array, pp: int, job: JobInputs, schedule: int) -> None:
     """Fill counts of embedding, head and MTP, which every layout has at the same stages."""
     last = head_stage(schedule, pp)
@@ -49,10 +79,10 @@ def mirror(counts: Array, pp: int) -> None:
 
 
 @jit
-def even_counts(
+def usual_counts(
     prefix: Array, pp: int, vpp: int, job: JobInputs, schedule: int, counts: Array
 ) -> None:
-    """Fill counts[piece, stage] for the even layout, every copy of the model.
+    """Fill counts[piece, stage] for the usual layout, every copy of the model.
 
     `prefix[kind, n]`: how many of the first n layers are of that kind.
     """
@@ -60,7 +90,7 @@ def even_counts(
     start = 0
     blocks = pp * vpp
     for block in range(blocks):
-        end = start + even_block_layers(job.layers, blocks, block)
+        end = start + usual_block_layers(job, blocks, block)
         for kind in range(job.kinds):
             own = block_stage(block, pp, schedule)
             counts[kind, own] += prefix[kind, end] - prefix[kind, start]

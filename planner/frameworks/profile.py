@@ -64,6 +64,14 @@ class Parallelism(Frozen):
     # this ZeRO stage on; None: not offered.
     hybrid_least_zero: int | None = None
     needs_microbatches_at_least_pp: bool = False
+    # A pipeline whose first and last stage share the embedding's weight.
+    tied_pipeline: bool = True
+    # Multi-token prediction under pipeline or context parallelism.
+    mtp_split: bool = True
+    # Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp.
+    shards_over_context: bool = False
+    # Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks.
+    experts_in_shards: bool = False
     # Pipeline schedules (`planner.schedules`); the first is the usual one. Where that is 1F1B or
     # interleaved, both are usual: the number of chunks decides.
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
@@ -356,11 +364,24 @@ def load_framework(name: str) -> FrameworkProfile:
     wanted = name.strip().lower().replace("_", "-")
     names = framework_names()
     if wanted not in names:
-        raise unknown_name("framework", name, names, "list them with: planner frameworks")
+        raise _unknown_framework(name, wanted, names)
     try:
         return FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+
+
+def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
+    """UsageError; what plans are launched with may have another name than what they cost as."""
+    from planner.launch.registry import TARGETS
+
+    target = TARGETS.get(wanted)
+    if target is None:
+        return unknown_name("framework", name, names, "list them with: planner frameworks")
+    return UsageError(
+        f"plans for {target.name} are costed under {target.profile}: give --framework "
+        f"{target.profile} here, and --framework {target.name} to planner launch"
+    )
 
 
 def _table(name: str) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.accelerate_schema import accelerate_problems
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
-from planner.launch.hf_rules import hf_refusals
+from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import MODEL_FOLDER, accelerate_script, attention
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
 from planner.modules import Module
@@ -17,13 +18,17 @@ _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
 _MOMENTUM = 0.9
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What accelerate with FSDP2 cannot express of the job."""
+    return (*model_refusals(job.model), *hf_job_refusals(job), *_optimizer_refusals(job))
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What accelerate with FSDP2 cannot express of the plan."""
     return (
-        *model_refusals(launch.job.model),
+        *job_refusals(launch.job),
         *_degree_refusals(launch),
         *hf_refusals(launch, "accelerate"),
-        *_optimizer_refusals(launch),
     )
 
 
@@ -49,15 +54,15 @@ def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
         yield Refusal("FSDP2 has no ZeRO-1", "zero 2")
 
 
-def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
-    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+    own, kernel = job.optimizer, job.optimizer_setting.kernel
     plain = all(dtype in ("fp32", "none") for _, dtype in own.states)
     if own.family not in ("adamw", "sgd", *_TORCHAO) or not (plain or own.family in _TORCHAO):
         yield Refusal(
             f"neither torch.optim nor torchao has {own.name} for FSDP2's sharded parameters",
             "--optimizer adamw, adamw-8bit, adamw-4bit or sgd",
         )
-    elif own.family in _TORCHAO and launch.job.optimizer_offload:
+    elif own.family in _TORCHAO and job.optimizer_offload:
         yield Refusal(
             f"torchao's {own.name} has no CPU kernel for FSDP2's offload", "--optimizer adamw"
         )

@@ -81,8 +81,11 @@ class Choice:
 class Writer(Protocol):
     """Module `planner.launch.<framework>`."""
 
+    def job_refusals(self, job: Job) -> tuple[Refusal, ...]:
+        """What the framework cannot express of the job, whatever the plan; searches ask it."""
+
     def refusals(self, launch: Launch) -> tuple[Refusal, ...]:
-        """What the framework cannot express of the plan; empty if all of it."""
+        """What the framework cannot express of the plan, its job included; empty if all of it."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's own configuration files. Only called without refusals."""

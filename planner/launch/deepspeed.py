@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 
 from planner.frameworks import load_framework
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
-from planner.launch.hf_rules import hf_refusals
+from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, attention, trainer_script
 from planner.modules import Module
 from planner.ops import pieces
@@ -25,13 +26,18 @@ _LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What DeepSpeed under the Trainer cannot express of the job."""
+    return (*model_refusals(job.model), *hf_job_refusals(job), *_optimizer_refusals(job))
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What DeepSpeed under the Trainer cannot express of the plan."""
     return (
-        *model_refusals(launch.job.model),
+        *job_refusals(launch.job),
         *_degree_refusals(launch.plan),
         *hf_refusals(launch, "DeepSpeed under the Trainer"),
-        *_optimizer_refusals(launch),
+        *_share_refusals(launch),
     )
 
 
@@ -56,10 +62,9 @@ def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
         )
 
 
-def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
-    own, setting = launch.job.optimizer, launch.job.optimizer_setting
-    zero = launch.plan.degrees.zero
-    kind = _optimizer_kind(launch)
+def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+    own, setting = job.optimizer, job.optimizer_setting
+    kind = _optimizer_kind(job)
     if kind is None:
         yield Refusal(
             f"DeepSpeed under the Trainer has no {own.name} with these states",
@@ -69,21 +74,24 @@ def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
         yield Refusal("the Trainer has no for-loop AdamW", "--optimizer-kernel fused")
     if setting.offload and own.family not in ("adamw", "lion"):
         yield Refusal(f"DeepSpeed has no CPU kernel of {own.family}", "--optimizer adamw")
-    if 0.0 < setting.offload < 1.0 and zero < 3:
+
+
+def _share_refusals(launch: Launch) -> Iterator[Refusal]:
+    if 0.0 < launch.job.optimizer_offload < 1.0 and launch.plan.degrees.zero < 3:
         yield Refusal(
             "DeepSpeed offloads a part of the optimizer (ratio) with ZeRO-3 only",
             "--optimizer-offload 1, or zero 3",
         )
 
 
-def _optimizer_kind(launch: Launch) -> str | None:
+def _optimizer_kind(job: Job) -> str | None:
     """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
-    own = launch.job.optimizer
+    own = job.optimizer
     plain = all(dtype == "fp32" for _, dtype in own.states)
     if own.family == "adamw-8bit":
         return "trainer"
     if own.family == "adamw" and plain:
-        return "deepspeed" if launch.job.optimizer_offload else "trainer"
+        return "deepspeed" if job.optimizer_offload else "trainer"
     if own.family in ("lion", "sgd") and all(t in ("fp32", "none") for _, t in own.states):
         return "deepspeed"
     return None
@@ -123,7 +131,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
     }
     if own.tp > 1:
         config["tensor_parallel"] = {"autotp_size": own.tp}
-    if _optimizer_kind(launch) == "deepspeed":
+    if _optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _own_optimizer(launch)
     if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
         config["zero_allow_untested_optimizer"] = True
@@ -222,7 +230,7 @@ def _optimizer_arguments(launch: Launch) -> dict[str, str]:
         return {"optim": "adamw_bnb_8bit", "adam_beta2": "0.95"}
     betas = _BETAS.get(own.family, _BETAS["adamw"])
     named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
-    if _optimizer_kind(launch) == "deepspeed":
+    if _optimizer_kind(launch.job) == "deepspeed":
         return named
     return {"optim": "adamw_torch_fused" if kernel == "fused" else "adamw_torch"} | named
 

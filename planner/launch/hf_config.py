@@ -78,7 +78,7 @@ def model_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
         Refusal(
             f"no model type of transformers 5.23 known here has the shape of {model.name} "
             f"(family {model.family})",
-            "another framework (planner launch --framework megatron-core)",
+            "--framework megatron-core",
         ),
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.contract import Launch, Refusal
 from planner.modules import Module
 
 
 def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
-    """Recomputation, dropout and length that `what` cannot express."""
+    """Recomputation that `what` cannot express."""
     job, plan = launch.job, launch.plan
     mode = job.framework.recompute_mode(plan.recompute)
     layers = plan.layout.stage_layers(plan.degrees.pp)
@@ -20,11 +21,15 @@ def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
             + (" of some layers" if partial else ""),
             "--recompute full or none",
         )
+
+
+def hf_job_refusals(job: Job) -> Iterator[Refusal]:
+    """Dropout and length, whoever trains the model."""
     if job.dropout:
         yield Refusal("dropout has another key in every model's config.json", "no --dropout")
-    if plan.seq > job.model.max_positions:
+    if job.seq > job.model.max_positions:
         yield Refusal(
-            f"a sequence of {plan.seq:,} is longer than the {job.model.max_positions:,} "
+            f"a sequence of {job.seq:,} is longer than the {job.model.max_positions:,} "
             "positions of the model",
             f"--seq {job.model.max_positions}",
         )

@@ -7,6 +7,7 @@ groups with a comment each. What the parser would not notice is refused before
 
 from __future__ import annotations
 
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.megatron_choices import environment, megatron_choices
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
@@ -16,7 +17,7 @@ from planner.launch.megatron_model import (
     model_flags,
     model_refusals,
 )
-from planner.launch.megatron_rules import run_refusals
+from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     batch_flags,
@@ -34,9 +35,14 @@ PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
 TRIAL_STEPS = 50
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What Megatron-LM cannot express of the job."""
+    return (*model_refusals(job.model, job.seq), *attention_refusals(job))
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What Megatron-LM cannot express of the plan."""
-    return (*model_refusals(launch.job.model, launch.plan.seq), *run_refusals(launch))
+    return (*job_refusals(launch.job), *run_refusals(launch))
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)

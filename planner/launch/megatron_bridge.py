@@ -8,27 +8,40 @@ puts objects there first (a precision recipe would otherwise set gradients back 
 
 from __future__ import annotations
 
+from planner.job import Job
 from planner.launch import megatron_choices
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.megatron_bridge_overrides import all_overrides, base_precision
 from planner.launch.megatron_bridge_schema import wrong_overrides
 from planner.launch.megatron_model import model_refusals
-from planner.launch.megatron_rules import run_refusals
+from planner.launch.megatron_rules import attention_refusals, run_refusals
 
 SCRIPT = "bridge_pretrain.py"
 
 
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What Megatron-Bridge cannot express of the plan."""
-    own = [*model_refusals(launch.job.model, launch.plan.seq), *run_refusals(launch)]
-    if launch.job.optimizer.family not in ("adamw", "sgd"):
+    return (*job_refusals(launch.job), *run_refusals(launch))
+
+
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What Megatron-Bridge cannot express of the job."""
+    own = [*model_refusals(job.model, job.seq), *attention_refusals(job)]
+    if job.optimizer.family not in ("adamw", "sgd"):
         own.append(
             Refusal(
-                f"the writer has no {launch.job.optimizer.family} for Megatron-Bridge",
+                f"the writer has no {job.optimizer.family} for Megatron-Bridge",
                 "--optimizer adamw, or --framework megatron-core",
             )
         )
-    if "fp8" in dict(launch.job.optimizer.states).values():
+    if job.attention == "eager":
+        own.append(
+            Refusal(
+                "the writer has no unfused attention for Megatron-Bridge",
+                "--attention flash, or --framework megatron-core",
+            )
+        )
+    if "fp8" in dict(job.optimizer.states).values():
         # Its overrides name torch's fp8 types; the optimizer wants plain bytes.
         own.append(Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16"))
     return tuple(own)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.contract import Launch, Refusal
 from planner.launch.megatron_run import LOCAL_PROFILE, is_fsdp
 from planner.plan import LayerLayout
@@ -21,11 +22,11 @@ def run_refusals(launch: Launch) -> Iterator[Refusal]:
     yield from _experts(launch)
     yield from _sharding(launch)
     yield from _recompute(launch)
-    yield from _attention(launch)
 
 
-def _attention(launch: Launch) -> Iterator[Refusal]:
-    if launch.job.framework.name == LOCAL_PROFILE and launch.job.attention == "flash":
+def attention_refusals(job: Job) -> Iterator[Refusal]:
+    """Attention that the layers' implementation does not have."""
+    if job.framework.name == LOCAL_PROFILE and job.attention == "flash":
         # dot_product_attention.py: the scores are made in full.
         yield Refusal(
             "--transformer-impl local has no flash attention",

@@ -33,7 +33,7 @@ def lacking(model: ModelSpec, known: Set[str], what: str) -> tuple[Refusal, ...]
     return (
         Refusal(
             f"{what} cannot build {model.name}: it has no " + ", no ".join(unknown),
-            "another framework (planner launch --framework megatron-core)",
+            "--framework megatron-core",
         ),
     )
 

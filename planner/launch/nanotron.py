@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
+from constraints.layout import greedy_split
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_schema import nanotron_problems
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.modules import Module
+from planner.plan import Plan
+from planner.search.arrays import model_costs
 from planner.specs import ModelSpec
 
 CONFIG = "nanotron.yaml"
@@ -19,14 +22,18 @@ TRIAL_STEPS = 50
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What nanotron cannot express of the job."""
+    return (*lacking(job.model, {"qkv-bias", "tied"}, "nanotron"), *_run_refusals(job))
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What nanotron cannot express of the plan."""
-    model = launch.job.model
     return (
-        *lacking(model, {"qkv-bias", "tied"}, "nanotron"),
+        *job_refusals(launch.job),
         *_degree_refusals(launch),
         *_split_refusals(launch),
-        *_other_refusals(launch),
+        *_recompute_refusals(launch.plan),
     )
 
 
@@ -71,29 +78,11 @@ def _splits_evenly(model: ModelSpec, pp: int) -> bool:
 
 
 def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron's `build_model` places them (models/base.py).
-
-    Blocks in order (embedding, layers, final norm, output projection, loss) go to a stage until
-    the summed cost exceeds its share of the total, rank·total/pp. Costs (`get_block_compute_costs`
-    of llama.py and qwen.py): a layer 4·h² + 3·f·h, the output projection V·h, others nothing.
-    """
-    layer = 4 * model.heads * (model.hidden // model.heads) * model.hidden
-    layer += 3 * model.ffn * model.hidden
-    costs = [0, *[layer] * model.layers, 0, model.vocab * model.hidden, 0]
-    total, summed, stage = sum(costs), 0, 0
-    first = [0]
-    for index, cost in enumerate(costs):
-        summed += cost
-        if summed > total * ((stage + 1) / pp) and stage + 1 < pp:
-            stage += 1
-            first.append(index + 1)
-    bounds = [min(max(index - 1, 0), model.layers) for index in first]
-    bounds += [model.layers] * (pp + 1 - len(bounds))
-    return tuple(after - before for before, after in pairwise(bounds))
+    """Layers of each stage as nanotron places them."""
+    return greedy_split(model.layers, pp, *model_costs(model))
 
 
-def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    job, plan = launch.job, launch.plan
+def _run_refusals(job: Job) -> Iterator[Refusal]:
     own = job.optimizer
     if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
         yield Refusal(
@@ -105,6 +94,9 @@ def _other_refusals(launch: Launch) -> Iterator[Refusal]:
         yield Refusal("nanotron runs flash attention", "--attention flash")
     if job.dropout:
         yield Refusal("nanotron's Llama has no dropout", "no --dropout")
+
+
+def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
     layers = plan.layout.stage_layers(plan.degrees.pp)
     if tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers):
         yield Refusal("nanotron recomputes all layers or none", "--recompute full or none")

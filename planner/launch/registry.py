@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from planner.errors import UsageError, unknown_name
-from planner.launch.contract import Writer
+
+if TYPE_CHECKING:
+    from planner.job import Job
+    from planner.launch.contract import Writer
+    from planner.plan import Plan
+    from planner.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Target:
     @property
     def writer(self) -> Writer:
         """The module, imported now."""
-        return cast(Writer, importlib.import_module(f"planner.launch.{self.module}"))
+        return cast("Writer", importlib.import_module(f"planner.launch.{self.module}"))
 
 
 # The first with a profile is its usual one.
@@ -71,6 +77,64 @@ def target_of_profile(profile: str) -> Target:
             + ", ".join(TARGETS)
         )
     return found
+
+
+def demand_launchable(job: Job) -> None:
+    """UsageError if the framework's writer could launch no plan of the job.
+
+    A profile without a writer (`nanogpt`) is for its figures alone: nothing is demanded.
+    """
+    target = _of_profile(job.framework.name)
+    refusals = () if target is None else target.writer.job_refusals(job)
+    if target is None or not refusals:
+        return
+    lines = [f"no plan of this job could be launched with {target.name}:  [job-launchable]"]
+    lines += [f"  - {own.reason} (nearest: {own.nearest})" for own in refusals]
+    able = dict.fromkeys(own.profile for own in TARGETS.values() if _launches(own, job))
+    if able:
+        lines.append("frameworks that launch it: --framework " + " or ".join(able))
+    lines.append("planner evaluate and planner memory cost single configurations all the same")
+    raise UsageError("\n".join(lines))
+
+
+def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
+    """Which of a search's plans the framework's writer refuses, and why; None if it takes all.
+
+    `demand_launchable` and the rules over shapes leave few: a schedule that was asked for by name.
+    """
+    from planner.launch.contract import Launch
+
+    target = _of_profile(job.framework.name)
+    if target is None:
+        return None
+    refused: dict[str, list[int]] = {}
+    for number, plan in enumerate(plans, start=1):
+        own = job.at_plan(plan)
+        launch = Launch(plan, request.for_plan(plan), own, target.name)
+        for refusal in target.writer.refusals(launch)[:1]:
+            refused.setdefault(refusal.reason, []).append(number)
+    if not refused:
+        return None
+    reasons = [
+        f"{'plan' if len(own) == 1 else 'plans'} {', '.join(map(str, own))}: {reason}"
+        for reason, own in refused.items()
+    ]
+    return f"not written by planner launch for {target.name}: " + "; ".join(reasons)
+
+
+def _launches(target: Target, job: Job) -> bool:
+    """Whether the target has the job's model, length, optimizer and precision."""
+    from planner.frameworks import load_framework
+    from planner.optimizer_rules import check_optimizer
+
+    profile = load_framework(target.profile)
+    if job.precision not in profile.precisions:
+        return False
+    try:
+        check_optimizer(profile, job.optimizer_setting)
+    except UsageError:
+        return False
+    return not target.writer.job_refusals(job)
 
 
 def _of_profile(profile: str) -> Target | None:

@@ -99,7 +99,8 @@ def _words(mode: RecomputeMode) -> str:
 
 def _sentence(error: UsageError) -> str:
     lines = [line.strip(" -") for line in str(error).splitlines()]
-    return "; ".join(lines[1:]) if len(lines) > 1 else lines[0]
+    rules = lines[1:] if lines[0].endswith(":") else lines
+    return "; ".join(rules or lines)
 
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
@@ -218,10 +219,11 @@ def _options(own: Variation, request: Request) -> list[list[dict[str, object]]]:
     """What could be changed, least harmful first; each a list of alternatives."""
     profile = load_framework(request.framework)
     rules, degrees = profile.parallelism, own.degrees
+    uneven = own.blocks is not None and len(set(own.blocks)) > 1
     zeros = [zero for zero in rules.zero_stages if zero != degrees.zero]
     modes = [mode.name for mode in profile.recompute if mode.name != own.recompute]
     found: list[list[dict[str, object]]] = [
-        [{"blocks": None}] if own.blocks and len(set(own.blocks)) > 1 else [],
+        [{"blocks": None}] if own.blocks and (rules.layouts == "greedy" or uneven) else [],
         [{"recomputed": None}] if own.recomputed else [],
         [{"zero": zero} for zero in zeros],
         [{"recompute": name, "recomputed": None} for name in modes[:3]],

@@ -7,6 +7,9 @@ block.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from planner.job import Job
 from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import lacking, leading_dense, moe_indices
 from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
@@ -21,9 +24,19 @@ _LATENT = {"mla", "tied", "moe", "mixed", "shared-experts", "score-bias", "mtp"}
 HIGH_PRECISION = ["lm_head", "router.gate"]
 
 
-def model_refusals(launch: Launch) -> tuple[Refusal, ...]:
+def degree_refusals(launch: Launch) -> Iterator[Refusal]:
+    """Degrees that torchtitan 0.3 cannot run the model at."""
+    degrees = launch.plan.degrees
+    if launch.job.model.mtp_layers and degrees.pp * degrees.cp > 1:
+        yield Refusal(
+            "torchtitan's multi-token prediction runs without pipeline and context parallelism",
+            "pp 1 and cp 1, or a model file with mtp_layers = 0",
+        )
+
+
+def model_refusals(job: Job) -> tuple[Refusal, ...]:
     """What of the model torchtitan 0.3 cannot build or run."""
-    model, degrees = launch.job.model, launch.plan.degrees
+    model = job.model
     missing = lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.3")
     if missing:
         return missing
@@ -33,20 +46,13 @@ def model_refusals(launch: Launch) -> tuple[Refusal, ...]:
             Refusal(
                 "torchtitan's DeepSeek-V3 has dense layers first, then layers with experts and "
                 f"whole shared experts; {model.name} has not",
-                "another framework (planner launch --framework megatron-core)",
+                "--framework megatron-core",
             )
         )
-    if model.mtp_layers and degrees.pp * degrees.cp > 1:
+    if job.seq > model.max_positions:
         found.append(
             Refusal(
-                "torchtitan's multi-token prediction runs without pipeline and context parallelism",
-                "pp 1 and cp 1, or a model file with mtp_layers = 0",
-            )
-        )
-    if launch.plan.seq > model.max_positions:
-        found.append(
-            Refusal(
-                f"a sequence of {launch.plan.seq:,} is longer than the {model.max_positions:,} "
+                f"a sequence of {job.seq:,} is longer than the {model.max_positions:,} "
                 "positions of the model",
                 f"--seq {model.max_positions}",
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planner.job import Job
 from planner.launch.contract import Launch, Refusal
 from planner.modules import Module
 from planner.plan import Degrees
@@ -165,7 +166,7 @@ def _pipeline_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    job, plan = launch.job, launch.plan
+    plan = launch.plan
     if tuple(plan.layout.recomputed) not in (
         (0,) * plan.degrees.pp,
         plan.layout.stage_layers(plan.degrees.pp),
@@ -176,6 +177,10 @@ def _other_refusals(launch: Launch) -> Iterator[Refusal]:
             + " layers by stage",
             "recompute of all layers",
         )
+
+
+def run_refusals(job: Job) -> Iterator[Refusal]:
+    """What neither version of torchtitan has, whatever the plan."""
     if job.attention == "eager":
         yield Refusal("torchtitan has no eager attention", "--attention flash")
     if job.dropout:

@@ -12,15 +12,19 @@ BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 KERNELS = {"fused": "fused", "foreach": "foreach", "forloop": "for-loop"}
 
 
+TRIAL = Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
+COMPILE = Section(
+    "compile",
+    (
+        Setting("enable", True, "the plan counts on compiled blocks"),
+        Setting("components", ["model", "loss"]),
+    ),
+)
+
+
 def sections(launch: Launch) -> tuple[Section, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
-    return (
-        parallelism(launch),
-        training(launch),
-        _optimizer(launch),
-        Section("compile", (Setting("enable", True, "the plan counts on compiled blocks"),
-                            Setting("components", ["model", "loss"]))),
-    )  # fmt: skip
+    return parallelism(launch), training(launch), _optimizer(launch), COMPILE
 
 
 def parallelism(launch: Launch) -> Section:
@@ -45,7 +49,7 @@ def parallelism(launch: Launch) -> Section:
         *_context(launch),
         Setting("expert_parallel_degree", own.ep, _expert_reason(launch)),
         Setting("pipeline_parallel_degree", own.pp),
-        *_pipeline(launch),
+        *pipeline_settings(launch, "lm_head"),
     ]
     return Section("parallelism", tuple(given))
 
@@ -82,7 +86,8 @@ def _expert_reason(launch: Launch) -> str:
     return f"experts over {own.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
 
 
-def _pipeline(launch: Launch) -> list[Setting]:
+def pipeline_settings(launch: Launch, head: str) -> list[Setting]:
+    """Schedule, micro-batch and parts of a pipeline; `head`: name of the output projection."""
     own = launch.plan.degrees
     if own.pp == 1:
         return []
@@ -98,40 +103,41 @@ def _pipeline(launch: Launch) -> list[Setting]:
             own.mbs,
             f"{own.grad_acc} micro-batches of this many sequences a step",
         ),
-        Setting("module_fqns_per_model_part", parts_of(launch, "lm_head"), f"layers: {parts}"),
+        Setting("module_fqns_per_model_part", parts_of(launch, head), f"layers: {parts}"),
     ]
 
 
 def training(launch: Launch) -> Section:
     """TrainingConfig."""
+    no_graphs = Setting(
+        "disable_cuda_graphs",
+        True,
+        "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch cannot be "
+        "captured",
+    )
+    return Section("training", (*shared_training(launch), no_graphs, TRIAL))
+
+
+def shared_training(launch: Launch) -> tuple[Setting, ...]:
+    """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2."""
     own = batch_of(launch.plan.degrees)
     offload = launch.job.optimizer_offload > 0
-    return Section(
-        "training",
-        (
-            Setting("seq_len", launch.plan.seq),
-            Setting("local_batch_size", own.local, _local_reason(launch)),
-            Setting(
-                "global_batch_size",
-                own.total,
-                f"{own.local} · dp {launch.plan.degrees.dp} · {own.accumulation} of accumulation; "
-                f"{launch.plan.gbs_tokens:,} tokens",
-            ),
-            Setting("dtype", "float32", "sharded parameters and optimizer state"),
-            Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
-            Setting("mixed_precision_reduce", "float32", "gradient reduction"),
-            Setting(
-                "enable_cpu_offload",
-                offload,
-                "parameters, gradients and optimizer state in host memory" if offload else "",
-            ),
-            Setting(
-                "disable_cuda_graphs",
-                True,
-                "the prediction knows no CUDA graphs, and pipelines and all-to-all dispatch "
-                "cannot be captured",
-            ),
-            Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
+    return (
+        Setting("seq_len", launch.plan.seq),
+        Setting("local_batch_size", own.local, _local_reason(launch)),
+        Setting(
+            "global_batch_size",
+            own.total,
+            f"{own.local} · dp {launch.plan.degrees.dp} · {own.accumulation} of accumulation; "
+            f"{launch.plan.gbs_tokens:,} tokens",
+        ),
+        Setting("dtype", "float32", "sharded parameters and optimizer state"),
+        Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
+        Setting("mixed_precision_reduce", "float32", "gradient reduction"),
+        Setting(
+            "enable_cpu_offload",
+            offload,
+            "parameters, gradients and optimizer state in host memory" if offload else "",
         ),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.settings_text import (
     Code,
@@ -19,12 +20,13 @@ from planner.launch.settings_text import (
 )
 from planner.launch.titan_model import (
     HIGH_PRECISION,
+    degree_refusals,
     model_imports,
     model_lines,
     model_refusals,
     registry_size,
 )
-from planner.launch.titan_plan import plan_refusals, recompute_kind
+from planner.launch.titan_plan import plan_refusals, recompute_kind, run_refusals
 from planner.launch.titan_sections import BF16_STATES, sections
 
 VERSION = "0.3.0"
@@ -32,14 +34,23 @@ MODULE, FUNCTION = "planned_run", "planned"
 _LOW = ("fp8", "mxfp8")
 
 
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What torchtitan 0.3 cannot express of the job."""
+    return (
+        *model_refusals(job),
+        *run_refusals(job),
+        *_optimizer_refusals(job),
+        *_precision_refusals(job),
+    )
+
+
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
     """What torchtitan 0.3 cannot express of the plan."""
     return (
-        *model_refusals(launch),
+        *job_refusals(launch.job),
+        *degree_refusals(launch),
         *plan_refusals(launch),
         *_recompute_refusals(launch),
-        *_optimizer_refusals(launch),
-        *_precision_refusals(launch),
     )
 
 
@@ -51,8 +62,8 @@ def _recompute_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
-    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
+    own, kernel = job.optimizer, job.optimizer_setting.kernel
     half = dict(own.states) == BF16_STATES
     plain = all(dtype == "fp32" for _, dtype in own.states)
     if own.family != "adamw" or not (half or plain):
@@ -67,9 +78,9 @@ def _optimizer_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _precision_refusals(launch: Launch) -> Iterator[Refusal]:
-    gpu = launch.job.cluster.gpu
-    if launch.job.precision == "mxfp8" and gpu.vendor != "nvidia":
+def _precision_refusals(job: Job) -> Iterator[Refusal]:
+    gpu = job.cluster.gpu
+    if job.precision == "mxfp8" and gpu.vendor != "nvidia":
         yield Refusal(
             f"torchtitan 0.3 runs mxfp8 on NVIDIA Blackwell only, not on {gpu.name}",
             "--precision fp8",

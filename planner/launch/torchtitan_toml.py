@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking, leading_dense
 from planner.launch.settings_text import Section, Setting, section_choices, toml_text
 from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
-    SCHEDULE_NAMES,
-    batch_of,
     mesh_of,
-    parts_of,
     plan_refusals,
     recompute_kind,
+    run_refusals,
 )
-from planner.launch.titan_sections import KERNELS, TRIAL_STEPS
+from planner.launch.titan_sections import (
+    COMPILE,
+    KERNELS,
+    TRIAL,
+    pipeline_settings,
+    shared_training,
+)
 from planner.specs import ModelSpec
 
 VERSION = "0.2.2"
@@ -28,16 +33,20 @@ _GROUPED = {"qk-norm-head", "head-dim", "tied", "moe", "shared-experts", "score-
 _LATENT = {"mla", "moe", "mixed", "shared-experts", "score-bias"}
 
 
-def refusals(launch: Launch) -> tuple[Refusal, ...]:
-    """What torchtitan 0.2.2 cannot express of the plan."""
-    model = launch.job.model
+def job_refusals(job: Job) -> tuple[Refusal, ...]:
+    """What torchtitan 0.2.2 cannot express of the job."""
+    model = job.model
     return (
         *lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.2.2"),
         *_shape_refusals(model),
-        *plan_refusals(launch),
-        *_mesh_refusals(launch),
-        *_other_refusals(launch),
+        *run_refusals(job),
+        *_other_refusals(job),
     )
+
+
+def refusals(launch: Launch) -> tuple[Refusal, ...]:
+    """What torchtitan 0.2.2 cannot express of the plan."""
+    return (*job_refusals(launch.job), *plan_refusals(launch), *_mesh_refusals(launch))
 
 
 def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
@@ -45,7 +54,7 @@ def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
     if model.mla and (moe is None or leading_dense(model) is None):
         yield Refusal(
             "torchtitan 0.2.2's DeepSeek-V3 has dense layers first, then layers with experts",
-            "another framework (planner launch --framework megatron-core)",
+            "--framework megatron-core",
         )
     if moe and moe.shared_ffn % moe.ffn:
         yield Refusal(
@@ -66,14 +75,14 @@ def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
         )
 
 
-def _other_refusals(launch: Launch) -> Iterator[Refusal]:
-    own = launch.job.optimizer
+def _other_refusals(job: Job) -> Iterator[Refusal]:
+    own = job.optimizer
     if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
         yield Refusal(
             f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {own.name}",
             "--optimizer adamw",
         )
-    if launch.job.precision == "mxfp8" and launch.job.cluster.gpu.vendor != "nvidia":
+    if job.precision == "mxfp8" and job.cluster.gpu.vendor != "nvidia":
         yield Refusal("torchtitan runs mxfp8 on NVIDIA Blackwell only", "--precision fp8")
 
 
@@ -127,8 +136,7 @@ def sections(launch: Launch) -> tuple[Section, ...]:
         Section("activation_checkpoint", tuple(_recompute(launch))),
         _optimizer(launch),
         Section("lr_scheduler", (Setting("warmup_steps", 10, "PLACEHOLDER", told=False),)),
-        Section("compile", (Setting("enable", True, "the plan counts on compiled blocks"),
-                            Setting("components", ["model", "loss"]))),
+        COMPILE,
         *_quantize(launch),
         Section("metrics", (Setting("log_freq", 1),)),
     )  # fmt: skip
@@ -189,63 +197,14 @@ def _parallelism(launch: Launch) -> Section:
             Setting("expert_parallel_degree", own.ep),
             Setting("expert_tensor_parallel_degree", 1 if own.ep > 1 else own.etp),
             Setting("pipeline_parallel_degree", own.pp),
-            *_pipeline(launch),
+            *pipeline_settings(launch, "output"),
         ),
     )
-
-
-def _pipeline(launch: Launch) -> list[Setting]:
-    own = launch.plan.degrees
-    if own.pp == 1:
-        return []
-    return [
-        Setting(
-            "pipeline_parallel_schedule",
-            SCHEDULE_NAMES[launch.plan.schedule],
-            f"{own.vpp} model parts a stage" if own.vpp > 1 else "",
-        ),
-        Setting("pipeline_parallel_microbatch_size", own.mbs),
-        Setting(
-            "module_fqns_per_model_part",
-            parts_of(launch, "output"),
-            "layers: " + ", ".join(str(count) for count in launch.plan.layout.block_layers),
-        ),
-    ]
 
 
 def _training(launch: Launch) -> Section:
-    own, degrees = batch_of(launch.plan.degrees), launch.plan.degrees
-    return Section(
-        "training",
-        (
-            Setting("seq_len", launch.plan.seq),
-            Setting(
-                "local_batch_size",
-                own.local,
-                f"all {degrees.grad_acc} micro-batches of {degrees.mbs}"
-                if degrees.pp > 1
-                else "micro-batch of a rank",
-            ),
-            Setting(
-                "global_batch_size",
-                own.total,
-                f"{own.local} · dp {degrees.dp} · {own.accumulation} of accumulation; "
-                f"{launch.plan.gbs_tokens:,} tokens",
-            ),
-            Setting("dtype", "float32", "sharded parameters and optimizer state"),
-            Setting("mixed_precision_param", "bfloat16", "gathered parameters and compute"),
-            Setting("mixed_precision_reduce", "float32", "gradient reduction"),
-            Setting(
-                "enable_cpu_offload",
-                launch.job.optimizer_offload > 0,
-                "parameters, gradients and optimizer state in host memory"
-                if launch.job.optimizer_offload
-                else "",
-            ),
-            Setting("steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False),
-            Setting("dataset", "c4", "PLACEHOLDER: your data", told=False),
-        ),
-    )
+    data = Setting("dataset", "c4", "PLACEHOLDER: your data", told=False)
+    return Section("training", (*shared_training(launch), TRIAL, data))
 
 
 def _recompute(launch: Launch) -> Iterator[Setting]:

@@ -49,9 +49,14 @@ def _software(version: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: (row.text("software") or "").startswith(version)
 
 
+def _shards_with_fsdp(row: MeasuredRow) -> bool:
+    return "fsdp" in (row.text("zero") or "").lower()
+
+
 # Profiles of their own that such a rule puts in place of a framework's usual one.
 _REPLACED = (
     ("megatron-core", _says(r"no tp comm overlap"), "megatron-core-no-overlap"),
+    *((base, _shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
     *(
         ("llm-foundry", _software(version), f"llm-foundry-{version}")
         for version in ("2023-02", "2023-04")

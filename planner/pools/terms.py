@@ -73,7 +73,7 @@ def pool_context(
     mode = job.recompute[int(costed.modes[row])]
     ctx = layout_context(
         replace(merged, scalars=own[roomiest].scalars),
-        job.model.kind_indices,
+        job.model,
         job.framework,
         mode,
         limits_bytes[roomiest],

@@ -27,6 +27,7 @@ from planner.report.units import gib, percent_sure, plural, seconds, share, sign
 
 _FORMATS = {
     "megatron": "Megatron-LM arguments",
+    "megatron-bridge": "Megatron-Bridge overrides",
     "torchtitan-0.2": "torchtitan 0.2 TOML",
     "torchtitan-0.3": "torchtitan 0.3 configuration function",
     "deepspeed": "DeepSpeed JSON",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation, even_split
+from constraints.layout import LayoutContext, Recomputation, greedy_costs
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_ends
 from planner.cost_model import CostModel
 from planner.cost_model import Layout as KernelLayout
 from planner.job import Job
 from planner.schedules import schedule_named
+from planner.specs import ModelSpec
 
 
 def job_placement(job: Job) -> Placement:
@@ -32,12 +33,18 @@ def plain_context(
         placement=placement,
         others=others,
         lone_ends=job.framework.parallelism.lone_ends,
+        greedy_costs=model_costs(job.model),
     )
 
 
+def model_costs(model: ModelSpec) -> tuple[int, int]:
+    """Costs of a layer and of the LM head by which greedy frameworks fill their stages."""
+    return greedy_costs(model.hidden, model.ffn, model.vocab)
+
+
 def even_layout(job: Job, pp: int, vpp: int, recomputes: bool) -> Layout:
-    """The layout in which the kernel costs a shape: as even as possible, all layers alike."""
-    blocks = even_split(job.model.layers, pp * vpp)
+    """The layout in which the kernel costs a shape: the framework's own, else the most even."""
+    blocks = plain_context(job, pp, vpp, "none").usual_split
     placement = job_placement(job) if pp > 1 else "straight"
     plain = Layout(pp, vpp, blocks, (0,) * pp, placement)
     return Layout(pp, vpp, blocks, plain.stage_layers, placement) if recomputes else plain

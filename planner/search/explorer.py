@@ -335,8 +335,7 @@ class Explorer:
         mode = job.recompute[index]
         modes = self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
-        kinds = job.model.kind_indices
-        ctx = layout_context(terms, kinds, job.framework, mode, limit_bytes)
+        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
         found = solve_layout(terms, ctx, options, within_s)
         if found.layout is None or not modes:

@@ -19,7 +19,6 @@ from constraints.layout import (
     LayoutContext,
     LayoutVariables,
     block_recomputed,
-    even_split,
     make_variables,
     stage_memory,
 )
@@ -132,8 +131,8 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
 
 
 def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-    """Start from the even split, with as few recomputed layers as fit there."""
-    blocks = even_split(ctx.layers, ctx.blocks)
+    """Start from the usual split, with as few recomputed layers as fit there."""
+    blocks = ctx.usual_split
     for own, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(own, wanted)
     again = _fewest_recomputed(blocks, ctx)

@@ -112,7 +112,7 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     kind = recomputation(mode, job.framework)
     terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
-    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, explorer.limit_bytes)
+    ctx = layout_context(terms, job.model, job.framework, mode, explorer.limit_bytes)
     if ctx.blocks == 1:
         return ()
     core = layout_conflict(ctx)

@@ -14,6 +14,7 @@ from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
 from planner.evaluate import job_plan
 from planner.job import Job
+from planner.launch.registry import demand_launchable, launch_note
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.pools.pool import is_pool
@@ -23,6 +24,7 @@ from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
     CostedJob,
+    cost_job,
 )
 from planner.search.explorer import TIE, Effort, Point, Progress, Rung, Stopped
 from planner.search.front import front, thin
@@ -62,7 +64,8 @@ def search(
     the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
     it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
     the front is then not searched.
-    UsageError if no configuration is legal, NothingFitsError if none fits.
+    UsageError if no configuration is legal, or if the framework could launch none of this job
+    (`planner.launch.registry.demand_launchable`); NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -74,7 +77,7 @@ def search(
 
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
-    shares = cost_shares(request.resolve())
+    shares = cost_shares(request.resolve(), _cost_launchable)
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
@@ -84,6 +87,7 @@ def search(
     shown = _short_front(points)
     plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))
+    note = launch_note(plans[:top], request, shares.job)
     thinned = explorer.exact_front_size() - len(plans)
     return SearchResult(
         planner_version=__version__,
@@ -94,11 +98,17 @@ def search(
         proven=all(rung.gap <= TIE for rung in rungs),
         stopped=explorer.stopped,
         notes=(
+            *((note,) if note else ()),
             *stop_notes(explorer.stopped, time_limit_s),
             *_notes(shares, max(0, thinned), len(plans) - top),
         ),
         rule_counts=shares.rule_counts,
     )
+
+
+def _cost_launchable(job: Job) -> CostedJob:
+    demand_launchable(job)
+    return cost_job(job)
 
 
 def _explore(

@@ -22,8 +22,9 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
-from planner.search.arrays import job_placement
+from planner.search.arrays import job_placement, model_costs
 from planner.search.mixture import OtherMode, price_modes
+from planner.specs import ModelSpec
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024
@@ -187,7 +188,7 @@ def _down(sizes: Iterable[float]) -> tuple[int, ...]:
 
 def layout_context(
     terms: ShapeTerms,
-    kinds: tuple[int, ...],
+    model: ModelSpec,
     framework: FrameworkProfile,
     mode: RecomputeMode,
     limit_bytes: float,
@@ -196,7 +197,7 @@ def layout_context(
     return LayoutContext(
         pp=terms.pp,
         vpp=terms.vpp,
-        kinds=kinds,
+        kinds=model.kind_indices,
         layouts="even" if terms.placement == "mirrored" else framework.parallelism.layouts,
         recomputation=recomputation(mode, framework),
         memory=memory_numbers(terms, limit_bytes),
@@ -204,4 +205,5 @@ def layout_context(
         others=len(terms.others),
         lone_ends=framework.parallelism.lone_ends,
         head_layers=terms.head_layers,
+        greedy_costs=model_costs(model),
     )

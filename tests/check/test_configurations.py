@@ -402,3 +402,48 @@ def test_nanotron_settings(read: Read) -> None:
     found = read(text.replace("REDUCE_SCATTER", "ALL_REDUCE"), "n.yaml")
     assert (found.schedule, found.recompute) == ("gpipe", "full")
     assert found.variations == ("no-sequence-parallel",)
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [("context_parallel_size: 2", "ring attention"), ("expert_parallel_size: 2", "expert")],
+)
+def test_what_nanotron_has_and_the_planner_has_not_is_no_error(
+    more: str, what: str, read: Read
+) -> None:
+    own = assess(read(nanotron(more), "n.yaml"), "16xH100")
+    found = {problem.rule: problem for problem in own.unpredictable}
+    assert what in found["not-predictable"].text
+    assert "context-supported" not in {problem.rule for problem in own.problems}
+    assert own.plan is None
+
+
+def test_a_last_stage_without_layers_runs_and_is_not_modelled(read: Read) -> None:
+    """Two layers and a larger head: nanotron's own example files have such stages."""
+    small = nanotron().replace("num_hidden_layers: 16", "num_hidden_layers: 2")
+    own = assess(read(small.replace("pp: 1", "pp: 2"), "n.yaml"), "16xH100")
+    assert own.errors == ()
+    assert any("which is not modelled" in problem.text for problem in own.unpredictable)
+
+
+def test_context_parallelism_of_accelerate_is_no_error(read: Read) -> None:
+    text = accelerate(
+        "parallelism_config:\n  parallelism_config_cp_size: 4\n"
+        "  parallelism_config_dp_shard_size: 2\n"
+    )
+    own = assess(read(text, "a.yaml", model="llama-3.1-8b", seq=4096, mbs=1, gbs=64), "8xH100")
+    assert "context-supported" not in {problem.rule for problem in own.problems}
+    assert own.unpredictable
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("batch_size", "training.local_batch_size"),
+        ("compile", "compile.enable"),
+    ],
+)
+def test_older_torchtitan_keys_have_their_new_names(old: str, new: str, read: Read) -> None:
+    text = titan().replace("[training]", f"[training]\n{old} = 1", 1)
+    problems = read(text, "t.toml").problems
+    assert new in {own.fix for own in problems if own.rule == "unknown-option"}

@@ -21,6 +21,7 @@ def is_legal(s: dict[str, int], ctx: RuleContext) -> bool:
         and _experts(s, ctx, stage)
         and _sequence(s, ctx)
         and _pipeline(s, ctx)
+        and _whole(s, ctx)
         and _zero(s, ctx, stage)
         and not (s["cp"] > 1 and not framework.context)
         and s["mbs"] * s["grad_acc"] * s["dp"] == s["gbs"]
@@ -83,6 +84,12 @@ def _pipeline(s: dict[str, int], ctx: RuleContext) -> bool:
     return framework.interleaved and pp > 1 and not left
 
 
+def _whole(s: dict[str, int], ctx: RuleContext) -> bool:
+    model, framework = ctx.model, ctx.framework
+    tied = s["pp"] > 1 and model.tied_embeddings and not framework.tied_pipeline
+    return not (tied or (s["pp"] * s["cp"] > 1 and model.mtp_layers and not framework.mtp_split))
+
+
 def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     zero, framework = s["zero"], ctx.framework
     if zero not in framework.zero_stages or zero < ctx.least_zero or not _hybrid(s, ctx, stage):
@@ -100,6 +107,11 @@ def _zero(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
 
 def _hybrid(s: dict[str, int], ctx: RuleContext, stage: int) -> bool:
     shard, least, ranks = s["shard"], ctx.framework.hybrid_least_zero, s["dp"] * s["cp"]
+    if ctx.framework.shards_over_context and s["cp"] > 1 and (not s["zero"] or shard % s["cp"]):
+        return False
+    group = (shard or ranks) if s["zero"] else s["cp"]
+    if ctx.framework.experts_in_shards and group * s["tp"] % s["ep"]:
+        return False
     if shard == 0:
         return True
     if least is None or s["zero"] < least or ranks % shard:

@@ -32,6 +32,14 @@ CONTEXTS = {
         zero_stages=(3, 2, 0),
         zero2_with_pipeline=False,
         hybrid_least_zero=2,
+        shards_over_context=True,
+        experts_in_shards=True,
+    ),
+    "torchtitan-like, tied": context(
+        model=replace(SMALL_DENSE, tied_embeddings=True, mtp_layers=1),
+        gpus=4,
+        tied_pipeline=False,
+        mtp_split=False,
     ),
     "offloaded": context(gpus=4, least_zero=1, hybrid_least_zero=1),
     "deepspeed-like": context(

@@ -25,6 +25,8 @@ class Case(NamedTuple):
 
 WIDE = replace(DENSE, query_width=64, hidden=64, ffn=64, seq=32)
 HOST = replace(context(), offloaded={"tp": 1e3}, host_bytes_per_gpu=5e4)
+# h = hidden: 5 layers of 4·h² + 3·f·h.
+LARGE_HEAD = 5 * (4 * DENSE.hidden + 3 * DENSE.ffn)
 CASES = [
     Case("user-tp", {"tp": 2}, {"tp": 3}, context(limits={"tp": "2,4"})),
     Case("user-pp", {"pp": 2}, {"pp": 1}, context(limits={"pp": "2.."})),
@@ -137,10 +139,53 @@ CASES = [
     # 48 tokens of 1 kB each, 8 stages of which hold 8 micro-batches: 48 kB a GPU.
     Case("host-memory", {"pp": 8, "grad_acc": 8}, {"pp": 8, "grad_acc": 8, "mbs": 2}, HOST),
     Case("host-memory", {"tp": 2, "mbs": 2}, {"tp": 2, "mbs": 4}, HOST),
+    Case(
+        "context-ranks-shard",
+        {"cp": 2, "dp": 2, "zero": 2, "shard": 2},
+        {"cp": 2, "dp": 2, "zero": 0},
+        context(shards_over_context=True),
+    ),
+    Case(
+        "context-ranks-shard",
+        {"cp": 2, "dp": 2, "zero": 2},
+        {"cp": 2, "dp": 2, "zero": 2, "shard": 1},
+        context(shards_over_context=True),
+    ),
+    Case(
+        "experts-in-shards",
+        {"dp": 2, "ep": 2, "zero": 2},
+        {"dp": 2, "ep": 2, "zero": 0},
+        context(model=MOE, experts_in_shards=True),
+    ),
+    Case(
+        "experts-in-shards",
+        {"dp": 4, "ep": 2, "zero": 2, "shard": 2},
+        {"dp": 4, "ep": 4, "zero": 2, "shard": 2},
+        context(model=MOE, experts_in_shards=True),
+    ),
+    Case(
+        "tied-embeddings-whole",
+        {},
+        {"pp": 2},
+        context(model=replace(DENSE, tied_embeddings=True), tied_pipeline=False),
+    ),
+    Case(
+        "mtp-whole",
+        {"dp": 2},
+        {"cp": 2},
+        context(model=replace(DENSE, mtp_layers=1), mtp_split=False),
+    ),
     Case("optimizer-needs-sharding", {"zero": 1}, {"zero": 0}, context(least_zero=1)),
     Case("chunks-have-layers", {"pp": 8}, {"pp": 9}, context()),
     Case("chunks-have-layers", {"pp": 2, "vpp": 4}, {"pp": 2, "vpp": 5}, context()),
     Case("layers-split", {"pp": 4}, {"pp": 3}, context(layouts="even")),
+    # A head as large as 4 layers and some: the last of three stages would hold it alone.
+    Case(
+        "greedy-stages-filled",
+        {"pp": 2},
+        {"pp": 3},
+        context(layouts="greedy", model=replace(DENSE, vocab=LARGE_HEAD)),
+    ),
     Case(
         "layers-split",
         {"pp": 3, "vpp": 2},
@@ -216,6 +261,11 @@ LIFTED = [
     ("sequence-by-tp-cp", {"tp": 4, "cp": 8}, context(sequence_parallel="never")),
     ("low-precision-multiple", {"tp": 8}, context(model=WIDE)),
     ("layers-split", {"pp": 3}, context(layouts="greedy")),
+    ("greedy-stages-filled", {"pp": 3}, context()),
+    ("context-ranks-shard", {"cp": 2, "zero": 0}, context()),
+    ("experts-in-shards", {"dp": 2, "ep": 2, "zero": 0}, context(model=MOE)),
+    ("tied-embeddings-whole", {"pp": 2}, context(model=replace(DENSE, tied_embeddings=True))),
+    ("mtp-whole", {"pp": 2}, context(model=replace(DENSE, mtp_layers=1))),
     ("interleaving-microbatches", {"pp": 2, "grad_acc": 3}, context()),
     (
         "interleaving-microbatches",

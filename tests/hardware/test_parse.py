@@ -121,6 +121,8 @@ def test_a_mesh_has_a_rate_for_a_pair() -> None:
     ("text", "message"),
     [
         ("64xH10O", r"'64xH10O': unknown GPU or cluster 'H10O'\. Did you mean 'h100'"),
+        ("64xH1OO", r"unknown GPU or cluster 'H1OO'\. Did you mean 'h100'"),
+        ("8xB2O0", r"Did you mean 'b200'"),
         ("64xH100x", r"unknown GPU or cluster 'H100x'\. Did you mean 'h100'"),
         ("64xaws-p55", r"Did you mean 'aws-p5'"),
         ("9xTPU-v5p", r"unknown GPU or cluster 'TPU-v5p'\..*planner hardware"),

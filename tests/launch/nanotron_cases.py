@@ -11,6 +11,10 @@ MATRIX: tuple[Case, ...] = (
     case("dp", "llama-3.2-1b", "8xH100", zero=1, mbs=2),
     case("replicated", "llama-3.2-1b", "8xH100", zero=0),
     case("recompute", LLAMA, "16xH100", zero=1, tp=2, recompute="full"),
+    case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4),
+    case(
+        "all-forward", LLAMA, "16xH100", zero=1, tp=2, pp=4, grad_acc=4, more={"schedule": "gpipe"}
+    ),
     case("biases", "qwen2.5-7b", "8xH100", zero=1, tp=4),
     case("one-by-one", "llama-3.2-1b", "8xH100", zero=1, more={"optimizer_kernel": "forloop"}),
 )

@@ -133,7 +133,7 @@ MEGATRON: Mapping[str, Case] = {
 BRIDGE = {
     name: replace(case, request={**case.request, "framework": "megatron-bridge"})
     for name, case in MEGATRON.items()
-    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states")
+    if name not in ("no-overlap", "local", "lion", "muon", "fp8-states", "gpt3")
     and case.request.get("framework") != "megatron-fsdp"
 }
 

@@ -85,7 +85,6 @@ def test_launched_with_its_file() -> None:
 
 
 REFUSED = (
-    (case("ddp", "llama-3.2-1b", "8xH100", zero=0), "FSDP2 shards"),
     (case("lion", LLAMA, "8xH100", zero=3, more={"optimizer": "lion"}), "lion"),
     (case("half", LLAMA, "8xH100", zero=3, more={"optimizer": "adamw-bf16"}), "adamw-bf16"),
     (case("8bit-offload", LLAMA, "8xH100", zero=3,
@@ -105,7 +104,7 @@ def test_refused(own: Case, reason: str) -> None:
 @pytest.mark.parametrize(
     ("degrees", "reason"),
     [({"ep": 2}, "no expert"), ({"tp": 2}, "without tp"), ({"cp": 2}, "without cp"),
-     ({"zero": 1}, "no ZeRO-1")],
+     ({"zero": 1}, "no ZeRO-1"), ({"zero": 0}, "FSDP2 shards")],
 )  # fmt: skip
 def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> None:
     own = launch(BASE)

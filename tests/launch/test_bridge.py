@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,13 @@ def test_optimizers_that_it_cannot_have(optimizer: str, word: str) -> None:
     )
     reasons = [own.reason for own in megatron_bridge.refusals(launch)]
     assert any(word in reason for reason in reasons)
+
+
+def test_unfused_attention_is_refused() -> None:
+    case = BRIDGE["dense"]
+    launch = costed(replace(case, request={**case.request, "attention": "eager"}))
+    reasons = [own.reason for own in megatron_bridge.refusals(launch)]
+    assert any("no unfused attention" in reason for reason in reasons)
 
 
 def test_the_schema_names_each_field_once() -> None:

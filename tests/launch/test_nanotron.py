@@ -15,7 +15,7 @@ from planner.models.catalog import load_model
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
-from tests.launch.torch_plans import Case, case, changed, launch_of
+from tests.launch.torch_plans import Case, at_degrees, case, changed, launch_of
 
 
 def launch(own: Case) -> Launch:
@@ -67,25 +67,35 @@ def test_stages_hold_every_layer(name: str, pp: int) -> None:
     assert min(split) >= 0
 
 
+PIPELINE = next(own for own in MATRIX if own.name == "pipeline")
+
+
 def test_pipelines_are_placed_by_nanotron() -> None:
-    own = launch(case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4))
-    assert "18+14 on 2 stages, not the plan's 16+16" in reasons(nanotron, own)
+    """A plan costed before its stages were nanotron's own."""
+    own = launch(PIPELINE)
+    layout = own.plan.layout.model_copy(update={"block_layers": (16, 16)})
+    old = Launch(own.plan.model_copy(update={"layout": layout}), own.request, own.job, "nanotron")
+    assert "18+14 on 2 stages, not the plan's 16+16" in reasons(nanotron, old)
 
 
-def test_a_pipeline_that_nanotron_places_alike_is_written() -> None:
-    """The same pipeline, its layers where nanotron will put them."""
-    own = launch(case("pipeline", LLAMA, "16xH100", zero=1, tp=2, pp=2, grad_acc=4))
-    split = stage_split(own.job.model, 2)
-    layout = own.plan.layout.model_copy(update={"block_layers": split})
-    same = Launch(own.plan.model_copy(update={"layout": layout}), own.request, own.job, "nanotron")
-    read: Any = nanotron.as_document(same)
-    assert nanotron.refusals(same) == ()
+def test_a_pipeline_takes_the_stages_that_nanotron_makes() -> None:
+    own = launch(PIPELINE)
+    assert own.plan.layout.block_layers == stage_split(own.job.model, 2) == (18, 14)
+    read: Any = nanotron.as_document(own)
+    assert nanotron.refusals(own) == ()
     assert read["parallelism"]["pp_engine"] == "1f1b"
 
 
+@pytest.mark.parametrize(
+    ("degrees", "reason"),
+    [({"cp": 2}, "ring attention"), ({"vpp": 2}, "no interleaved"), ({"zero": 3}, "ZeRO 0 and 1")],
+)
+def test_degrees_that_the_profile_does_not_give(degrees: dict[str, int], reason: str) -> None:
+    assert reason in reasons(nanotron, at_degrees(launch(BASE), **degrees))
+
+
 REFUSED = (
-    (case("moe", "mixtral-8x7b", "32xH100", zero=1, ep=8), "experts"),
-    (case("cp", LLAMA, "16xH100", zero=1, tp=4, cp=2), "ring attention"),
+    (case("moe", "mixtral-8x7b", "32xH100", zero=1), "experts"),
     (case("norm", "qwen3-8b", "8xH100", zero=1, tp=4), "query/key norm"),
     (case("foreach", "llama-3.2-1b", "8xH100", zero=1, more={"optimizer_kernel": "foreach"}),
      "fused or one by one"),

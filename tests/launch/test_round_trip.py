@@ -18,7 +18,7 @@ from planner.launch.registry import TARGETS
 from planner.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases
-from tests.launch.plans import MEGATRON, megatron
+from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron
 from tests.launch.round_trip import EXACT, assert_same, read_back, read_folder
 from tests.launch.torch_plans import Case, launch_of
 
@@ -34,6 +34,7 @@ CASES = [(target, own) for target, (_, matrix) in TORCH.items() for own in matri
 # One plan of each writer that the launchers are tried with.
 EXAMPLES = {
     "megatron-core": "pipeline",
+    "megatron-bridge": "pipeline",
     "torchtitan": "four-dimensions",
     "torchtitan-0.2": "ep-tp",
     "deepspeed": "zero2-tp",
@@ -52,6 +53,8 @@ def example(target: str) -> Launch:
     name = EXAMPLES[target]
     if target == "megatron-core":
         return megatron(name)
+    if target == "megatron-bridge":
+        return bridge(name)
     case = next(own for own in TORCH[target][1] if own.name == name)
     return launch_of(case, TORCH[target][0], target)
 
@@ -59,6 +62,14 @@ def example(target: str) -> Launch:
 @pytest.mark.parametrize("name", MEGATRON)
 def test_megatron(name: str, tmp_path: Path) -> None:
     assert_same(megatron(name), read_back(megatron(name), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", BRIDGE)
+def test_megatron_bridge(name: str, tmp_path: Path) -> None:
+    back = read_back(bridge(name), tmp_path / "run")
+    assert_same(bridge(name), back)
+    assert back.assessment.found.unknown == ()
+    assert [own for own in back.assessment.found.assumed if "plan.json" not in own] == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from planner.errors import UsageError
+from planner.evaluate import evaluate
 from planner.launch import torchtitan, torchtitan_toml
 from planner.launch.contract import Launch
 from planner.launch.titan_plan import mesh_of, schedule_problem
@@ -16,7 +18,7 @@ from planner.specs import ModelSpec
 from tests.launch.golden_files import check_golden
 from tests.launch.titan_cases import DENSE, EVERY_SECOND, EXPERTS, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
-from tests.launch.torch_plans import Case, case, changed, launch_of
+from tests.launch.torch_plans import Case, at_degrees, case, changed, launch_of
 
 GOLDEN = ("fsdp", "hsdp-cp", "pp-uneven", "interleaved", "fp8", "unregistered", "ep", "mixtral",
           "mla-unregistered")  # fmt: skip
@@ -161,11 +163,6 @@ REFUSED = (
      "splits the backward"),
     (case("zbv", LLAMA, "8xH100", zero=3, pp=4, vpp=2, grad_acc=8, more={"schedule": "zb-v"}),
      "splits the backward"),
-    (case("tied", "llama-3.2-1b", "8xH100", zero=3, pp=2), "tied embeddings"),
-    (case("cp-replicated", LLAMA, "8xH100", zero=0, cp=2), "zero 0 keeps them whole"),
-    (case("shard-cp", LLAMA, "16xH100", zero=3, cp=4, shard=2), "no multiple of cp"),
-    (case("mtp", "deepseek-v3", "64xH100", zero=3, pp=2, ep=8, grad_acc=2,
-          recompute="full"), "multi-token prediction"),
     (case("gpt", "gpt3-13b", "8xH100", zero=3, more={"seq": 2048}), "LayerNorm"),
     (case("sliding", "gemma-2-9b", "8xH100", zero=3), "sliding window"),
     (case("shared-gate", "qwen1.5-moe-a2.7b", "8xH100", zero=3), "gate on the shared experts"),
@@ -179,6 +176,33 @@ REFUSED = (
 @pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
 def test_refused(own: Case, reason: str) -> None:
     assert reason in reasons(torchtitan, launch(own))
+
+
+RULED: tuple[tuple[Case, dict[str, int], str, str], ...] = (
+    (case("tied", "llama-3.2-1b", "8xH100", zero=3), {"pp": 2, "dp": 4},
+     "tied embeddings", "tied-embeddings-whole"),
+    (case("cp-replicated", LLAMA, "8xH100", zero=0), {"cp": 2, "dp": 4},
+     "zero 0 keeps them whole", "context-ranks-shard"),
+    (case("shard-cp", LLAMA, "16xH100", zero=3, cp=4), {"shard": 2},
+     "no multiple of cp", "context-ranks-shard"),
+    (case("mtp", "deepseek-v3", "64xH100", zero=3, ep=8, recompute="full"), {"pp": 2, "dp": 32},
+     "multi-token prediction", "mtp-whole"),
+    (case("mesh", "mixtral-8x7b", "8xH100", zero=3, ep=8), {"zero": 0},
+     "which ep 8 does not divide", "experts-in-shards"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("own", "degrees", "reason", "rule"), RULED, ids=lambda own: getattr(own, "name", "")
+)
+def test_a_rule_says_it_before_the_writer(
+    own: Case, degrees: dict[str, int], reason: str, rule: str
+) -> None:
+    """What the writer would refuse breaks a rule, so that no search offers it."""
+    asked = at_degrees(launch(own), **degrees)
+    assert reason in reasons(torchtitan, asked)
+    with pytest.raises(UsageError, match=rule):
+        evaluate(asked.request, asked.plan.degrees, asked.plan.recompute)
 
 
 def test_old_version_refuses_what_only_the_new_one_has() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from constraints.layout import even_split
 from planner.evaluate import evaluate
 from planner.launch.contract import Launch
 from planner.plan import Degrees
@@ -58,6 +59,16 @@ def launch_of(own: Case, framework: str, target: str) -> Launch:
     )
     plan = evaluate(request, degrees, own.recompute, own.blocks)
     return Launch(plan, request, request.resolve(), target)
+
+
+def at_degrees(launch: Launch, **degrees: int) -> Launch:
+    """The launch at degrees that no evaluation would allow: an older plan file's."""
+    own = launch.plan.degrees.model_copy(update=degrees)
+    layout = launch.plan.layout
+    blocks = even_split(sum(layout.block_layers), own.pp * own.vpp)
+    again = blocks if any(layout.recomputed) else (0,) * own.pp
+    split = layout.model_copy(update={"block_layers": blocks, "recomputed": again})
+    return replace(launch, plan=launch.plan.model_copy(update={"degrees": own, "layout": split}))
 
 
 def changed(launch: Launch, **job: object) -> Launch:

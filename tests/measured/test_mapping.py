@@ -35,6 +35,21 @@ def test_zero_stages_in_the_words_of_the_sources(cells: dict[str, str], stage: i
     assert map_row(row(**cells)).degrees.zero == stage
 
 
+@pytest.mark.parametrize(
+    ("framework", "zero", "profile"),
+    [
+        ("Megatron-Core CI (dev)", "megatron-fsdp:optim_grads_params", "megatron-fsdp"),
+        ("Megatron-Bridge (NeMo 25.11 container)", "megatron-fsdp(zero3)", "megatron-fsdp"),
+        ("NeMo/Megatron-Core", "fsdp", "megatron-fsdp"),
+        ("Megatron-Bridge (NeMo 25.11 container)", "zero1(dist-opt)", "megatron-bridge"),
+        ("torchtitan", "fsdp", "torchtitan"),
+    ],
+)
+def test_fsdp_of_megatron_has_a_profile_of_its_own(framework: str, zero: str, profile: str) -> None:
+    mapped = map_row(row(framework=framework, zero=zero, pp="1", vpp="1"))
+    assert mapped.job.framework.name == profile
+
+
 def test_recompute_modules_are_read_from_words() -> None:
     mode = map_row(row(framework="NeMo/Megatron-Core", recompute="selective:layernorm+moe_act"))
     assert mode.mode.mask == Module.LAYERNORM | Module.ACTIVATION

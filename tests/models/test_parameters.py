@@ -75,3 +75,11 @@ def test_a_multi_token_prediction_layer_is_counted_apart() -> None:
     assert count.total == 671026404352
     # The released checkpoint's layer 61 without its copies of embedding and head: about 11.6 B.
     assert 11.3e9 < count.mtp < 11.8e9
+
+
+def test_a_copy_derives_its_layers_anew() -> None:
+    model = load_model("llama-3.1-8b").spec
+    assert len(model.kind_sequence) == len(model.kind_indices) == 32
+    shorter = model.model_copy(update={"layers": 4})
+    assert len(shorter.kind_sequence) == len(shorter.kind_indices) == 4
+    assert parameter_count(shorter).total < parameter_count(model).total

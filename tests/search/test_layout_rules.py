@@ -15,12 +15,13 @@ from constraints.layout import (
     block_recomputed,
     block_taken,
     even_split,
+    greedy_split,
     make_variables,
     shared_count,
 )
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Layout
-from planner.cost.layout import even_block_layers
+from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
 from tests.search.brute import every_layout
 
@@ -76,6 +77,7 @@ CONTEXTS = [
     for layouts in ("any", "even-or-ends", "even", "greedy")
     for recomputation in ("none", "all", "shared", "free")
 ] + [
+    LayoutContext(2, 1, (0, 0, 0, 0), "greedy", "none", greedy_costs=(10, 22)),
     LayoutContext(2, 2, (0, 1, 1, 0, 1), "any", "shared", MEMORY),
     LayoutContext(2, 2, (0, 1, 0, 0), "any", "free", MEMORY),
     LayoutContext(2, 1, (1, 0, 0, 1), "any", "all", MEMORY),
@@ -205,6 +207,19 @@ def test_even_split_is_the_kernels(layers: int) -> None:
     for blocks in range(1, layers + 1):
         expected = tuple(even_block_layers(layers, blocks, block) for block in range(blocks))
         assert even_split(layers, blocks) == expected
+
+
+@pytest.mark.parametrize("layers", [1, 2, 7, 32, 80, 126])
+@pytest.mark.parametrize("head", [0.0, 0.7, 2.16, 5.0])
+def test_greedy_split_is_the_kernels(layers: int, head: float) -> None:
+    layer, output = 243_269_632, round(head * 243_269_632)
+    for blocks in range(1, min(layers, 16) + 1):
+        split = greedy_split(layers, blocks, layer, output)
+        assert sum(split) == layers
+        assert split == tuple(
+            greedy_block_layers(layers, blocks, block, float(layer), float(output))
+            for block in range(blocks)
+        )
 
 
 def test_126_layers_on_16_stages() -> None:

@@ -99,7 +99,7 @@ def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
     row, mode = row_of(costed_job, "full"), job.recompute[3]
     modes = other_modes(job, mode)
     terms = shape_terms(costed_job.cost_model, costed, row, "free", modes)
-    ctx = layout_context(terms, job.model.kind_indices, job.framework, mode, job.hbm_limit_bytes)
+    ctx = layout_context(terms, job.model, job.framework, mode, job.hbm_limit_bytes)
     assert ctx.memory is not None
     kept = tuple(modes[own.index] for own in terms.others)
     rng = np.random.default_rng(0)

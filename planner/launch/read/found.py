@@ -15,7 +15,14 @@ SURELY_MEANT = 0.9
 
 Severity = Literal["error", "warning", "note"]
 Format = Literal[
-    "megatron", "torchtitan-0.2", "torchtitan-0.3", "deepspeed", "accelerate", "nanotron", "plan"
+    "megatron",
+    "megatron-bridge",
+    "torchtitan-0.2",
+    "torchtitan-0.3",
+    "deepspeed",
+    "accelerate",
+    "nanotron",
+    "plan",
 ]
 Scalar = str | int | float | bool | None
 

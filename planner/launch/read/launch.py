@@ -23,6 +23,7 @@ from planner.launch.read.document import (
 )
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
 
@@ -54,6 +55,8 @@ class _Read:
     commands: list[LaunchCommand] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     contents: Mapping[str, str] = field(default_factory=dict)
+    # Python programs that the files hold, by name.
+    programs: dict[str, str] = field(default_factory=dict)
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -193,6 +196,8 @@ def _blank_comments(text: Text) -> Text:
 
 def _add_written(path: str, text: Text, read: _Read) -> None:
     """A file that a script writes (a here-document), if it is one that can be read."""
+    if path.endswith(".py"):
+        read.programs[Path(path).name] = text.value
     try:
         kind = file_kind(path, text.value)
     except UsageError:
@@ -208,6 +213,8 @@ def _add_written(path: str, text: Text, read: _Read) -> None:
 def _found(read: _Read, hints: Hints) -> Found:
     """The reader that the files call for."""
     launch = _choose_command(read)
+    if launch is not None and is_bridge(launch):
+        return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
     config = _config_path(read, launch)
     if config is not None:
         return _configured(read, config, launch, hints)
@@ -216,6 +223,20 @@ def _found(read: _Read, hints: Hints) -> Found:
 
         return read_megatron(launch, read.files, hints)
     raise UsageError(_no_launch(read, launch))
+
+
+def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
+    """The start script, written by the files or beside them; None where it is not there."""
+    name = Path(launch.program).name
+    if name in read.programs:
+        return read.programs[name]
+    beside = Path(launch.command.file).parent / name
+    if beside.suffix != ".py" or not beside.is_file():
+        return None
+    try:
+        return _content(beside)
+    except UsageError:
+        return None
 
 
 def _is_megatron(launch: LaunchCommand) -> bool:
@@ -228,7 +249,9 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
     """The command that trains: the last of those with most arguments that say so."""
     if not read.commands:
         return None
-    trains = [own for own in read.commands if _is_megatron(own) or _names_config(own)]
+    trains = [
+        own for own in read.commands if _is_megatron(own) or is_bridge(own) or _names_config(own)
+    ]
     chosen = (trains or read.commands)[-1]
     if len(trains) > 1:
         place = f"{chosen.command.file}:{chosen.command.line}"
@@ -347,8 +370,10 @@ def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     slips = [own for own in read.problems if own.rule == "shell-syntax"]
     if launch is None and slips:
         return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
+    missing = [own.text for own in read.problems if own.rule == "shell-not-followed"]
     if launch is None:
-        return f"{names}: no command that starts a training program; readable are {READABLE}"
+        first = f"{names}: no command that starts a training program; readable are {READABLE}"
+        return "\n  - ".join([first, *missing])
     configs = ", ".join(_named_configs(launch))
     if configs:
         return (

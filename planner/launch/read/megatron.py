@@ -136,10 +136,10 @@ _DEGREES = {
 
 def read_megatron(launch: LaunchCommand, files: Files, hints: Hints) -> Found:
     """The launch as its arguments describe it."""
-    return _Reader(launch, files, hints).found()
+    return MegatronReader(launch, files, hints).found()
 
 
-class _Reader:
+class MegatronReader:
     """One command's arguments, and what is gathered from them."""
 
     def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
@@ -149,6 +149,7 @@ class _Reader:
         self.problems: list[Problem] = list(unknown_problems(self.arguments))
 
     def found(self) -> Found:
+        """Everything that was read."""
         degrees = self._degrees()
         shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0

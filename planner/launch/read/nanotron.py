@@ -53,6 +53,7 @@ class _Reader:
         zero = self._choice("optimizer.zero_stage", 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
         unknown = tuple(own for own in self.own.settings.values() if not _is_known(own.key))
+        self._beyond_the_model(cp, ep)
         engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
         return Found(
             format="nanotron",
@@ -83,6 +84,17 @@ class _Reader:
             unknown=unknown,
             problems=tuple(self.problems),
         )
+
+    def _beyond_the_model(self, cp: int, ep: int) -> None:
+        """Degrees that nanotron has and that its profile does not."""
+        for name, value, what in (
+            ("context_parallel_size", cp, "ring attention"),
+            ("expert_parallel_size", ep, "expert parallelism"),
+        ):
+            if value > 1:
+                text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
+                place = self.own.place(f"parallelism.{name}")
+                self.problems.append(Problem("not-predictable", text, "warning", place))
 
     def _where(self) -> dict[str, Any]:
         par, tok = "parallelism", "tokens"

@@ -32,6 +32,8 @@ _SLURM_VARIABLES = {
     "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
     "n": ("SLURM_NTASKS", "SLURM_NPROCS"),
 }
+# What every shell sets: paths and names, without effect on a launch.
+_ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 # Functions that call functions end somewhere.
 _DEEPEST = 20
 
@@ -98,7 +100,8 @@ class Shell:
         """A variable's value: as given by the user, else as set so far."""
         if name in self.given:
             return Text.made(self.given[name])
-        return self.variables.get(name)
+        value = self.variables.get(name)
+        return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""
@@ -327,6 +330,8 @@ class _Walk(Tests):
 
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
+        if script.unknown:
+            self.shell.notes.append(f"a command in a word is not known: {script.unknown}")
         if script.unknown or self.shell.depth > _DEEPEST:
             return
         self.shell.depth += 1
@@ -340,12 +345,19 @@ class _Walk(Tests):
         _Walk(self.shell, source).run(body)
         self.shell.depth -= 1
 
+    def _written(self, word: Word) -> str:
+        """A word's value; as it is written, where that is not known."""
+        if not word.text.unknown or word.used is None:
+            return word.text.value
+        own = self.shell.files.by_path[word.used.file].text
+        return own[word.used.start : word.used.end].strip("\"'")
+
     def _source(self, words: list[Word]) -> None:
         """`source config.sh`: a file that was given too has been read already."""
-        name = words[0].text.value.rsplit("/", 1)[-1] if words else ""
+        name = self._written(words[0]).rsplit("/", 1)[-1] if words else ""
         given = [path for path in self.shell.files.by_path if path.rsplit("/", 1)[-1] == name]
         if not given:
-            what = words[0].text.value or words[0].text.unknown if words else ""
+            what = self._written(words[0]) if words else ""
             self.shell.notes.append(f"source {what}: not read; give that file too, before this one")
 
 

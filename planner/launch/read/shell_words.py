@@ -75,7 +75,11 @@ class Words:
         value = self.state.lookup(match[1]) if match[1] else None
         if value is None:
             return []
-        return value if isinstance(value, list) else [value]
+        listed = value if isinstance(value, list) else [value]
+        if node.type == "string":
+            return listed
+        # Without quotes around it, the shell splits each element at blanks.
+        return [part for own in listed for part in ([own] if own.unknown else own.split())]
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
@@ -100,7 +104,10 @@ class Words:
         for child in node.named_children:
             if child.type in ("string_content", "heredoc_content"):
                 continue
-            parts.append(self._plain(start, child.start_byte, quoted))
+            # The grammar counts blanks between two expansions in a string to the second.
+            written = self.piece(child).value
+            blanks = len(written) - len(written.lstrip())
+            parts.append(self._plain(start, child.start_byte + blanks, quoted))
             parts.append(self.value(child))
             start = child.end_byte
         parts.append(self._plain(start, end, quoted))
@@ -111,7 +118,7 @@ class Words:
         return _continued(piece) if quoted else piece
 
     def _expanded(self, node: Node) -> Text:
-        text = self.piece(node).value
+        text = self.piece(node).value.lstrip()
         match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
         if not match:
             match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)

@@ -74,6 +74,21 @@ _KERNELS = {
 }  # fmt: skip
 
 
+# Keys of 0.1 and before -> those of 0.2.
+_RENAMED = {
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    "training.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
+    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
+    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
+    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "model.tokenizer_path": "model.hf_assets_path",
+}
+
+
 def read_torchtitan(
     document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
 ) -> Found:
@@ -88,7 +103,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
     for key, own in document.settings.items():
         if key in KEYS or any(key.startswith(f"{known}.") for known in KEYS):
             continue
-        close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
+        renamed = _new_name(key)
+        close = [renamed] if renamed else difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
         yield Problem(
             "unknown-option",
             f"{key}: torchtitan 0.2 has no such field and refuses it",
@@ -96,6 +112,13 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             fix=close[0] if close else "",
             edits=misspelt(document, key, close),
         )
+
+
+def _new_name(key: str) -> str | None:
+    """What 0.2 calls a key of older versions; None if it has none, or is not that old."""
+    table, _, name = key.partition(".")
+    new = f"quantize.linear.float8.{name}" if table == "float8" else _RENAMED.get(key)
+    return new if new in KEYS else None
 
 
 class TorchtitanReader:

@@ -1,0 +1,279 @@
+"""Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
+
+Bridge's fields are Megatron's options under other names, so overrides are read as those options;
+what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`megatron_bridge.toml`).
+What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
+`planner launch` writes them, are predicted; of others the overrides are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.launch.megatron_bridge_schema import schema
+from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.megatron import MegatronReader
+from planner.launch.read.megatron_arguments import options
+from planner.launch.read.shell_words import Word
+from planner.launch.read.text import Files, Text
+
+# Overrides that a command must have at least to be one of Megatron-Bridge.
+_FEWEST = 2
+_OVERRIDE = re.compile(r"^(\w+\.\w+)=(.*)$", re.DOTALL)
+# Fields whose option has another name.
+_NAMES = {
+    "model.num_moe_experts": "num-experts",
+    "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
+}
+# Fields that are true unless a switch says otherwise.
+_WITHOUT = {
+    "model.add_bias_linear": "disable-bias-linear",
+    "model.share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
+    "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
+}
+# Said by another field too, or without an option.
+_SAID_ELSEWHERE = {
+    "model.activation_func", "model.gated_linear_unit", "model.bias_activation_fusion",
+    "model.bias_dropout_fusion", "model.should_pad_vocab", "dataset.seq_length",
+    "tokenizer.vocab_size", "comm_overlap.overlap_grad_reduce",
+    "comm_overlap.overlap_param_gather", "dist.use_megatron_fsdp", "ddp.grad_reduce_in_fp32",
+    "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp8_param_gather",
+    "mixed_precision.first_last_layers_bf16", "optimizer.main_grads_dtype",
+    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
+    "optimizer.use_distributed_optimizer",
+}  # fmt: skip
+_ACTIVATIONS = {("silu", "true"): "swiglu", ("quick_gelu", "true"): "quick-geglu",
+                ("squared_relu", "false"): "squared-relu"}  # fmt: skip
+# Bridge's precision recipes -> options.
+_RECIPES: Mapping[str, tuple[str, ...]] = {
+    "bf16_mixed": ("--bf16",),
+    "fp16_mixed": ("--fp16",),
+    "bf16_with_fp8_current_scaling_mixed": (
+        "--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),
+    "bf16_with_mxfp8_mixed": ("--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),
+    "bf16_with_nvfp4_mixed": ("--bf16", "--fp4-format", "e2m1"),
+}  # fmt: skip
+_BARE = "vanilla_gpt_pretrain_config()"
+_RECIPE = re.compile(r"get_mixed_precision_config\(\s*[\"'](\w+)[\"']")
+
+
+def is_bridge(launch: LaunchCommand) -> bool:
+    """Whether a command's arguments are overrides of Megatron-Bridge's configuration."""
+    keys = [match[1] for word in launch.arguments if (match := _OVERRIDE.match(word.text.value))]
+    return sum(key in schema() for key in keys) >= _FEWEST
+
+
+def read_megatron_bridge(
+    launch: LaunchCommand, program: str | None, files: Files, hints: Hints
+) -> Found:
+    """The launch that overrides describe; `program`: the start script's text, if it is known."""
+    overrides = _Overrides(launch, program, files)
+    translated = replace(launch, arguments=tuple(overrides.words()))
+    found = _Reader(translated, files, hints, overrides).found()
+    return overrides.renamed(found)
+
+
+class _Overrides:
+    """Overrides by field, and as Megatron's options."""
+
+    def __init__(self, launch: LaunchCommand, program: str | None, files: Files) -> None:
+        self.given: dict[str, Word] = {}
+        self.others: list[Word] = []
+        self.settings: dict[str, Setting] = {}
+        for word in launch.arguments:
+            match = _OVERRIDE.match(word.text.value)
+            if match is None:
+                self.others.append(word)
+                continue
+            value = word.text[match.start(2) :]
+            if value.value[:1] == '"' == value.value[-1:]:
+                value = value[1:-1]
+            self.given[match[1]] = Word(value, word.used or word.text.span())
+            self.settings[match[1]] = setting_of(match[1], value, word.used, files)
+        recipe = _RECIPE.search(program or "")
+        self.recipe = recipe[1] if recipe else None
+        # A start script around the bare recipe, as ours: the overrides say everything.
+        self.is_bare = self.recipe is not None and _BARE in (program or "")
+        # Option -> the field that says it.
+        self.fields: dict[str, str] = {}
+
+    def value(self, field: str) -> str | None:
+        """A field's value; None for `null` and where it is not given."""
+        own = self.given.get(field)
+        return None if own is None or own.text.value == "null" else own.text.value
+
+    def words(self) -> Iterator[Word]:
+        """The options of `pretrain_gpt.py` that say the same."""
+        for field, own in self.given.items():
+            if field in schema() and field not in _SAID_ELSEWHERE:
+                yield from self._option(field, own)
+        activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
+        name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
+        if name is not None:
+            yield self._switch(name, "model.activation_func")
+        yield from (_made(word) for word in _RECIPES.get(self.recipe or "", ("--bf16",)))
+        if self.value("model.vocab_size"):
+            yield from (_made("--tokenizer-type"), _made("NullTokenizer"))
+
+    def _option(self, field: str, own: Word) -> Iterator[Word]:
+        name = _NAMES.get(field) or _WITHOUT.get(field) or field.partition(".")[2].replace("_", "-")
+        value = self.value(field)
+        if value is None or name not in options():
+            return
+        if field == "model.virtual_pipeline_model_parallel_size" and self.value(
+            "model.pipeline_model_parallel_layout"
+        ):
+            return  # the layout says it
+        if options()[name].values == "switch" or field in _WITHOUT:
+            if value == ("false" if field in _WITHOUT else "true"):
+                yield self._switch(name, field)
+            return
+        if field == "model.num_query_groups":
+            yield self._switch("group-query-attention", field)
+        if field == "model.position_embedding_type" and value == "learned_absolute":
+            own = Word(own.text, own.used)
+        self.fields[f"--{name}"] = field
+        yield _made(f"--{name}", own)
+        yield from self._values(name, own)
+
+    def _values(self, name: str, own: Word) -> Iterator[Word]:
+        """One value, or the elements of a list."""
+        text = own.text
+        if name in ("recompute-modules", "window-size") and text.value.startswith("["):
+            inner = text[1:-1]
+            if name == "window-size":
+                yield Word(inner, own.used)
+                return
+            at = 0
+            for part in inner.value.split(","):
+                yield Word(inner[at : at + len(part)], own.used)
+                at += len(part) + 1
+            return
+        yield Word(text, own.used)
+
+    def _switch(self, name: str, field: str) -> Word:
+        self.fields[f"--{name}"] = field
+        return _made(f"--{name}", self.given.get(field))
+
+    # --- back -----------------------------------------------------------------------------------
+
+    def renamed(self, found: Found) -> Found:
+        """What was found, its settings and problems under the names of the fields."""
+        unknown = tuple(
+            own for field, own in self.settings.items() if field not in schema()
+        ) + tuple(own for own in found.unknown if own.key not in self.fields)
+        used = {own.key for own in found.unused}
+        settings = self.settings.values()
+        return replace(
+            found,
+            format="megatron-bridge",
+            variations=found.variations if self.is_bare else (),
+            settings=tuple(settings),
+            where={name: self._field(own) for name, own in found.where.items()},
+            unused=tuple(
+                own
+                for field, own in self.settings.items()
+                if any(self.fields.get(key) == field for key in used)
+            ),
+            unmodelled=tuple((self._field(own), why) for own, why in found.unmodelled),
+            unknown=unknown,
+            problems=tuple(self._problem(own) for own in found.problems),
+        )
+
+    def _field(self, own: Setting) -> Setting:
+        return self.settings.get(self.fields.get(own.key, ""), own)
+
+    def _problem(self, own: Problem) -> Problem:
+        if own.rule == "model-unknown" and not self.is_bare:
+            own = replace(own, severity="note", fix="--model NAME")
+        return replace(own, text=self._said(own.text), fix=self._said(own.fix), edits=())
+
+    def _said(self, text: str) -> str:
+        """A sentence with the fields in place of Megatron's options."""
+        return re.sub(r"--[\w-]+", lambda own: self.fields.get(own[0]) or _field_of(own[0]), text)
+
+
+def _field_of(option: str) -> str:
+    """The field of an option that is not given; the option itself where there is none."""
+    named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
+    if option in named:
+        return named[option]
+    plain = option.removeprefix("--").replace("-", "_")
+    return next((own for own in schema() if own.endswith(f".{plain}")), option)
+
+
+def _made(text: str, place: Word | None = None) -> Word:
+    return Word(Text.made(text), place.used if place else None)
+
+
+class _Reader(MegatronReader):
+    """Megatron's reader under Bridge's profile."""
+
+    def __init__(
+        self, launch: LaunchCommand, files: Files, hints: Hints, overrides: _Overrides
+    ) -> None:
+        super().__init__(launch, files, hints)
+        self.own = overrides
+        self.problems += _unknown_fields(overrides)
+        if not overrides.is_bare:
+            text = (
+                "what the start script's recipe sets, and no override says, is not seen: no "
+                "prediction (planner launch --framework megatron-bridge writes a bare recipe and "
+                "all settings)"
+            )
+            self.problems.append(Problem("not-predictable", text, "warning"))
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Bridge's profile, and where the overrides differ from it."""
+        framework, names = super()._profile(degrees)
+        if framework == "megatron-fsdp":
+            return framework, names
+        # What Bridge's profile counts on already, and its contrary.
+        names = self._variations(degrees)
+        usual = {"tp-overlap", "bf16-gradients"}
+        found = [name for name in names if name not in usual]
+        if degrees["tp"] > 1 and "tp-overlap" not in names:
+            found.append("no-tp-overlap")
+        if self._reduces_in_fp32():
+            found.append("fp32-gradients")
+        return "megatron-bridge", tuple(found)
+
+    def _optimizer(self) -> str:
+        """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
+        name = super()._optimizer()
+        chosen = (
+            self.own.value("optimizer.use_precision_aware_optimizer") == "true"
+            and self.own.value("optimizer.main_grads_dtype") == "bf16"
+            and self.own.value("optimizer.optimizer_cpu_offload") != "true"
+        )
+        return "adamw:grad=bf16" if name == "adamw" and chosen else name
+
+    def _reduces_in_fp32(self) -> bool:
+        """The precision recipe has the last word; its own default is fp32."""
+        stated = self.own.value("mixed_precision.grad_reduce_in_fp32")
+        return (stated or self.own.value("ddp.grad_reduce_in_fp32") or "true") == "true"
+
+
+def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
+    for field, own in overrides.settings.items():
+        if field not in schema():
+            yield Problem(
+                "unknown-option",
+                f"{field}: none of the Megatron-Bridge settings known here; what it changes is "
+                "not counted",
+                "warning",
+                (own.place,),
+            )
+        elif not re.fullmatch(schema()[field], str(own.value)) and not own.unknown:
+            if field == "model.pipeline_model_parallel_layout":
+                continue
+            yield Problem(
+                "option-value",
+                f"{field}={own.value}: not a value that Megatron-Bridge takes",
+                places=(own.place,),
+            )

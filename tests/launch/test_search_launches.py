@@ -1,0 +1,122 @@
+"""What a search offers for a framework can be launched with it; what cannot is not searched."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import NothingFitsError, UsageError
+from planner.launch.registry import TARGETS, target_of_profile
+from planner.launch.retarget import launch_of
+from planner.request import Request
+from planner.search.search import search
+
+# Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
+MODELS = (
+    "llama-3.1-8b",
+    "llama-3.2-1b",
+    "qwen2.5-7b",
+    "qwen3-30b-a3b",
+    "deepseek-v2-lite",
+    "gpt3-1.3b",
+    "gemma-2-9b",
+)
+PROFILES = (*dict.fromkeys(own.profile for own in TARGETS.values()), "megatron-fsdp")
+# Small searches: few micro-batches, no long pipelines.
+LIMITS = {"mbs": (1, 2), "tp": (1, 2), "pp": (1, 2, 4), "vpp": (1, 2)}
+OPTIONS: dict[str, dict[str, object]] = {
+    "8-bit": {"optimizer": "adamw-8bit"},
+    "8-bit on the CPU": {"optimizer": "adamw-8bit", "optimizer_offload": 1.0},
+    "bf16 states": {"optimizer": "adamw-bf16", "optimizer_offload": "search"},
+    "sgd on the CPU": {"optimizer": "sgd", "optimizer_offload": "search"},
+    "lion": {"optimizer": "lion"},
+    "lists": {"optimizer_kernel": "foreach"},
+    "eager": {"attention": "eager"},
+    "dropout": {"dropout": True},
+    "fp8": {"precision": "fp8"},
+    "long": {"seq": 2**18, "gbs": 16},
+    "shards": {"limits": LIMITS | {"shard": (4, 8)}},
+}
+
+
+def refused(request: Request) -> list[str]:
+    """Why plans of a search cannot be launched; none where nothing was offered."""
+    try:
+        found = search(request)
+    except (UsageError, NothingFitsError):
+        return []
+    target = target_of_profile(request.framework)
+    reasons = []
+    for plan in found.plans:
+        try:
+            launch_of(plan, request.for_plan(plan), target, "torchrun", found.job.used_gpus)
+        except UsageError as error:
+            reasons.append(str(error))
+    return reasons
+
+
+def job(**fields: object) -> Request:
+    values = {"gpus": "16xH100", "gbs": 64, "seq": 4096, "limits": LIMITS, **fields}
+    return Request.model_validate(values)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_offered_plan_is_launchable(profile: str) -> None:
+    for model in MODELS:
+        assert refused(job(model=model, framework=profile)) == [], model
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_whatever_the_options(options: dict[str, object]) -> None:
+    for profile in PROFILES:
+        assert refused(job(model="llama-3.1-8b", framework=profile, **options)) == [], profile
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_something_is_offered(profile: str) -> None:
+    """The tests above would pass on empty hands."""
+    assert search(job(model="llama-3.1-8b", framework=profile)).plans
+
+
+def test_a_pipeline_of_nanotron_has_nanotron_s_stages() -> None:
+    """Llama 3.1 8B on two stages: 18 and 14 layers, as its own `build_model` places them."""
+    limits = LIMITS | {"pp": (2,), "tp": (2,)}
+    found = search(job(model="llama-3.1-8b", framework="nanotron", limits=limits))
+    assert {plan.layout.block_layers for plan in found.plans} == {(18, 14)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "instead"),
+    [
+        ({"model": "gemma-2-9b", "framework": "megatron-core"}, "norms placed", "hf-fsdp2"),
+        ({"model": "mixtral-8x7b", "framework": "nanotron"}, "no experts", "megatron-core"),
+        (
+            {"model": "llama-3.1-8b", "framework": "hf-fsdp2", "optimizer": "adamw-8bit",
+             "optimizer_offload": 1.0},
+            "no CPU kernel", "--optimizer adamw",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_launched_is_not_searched(
+    fields: dict[str, object], reason: str, instead: str
+) -> None:
+    with pytest.raises(UsageError, match="job-launchable") as caught:
+        search(job(**fields))
+    assert reason in str(caught.value)
+    assert instead in str(caught.value)
+
+
+def test_nanotron_has_no_context_parallelism() -> None:
+    with pytest.raises(UsageError, match="no context parallelism"):
+        search(job(model="llama-3.1-8b", framework="nanotron", limits={"cp": (2,)}))
+
+
+def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
+    found = search(
+        job(model="llama-3.1-8b", framework="torchtitan", schedule="zb-v", limits={"pp": (2,)})
+    )
+    assert any("not written by planner launch for torchtitan" in note for note in found.notes)
+
+
+def test_a_writer_s_name_is_no_profile() -> None:
+    with pytest.raises(UsageError, match="give --framework hf-fsdp2 here"):
+        search(job(model="llama-3.1-8b", framework="accelerate"))
