@@ -53,6 +53,11 @@ _RECOMPUTES = {
 }
 
 
+def split_sentence(framework: str, ctx: LayoutContext) -> str:
+    """What the framework does with a split of layers: `deepspeed gives every stage ...`."""
+    return f"{framework} {_SPLITS[ctx.layouts]}"
+
+
 def nearest_split(wanted: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
     """The split that the framework can write down with the fewest layers moved."""
     splits = list(_splits(ctx)) or [ctx.usual_split]

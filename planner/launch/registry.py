@@ -79,34 +79,33 @@ def target_of_profile(profile: str) -> Target:
     return found
 
 
-def demand_launchable(job: Job) -> None:
-    """UsageError if the framework's writer could launch no plan of the job.
+def job_launch_note(job: Job) -> str | None:
+    """Why the framework's writer could launch no plan of the job, and which could; None if it can.
 
-    A profile without a writer (`nanogpt`) is for its figures alone: nothing is demanded.
+    A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
+    such a job are worth having (people run forks that have the model), so it is searched.
     """
     target = _of_profile(job.framework.name)
     refusals = () if target is None else target.writer.job_refusals(job)
     if target is None or not refusals:
-        return
-    lines = [f"no plan of this job could be launched with {target.name}:  [job-launchable]"]
-    lines += [f"  - {own.reason} (nearest: {own.nearest})" for own in refusals]
+        return None
+    reasons = "; ".join(f"{own.reason} (nearest: {own.nearest})" for own in refusals)
     able = dict.fromkeys(own.profile for own in TARGETS.values() if _launches(own, job))
-    if able:
-        lines.append("frameworks that launch it: --framework " + " or ".join(able))
-    lines.append("planner evaluate and planner memory cost single configurations all the same")
-    raise UsageError("\n".join(lines))
+    others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
+    return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
     """Which of a search's plans the framework's writer refuses, and why; None if it takes all.
 
-    `demand_launchable` and the rules over shapes leave few: a schedule that was asked for by name.
+    Where it takes the job, the rules over shapes leave few: a schedule that was asked for by name.
     """
     from planner.launch.contract import Launch
 
+    whole = job_launch_note(job)
     target = _of_profile(job.framework.name)
-    if target is None:
-        return None
+    if whole is not None or target is None:
+        return whole
     refused: dict[str, list[int]] = {}
     for number, plan in enumerate(plans, start=1):
         own = job.at_plan(plan)

@@ -148,7 +148,7 @@ _VARIANTS = (
     # now use HybridEP".
     Variant(
         "HybridEP for DeepSeek-V3 on NVL72",
-        ("megatron-bridge",),
+        ("megatron-bridge", "megatron-fsdp"),
         lambda row: (
             "deepseek-v3" in (row.text("model") or "").lower() and _nvl72_recipe_since("25.11")(row)
         ),

@@ -11,6 +11,8 @@ from constraints.memory import StageMemory
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.infeasibility import GIB, ConflictingRule
+from planner.job import Job
+from planner.layout_wording import split_sentence
 from planner.recomputation import recomputation
 from planner.search.arrays import kernel_layout, plain_context
 from planner.search.conflict import layout_conflict
@@ -118,7 +120,7 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     core = layout_conflict(ctx)
     stages = sorted(int(name.split("[")[1][:-1]) for name in core if "[" in name)
     found = [
-        ConflictingRule(name=rule.name, text=_layout_sentence(rule.name, rule.sentence, ctx))
+        ConflictingRule(name=rule.name, text=_layout_sentence(rule.name, rule.sentence, job, ctx))
         for rule in LAYOUT_RULES
         if rule.name in core
     ]
@@ -127,9 +129,11 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     return tuple(found)
 
 
-def _layout_sentence(name: str, sentence: str, ctx: LayoutContext) -> str:
+def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> str:
     if name == "every-layer-once":
         return f"each of the {ctx.layers} layers is placed on exactly one of {ctx.pp} stages"
+    if name == "split-expressible":
+        return split_sentence(job.framework.name, ctx)
     return sentence
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
 from planner.evaluate import job_plan
 from planner.job import Job
-from planner.launch.registry import demand_launchable, launch_note
+from planner.launch.registry import job_launch_note, launch_note
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.pools.pool import is_pool
@@ -64,8 +64,8 @@ def search(
     the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
     it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
     the front is then not searched.
-    UsageError if no configuration is legal, or if the framework could launch none of this job
-    (`planner.launch.registry.demand_launchable`); NothingFitsError if none fits.
+    UsageError if no configuration is legal; NothingFitsError if none fits. A note says if the
+    framework could launch none of the plans (`planner.launch.registry.launch_note`).
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -77,7 +77,7 @@ def search(
 
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
-    shares = cost_shares(request.resolve(), _cost_launchable)
+    shares = cost_shares(*_with_launchable_shares(request.resolve()))
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
@@ -106,9 +106,18 @@ def search(
     )
 
 
-def _cost_launchable(job: Job) -> CostedJob:
-    demand_launchable(job)
-    return cost_job(job)
+def _with_launchable_shares(job: Job) -> tuple[Job, Callable[[Job], CostedJob]]:
+    """The job, and how to cost it at a share of the offload: UsageError where the framework could
+    launch the job, but not with that share."""
+    launchable = job_launch_note(job) is None
+
+    def cost(own: Job) -> CostedJob:
+        note = job_launch_note(own) if launchable else None
+        if note is not None:
+            raise UsageError(note)
+        return cost_job(own)
+
+    return job, cost
 
 
 def _explore(

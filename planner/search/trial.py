@@ -16,7 +16,6 @@ from planner.cost_model import Columns, CostModel
 from planner.errors import UsageError
 from planner.evaluate import job_plan
 from planner.job import Job
-from planner.launch.registry import demand_launchable
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob
@@ -69,10 +68,8 @@ def cost_altered(
 def cost_light(job: Job, num_gpus: int | None = None) -> CostedJob | None:
     """`cost_job` without the shapes that cannot fit; None if that leaves none.
 
-    `num_gpus`: None too if no legal shape uses so many. UsageError if no shape is legal, or if the
-    framework could launch no plan of the job.
+    `num_gpus`: None too if no legal shape uses so many. UsageError if no shape is legal.
     """
-    demand_launchable(job)
     candidates = legal_candidates(job)
     if num_gpus is not None and candidates.job.cluster.num_gpus != num_gpus:
         return None

@@ -355,6 +355,7 @@ def cluster(**changes: object) -> Any:
         "gpu": gpu,
         "num_gpus": 64,
         "gpus_per_node": 8,
+        "gpus_per_host_link": 1,
         "scale_up_domain_gpus": 8,
         "scale_up_bytes_per_s_per_gpu_per_direction": 450e9,
         "scale_out_bytes_per_s_per_gpu_per_direction": 50e9,

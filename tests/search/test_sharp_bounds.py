@@ -64,7 +64,7 @@ def wide_head(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
 def context_of(own: Explorer, row: int, limit: float) -> LayoutContext:
     job, mode = own.cost_model.job, int(own.columns["recompute"][row])
     terms = shape_terms(own.cost_model, own.costed, row, own.recomputations[mode])
-    return layout_context(terms, job.model.kind_indices, job.framework, job.recompute[mode], limit)
+    return layout_context(terms, job.model, job.framework, job.recompute[mode], limit)
 
 
 def legal(ctx: LayoutContext) -> Iterator[Layout]:
