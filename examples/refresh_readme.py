@@ -36,6 +36,10 @@ ADVICE = (
 )
 CONFLICT = (*MAIN_JOB, "--require", "pp <= 4", "--require", "pp >= 8")
 NOTHING_FITS = ("search", "--model", "8b", "--gpus", "2xH100", "--gbs", "16", "--recompute", "none")
+OFFLOAD = (
+    *("search", "--model", "8b", "--gpus", "8xH100", "--gbs", "64", "--seq", "32768"),
+    *("--tp", "1,2", "--mbs", "1", "--activation-offload", "search", "--top", "3"),
+)
 LAUNCH = ("launch", "plans.json", "2", "--nodes-as", "slurm", "-o", "run/")
 WHAT_IF = ("explain", "plans.json", "1", "--what-if", "--no-neighbours")
 CHECK = ("check", "examples/05_check_a_script/pretrain_moe.sh", "--gpus", "32xH100")
@@ -94,6 +98,11 @@ def conflict() -> str:
 def nothing_fits() -> str:
     """Why nothing fits, and what would."""
     return console(NOTHING_FITS, between(planner_output(*NOTHING_FITS), "No config", "\n±: 80"))
+
+
+def offload() -> str:
+    """Plans with activations on the host."""
+    return console(OFFLOAD, between(planner_output(*OFFLOAD), "      ", "\nMFU: "))
 
 
 def of_the_plans(arguments: Sequence[str]) -> str:
@@ -276,6 +285,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "memory-advice": memory_advice,
     "conflict": conflict,
     "nothing-fits": nothing_fits,
+    "offload": offload,
     "what-if": what_if,
     "launch": launch,
     "check": check,
