@@ -109,7 +109,7 @@ def search(
 def _with_launchable_shares(job: Job) -> tuple[Job, Callable[[Job], CostedJob]]:
     """The job, and how to cost it at a share of the offload: UsageError where the framework could
     launch the job, but not with that share."""
-    launchable = job_launch_note(job) is None
+    launchable = job_launch_note(job.decided()[0]) is None
 
     def cost(own: Job) -> CostedJob:
         note = job_launch_note(own) if launchable else None
