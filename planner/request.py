@@ -128,7 +128,7 @@ class Request(BaseModel):
             profile = profile.with_cuda_graphs()
         model = resolved.spec
         seq = self.seq or model.pretraining_seq
-        cluster = self._cluster()
+        cluster = self.find_cluster()
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model)
@@ -265,7 +265,8 @@ class Request(BaseModel):
             )
         return name
 
-    def _cluster(self) -> Cluster:
+    def find_cluster(self) -> Cluster:
+        """The machine that the request names. UsageError where it names none, or two."""
         if (self.gpus is None) == (self.cluster is None):
             raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
         if self.cluster is not None:

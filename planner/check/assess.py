@@ -73,7 +73,10 @@ def assess(
     try:
         job = setup.request.resolve()
     except (UsageError, HardwareError) as error:
-        problems.append(_from_error(str(error)))
+        refusal = _from_error(str(error))
+        # A reader that knows the rule says it with its place and what to write.
+        said = {own.rule for own in problems if own.severity == "error"}
+        problems += [] if refusal.rule in said else [refusal]
     plan = None
     if job is not None:
         problems = [own for own in problems if not _is_moot(own, job)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from constraints.context_kinds import ContextKind
+from hardware import HardwareError
 from planner.check.variations import varied_framework
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, load_framework
@@ -74,7 +75,7 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     if model is None:
         raise UsageError("the files do not describe the model: give --model")
     draft = _request(found, model, gpus, cluster, gbs=1)
-    world = _world(draft)
+    world = draft.find_cluster().num_gpus
     degrees = _degrees(found, draft, world)
     gbs = found.gbs or degrees.gbs
     return Setup(
@@ -118,10 +119,6 @@ def _request(
     )
 
 
-def _world(draft: Request) -> int:
-    return draft.resolve().cluster.num_gpus
-
-
 def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
     """Degrees with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
     model = found.shape if found.model is None else load_model(found.model).spec
@@ -148,7 +145,10 @@ def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
 
 def _lowest_zero(draft: LaunchRequest) -> int:
     """The stage that stands for all where there is nothing to shard over."""
-    job = draft.resolve()
+    try:
+        job = draft.resolve()
+    except (UsageError, HardwareError):
+        return 0  # what is wrong is said where the whole configuration is looked at
     return max(min(job.framework.parallelism.zero_stages), job.least_zero)
 
 

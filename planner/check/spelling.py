@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.check.request import LaunchRequest
+from planner.launch.megatron_layout import layout_text
 from planner.launch.read.found import Edit, Found
 from planner.memory.advice import Setup
 from planner.modules import Module
@@ -139,17 +140,12 @@ def _megatron_layout(after: Setup) -> Iterator[Edit]:
         blocks = even_split(layers, own.pp * own.vpp)
     if len(set(blocks)) > 1:
         keep = "--pipeline-model-parallel-layout"
-        yield Edit(keep, _layout_text(blocks))
+        mtp = after.request.find_model().spec.mtp_layers
+        yield Edit(keep, f'"{layout_text(blocks, mtp)}"')
     elif own.vpp > 1:
         keep = "--num-layers-per-virtual-pipeline-stage"
         yield Edit(keep, str(blocks[0]))
     yield from (Edit(name, None) for name in _LAYOUT_OPTIONS if name != keep)
-
-
-def _layout_text(blocks: tuple[int, ...]) -> str:
-    """`Et*19|t*20|t*20|t*21L`."""
-    parts = [f"t*{count}" for count in blocks]
-    return '"E' + "|".join(parts) + 'L"'
 
 
 def _megatron_recompute(after: Setup) -> Iterator[Edit]:

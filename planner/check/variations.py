@@ -62,6 +62,21 @@ _VARIATIONS: Mapping[str, Variation] = {
         "gradients kept and reduced in fp32",
         {"state": {"gradient_bytes": 4.0}, "kernels": {"gradient_communication_bytes": 4.0}},
     ),
+    # FSDP2 shards what the model has, and torch's AdamW makes its state like that.
+    "bf16-parameters": Variation(
+        "parameters, gradients and optimizer state in bf16, without fp32 copies",
+        {
+            "state": {
+                "master_bytes": 0.0,
+                "zero3_keeps_weight_shard": True,
+                "gradient_bytes": 2.0,
+                "optimizer_state_element_bytes": 2.0,
+            }
+        },
+    ),
+    "bf16-reduction": Variation(
+        "gradients reduced in bf16", {"kernels": {"gradient_communication_bytes": 2.0}}
+    ),
     "bf16-gradients": Variation(
         "gradients kept and reduced in bf16",
         {"state": {"gradient_bytes": 2.0}, "kernels": {"gradient_communication_bytes": 2.0}},

@@ -120,7 +120,7 @@ def _machines(launch: Launch) -> tuple[Setting, ...]:
         Setting("num_processes", own.gpus, f"dp {own.dp}"),
         Setting("machine_rank", 0, "the launcher gives each node its own", told=False),
         Setting("main_process_port", 29500),
-        Setting("rdzv_backend", "c10d" if launch.nodes > 1 else "static"),
+        Setting("rdzv_backend", "static"),
         Setting("same_network", True),
         Setting("use_cpu", False),
     )

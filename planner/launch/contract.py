@@ -46,8 +46,8 @@ class Command:
     """What runs on the nodes.
 
     `argv`: the program and its arguments after the process launcher, a line each in a script.
-    `launcher`: `torchrun` (one call a node that starts a process a GPU), `accelerate` or
-    `deepspeed`. `environment`: variables with the reason for each. `launcher_arguments`: options
+    `launcher`: `torchrun` or `accelerate`, one call a node that starts a process a GPU.
+    `environment`: variables with the reason for each. `launcher_arguments`: options
     of the process launcher itself, before the program (`--config_file accelerate.yaml`).
     `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
     a shell variable, as `${MEGATRON_LM}`; `demands` holds the variables that the user must set,
@@ -55,7 +55,7 @@ class Command:
     """
 
     argv: tuple[str, ...]
-    launcher: Literal["torchrun", "accelerate", "deepspeed"] = "torchrun"
+    launcher: Literal["torchrun", "accelerate"] = "torchrun"
     environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     launcher_arguments: tuple[str, ...] = ()
     comments: Mapping[int, str] = field(default_factory=dict)

@@ -38,8 +38,6 @@ _USUAL_REPORT = (
     "the time between two optimizer steps (`train_steps_per_second` of the Trainer)",
     "`torch.cuda.max_memory_allocated()` at the end of a step, or nvidia-smi",
 )
-# Targets whose files `planner check` does not read.
-_UNREAD = ("megatron-bridge",)
 # What `planner check` needs to know where one file is all it has.
 _ALONE = {
     "torchtitan": "a size that torchtitan's registry has not needs `--model`",
@@ -224,6 +222,12 @@ def _first_steps(launch: Launch, expected: Expectations) -> str:
         "Spread: steps 5 to 10 should agree within a few percent. If single steps stand out, look "
         "at data loading, checkpoints and other jobs on the network first.",
     ]
+    if launch.nodes > 1:
+        items.append(
+            "Network: start once with `NCCL_DEBUG=INFO`. Worry if the log says `via NET/Socket`: "
+            "the step time counts on RDMA between the nodes. `NCCL_SOCKET_IFNAME` names the "
+            "interface where the nodes do not find each other."
+        )
     if launch.job.model.moe is not None:
         items.append(
             f"Experts: the prediction has the busiest rank at "
@@ -253,12 +257,6 @@ def _comparison(expected: Expectations) -> str:
 
 def _changes(launch: Launch) -> str:
     """How to check the files once they were edited, and what each needs beside it."""
-    if launch.target in _UNREAD:
-        text = (
-            f"`planner check {PLAN_FILE}` says whether the plan runs and fits; it does not read "
-            f"the files of {launch.target}."
-        )
-        return "\n".join(["## After a change of these files", "", _paragraph(text)])
     text = (
         "In this folder, `planner check .` reads them back, without running them: will they run, "
         "will they fit, how fast. Exit status 0 says that they will: put it before the job. The "

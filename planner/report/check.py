@@ -8,6 +8,7 @@ from pathlib import Path
 from planner.check.assess import Assessment
 from planner.check.changes import Change
 from planner.check.measured import GIB, Comparison, Findings
+from planner.check.measured import Explanation as GapExplanation
 from planner.check.variations import variation
 from planner.explain import Explanation
 from planner.launch.read.found import Found, Problem
@@ -217,7 +218,7 @@ def _measured_blocks(findings: Findings) -> list[Block]:
         blocks.append(TableData(columns, rows, "Measured against predicted"))
     if findings.explanations:
         rows = tuple(
-            (own.what, _amount(own.figure, own.predicted), "near" if own.near else "a part of it")
+            (own.what, _amount(own.figure, own.predicted), _explains(own, findings))
             for own in findings.explanations
         )
         blocks.append(
@@ -235,6 +236,15 @@ def _measured_blocks(findings: Findings) -> list[Block]:
         blocks.append(Notes(("No single thing that was tried explains the gap.",)))
     blocks += _convention_blocks(findings)
     return blocks
+
+
+def _explains(own: GapExplanation, findings: Findings) -> str:
+    """How much of the gap a single thing makes."""
+    if own.near:
+        return "near"
+    gap = next(each for each in findings.comparisons if each.figure == own.figure)
+    beyond = (own.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
+    return "more than it" if beyond else "a part of it"
 
 
 def _convention_blocks(findings: Findings) -> list[Block]:

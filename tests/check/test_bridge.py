@@ -112,3 +112,15 @@ def test_fix_says_that_it_does_not_write_them(tmp_path: Path) -> None:
     result = run_cli("check", "-q", str(folder), "--fix", "-o", str(tmp_path / "fixed.sh"))
     assert "Traceback" not in result.output
     assert not (tmp_path / "fixed.sh").exists()
+
+
+@pytest.mark.parametrize(
+    "written", ["[core_attn,attn_proj]", "[core_attn, attn_proj]", '["core_attn","attn_proj"]']
+)
+def test_lists_in_every_spelling(written: str, tmp_path: Path) -> None:
+    more = f"model.fine_grained_activation_offloading=true 'model.offload_modules={written}'"
+    own = read(
+        tmp_path, SCRIPT.replace("ddp.overlap_grad_reduce", f"{more} ddp.overlap_grad_reduce")
+    )
+    assert own.found.activation_offload == "core_attn,attn_proj"
+    assert own.found.unknown == ()

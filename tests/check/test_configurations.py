@@ -146,6 +146,32 @@ def test_torchtitan_fields(
     assert getattr(found, field) == value
 
 
+def test_torchtitan_in_bf16_keeps_half_of_the_state(read: Read) -> None:
+    """2 bytes of weights and 2 of each moment instead of three times 4: FSDP2 keeps no copy."""
+    usual, half = (
+        assess(
+            read(titan().replace("[training]", f"[training]\n{own}"), "a.toml", gpus=8), "8xH100"
+        ).plan
+        for own in ("", 'dtype = "bfloat16"')
+    )
+    assert usual is not None
+    assert half is not None
+    whole, halved = (plan.stages[0].weights + plan.stages[0].optimizer for plan in (usual, half))
+    assert halved == pytest.approx(whole / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule", "severity"),
+    [
+        ('dtype = "bf16"', "option-value", "error"),
+        ('mixed_precision_reduce = "float16"', "not-predictable", "warning"),
+    ],
+)
+def test_torchtitan_types(read: Read, setting: str, rule: str, severity: str) -> None:
+    found = read(titan().replace("[training]", f"[training]\n{setting}"), "a.toml")
+    assert rule in rules(found, severity)
+
+
 @pytest.mark.parametrize(
     ("mode", "recompute"),
     [
@@ -286,6 +312,22 @@ def test_deepspeed_with_its_script(write: Write) -> None:
 def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: str) -> None:
     found = read(deepspeed(zero, more), "ds.json", model="llama-3.1-8b", gpus=8)
     assert rule in rules(found, severity)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "expected"),
+    [
+        ("OneBitAdam", "", {"optimizer-unknown"}),
+        ("sgd", "", {"optimizer-unknown"}),
+        ("SGD", "", {"zero-untested-optimizer"}),
+        ("SGD", ', "zero_allow_untested_optimizer": true', set()),
+        ("adamw", "", set()),
+    ],
+)
+def test_deepspeed_optimizers(read: Read, optimizer: str, more: str, expected: set[str]) -> None:
+    text = deepspeed("", f'"optimizer": {{"type": "{optimizer}", "params": {{}}}}{more}')
+    found = read(text, "ds.json", model="llama-3.1-8b", gpus=8)
+    assert rules(found, "error") == expected
 
 
 def test_deepspeed_tables(read: Read) -> None:

@@ -192,3 +192,31 @@ def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> Non
     assert own.plan is None
     assert not own.passes
     assert own.unpredictable
+
+
+@pytest.mark.parametrize(
+    ("offloaded", "rule"),
+    [("core_atn attn_proj", "option-value"), ("attn_proj", "activation-offload-projection")],
+)
+def test_offload_modules_are_problems_not_wrong_use(read: Read, offloaded: str, rule: str) -> None:
+    flags = f"--fine-grained-activation-offloading --offload-modules {offloaded}"
+    own = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
+    found = [problem for problem in own.errors if problem.rule == rule]
+    assert len(found) == 1
+    assert found[0].places
+    assert found[0].fix == "--offload-modules core_attn attn_proj"
+
+
+def test_a_precision_that_the_gpu_lacks_is_a_problem(read: Read) -> None:
+    own = assess(read(script(f"{SMALL} --fp8-format hybrid"), "run.sh"), "8xA100")
+    assert any("has no fp8" in problem.text for problem in own.errors)
+
+
+def test_wrong_levels_bring_no_second_error(read: Read) -> None:
+    flags = (
+        "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 4"
+    )
+    own = read(script(f"{SMALL} {flags}"), "run.sh")
+    assert own.cp_sizes == (2, 2)
+    assert [edit.value for problem in own.problems for edit in problem.edits
+            if problem.rule == "context-levels"] == ["2 2"]  # fmt: skip

@@ -77,11 +77,7 @@ def argument_lines(command: Command) -> list[str]:
 
 def start_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
     """The process launcher of one node, around the program."""
-    options = {
-        "torchrun": _torchrun,
-        "accelerate": _accelerate,
-        "deepspeed": _deepspeed,
-    }[command.launcher](launch, meeting)
+    options = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
     words = [*options, *_option_lines(command.launcher_arguments)]
     program = " ".join(quoted(word) for word in program_words(command))
     body = [*words, f"    {program}", '    "${ARGUMENTS[@]}"']
@@ -116,15 +112,6 @@ def _accelerate(launch: Launch, meeting: Rendezvous) -> list[str]:
         f"    --num_machines {launch.nodes} --num_processes {launch.plan.degrees.gpus}",
         f"    --machine_rank {meeting.node_rank}",
         f"    --main_process_ip {meeting.address} --main_process_port {meeting.port}",
-    ]
-
-
-def _deepspeed(launch: Launch, meeting: Rendezvous) -> list[str]:
-    return [
-        "deepspeed",
-        f"    --no_ssh --num_nodes {launch.nodes} --num_gpus {launch.gpus_per_node}",
-        f"    --node_rank {meeting.node_rank}",
-        f"    --master_addr {meeting.address} --master_port {meeting.port}",
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.launch.read.command import LaunchCommand
+from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
@@ -62,6 +63,7 @@ class _Reader:
         stage = self._stage()
         batch = self._batch(self.hints.gpus or world, tp)
         self._offload_rules(stage)
+        self.problems += optimizer_problems(self.own, stage)
         unknown = [own for own in self.own.settings.values() if not _is_known(own.key)]
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")

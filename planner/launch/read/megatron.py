@@ -7,7 +7,12 @@ from typing import Any
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
-from planner.launch.read.megatron_arguments import Arguments, parse_arguments, unknown_problems
+from planner.launch.read.megatron_arguments import (
+    Arguments,
+    choices_of_many,
+    parse_arguments,
+    unknown_problems,
+)
 from planner.launch.read.megatron_context import read_exchange
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
@@ -76,6 +81,11 @@ _AS_COSTED = {
     "megatron-fsdp-main-params-dtype": "fp32",
     "megatron-fsdp-grad-comm-dtype": "auto",
 }
+# Modules of --offload-modules (transformer_config.py).
+_OFFLOADED = (
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
+    "fused_group_mlp",
+)  # fmt: skip
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (
     "no-masked-softmax-fusion",
@@ -389,7 +399,7 @@ class MegatronReader:
         own = self.arguments
         if not own.has("fine-grained-activation-offloading"):
             return "off"
-        modules = own.many("offload-modules")
+        modules = choices_of_many(own, "offload-modules", _OFFLOADED)
         if "fused_group_mlp" in modules:
             text = "--offload-modules fused_group_mlp: less memory than predicted"
             place = own.place("offload-modules")

@@ -217,6 +217,24 @@ def _check_values(option: Option, arguments: Arguments) -> None:
         )
 
 
+def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
+    """The values of an option that are among some; each other one is a problem."""
+    given = arguments.many(name)
+    for wrong in (own for own in given if own not in choices):
+        close = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
+        mended = " ".join(close[0] if own == wrong else own for own in given) if close else ""
+        arguments.problems.append(
+            Problem(
+                "option-value",
+                f"--{name} {wrong}: {RELEASE} has {', '.join(choices)}",
+                places=arguments.place(name),
+                fix=f"--{name} {mended}" if close else "",
+                edits=(Edit(f"--{name}", mended),) if close else (),
+            )
+        )
+    return tuple(own for own in given if own in choices)
+
+
 def _is_misspelt(given: str, meant: str) -> bool:
     """Whether a name is so near to another that it can only be a slip."""
     return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT

@@ -144,17 +144,15 @@ class _Overrides:
     def _values(self, name: str, own: Word) -> Iterator[Word]:
         """One value, or the elements of a list."""
         text = own.text
-        if name in ("recompute-modules", "window-size") and text.value.startswith("["):
-            inner = text[1:-1]
-            if name == "window-size":
-                yield Word(inner, own.used)
-                return
-            at = 0
-            for part in inner.value.split(","):
-                yield Word(inner[at : at + len(part)], own.used)
-                at += len(part) + 1
-            return
-        yield Word(text, own.used)
+        if not text.value.startswith("[") or not text.value.endswith("]"):
+            yield Word(text, own.used)
+        elif name == "window-size":  # the option's own spelling is 4096,0
+            yield Word(text[1:-1], own.used)
+        elif options()[name].values == "many":
+            for part in re.finditer(r"[^\s,\"']+", text.value[1:-1]):
+                yield Word(text[part.start() + 1 : part.end() + 1], own.used)
+        else:
+            yield Word(text, own.used)
 
     def _switch(self, name: str, field: str) -> Word:
         self.fields[f"--{name}"] = field

@@ -10,7 +10,7 @@ from math import prod
 from typing import get_args
 
 from constraints.context_kinds import ContextKind
-from planner.launch.read.found import Problem, Setting
+from planner.launch.read.found import Edit, Problem, Setting
 from planner.launch.read.megatron_arguments import Arguments
 
 _TYPE, _SIZES = "cp-comm-type", "hierarchical-context-parallel-sizes"
@@ -34,8 +34,8 @@ def read_exchange(arguments: Arguments, cp: int) -> Exchange:
     wrong = sorted(set(given) - set(_KINDS))
     if wrong:
         text = f"--{_TYPE} {wrong[0]}: one of {', '.join(_KINDS)}"
-        place = arguments.place(_TYPE)
-        return Exchange(problems=(Problem("option-value", text, places=place, fix="p2p"),))
+        place, edits = arguments.place(_TYPE), (Edit(f"--{_TYPE}", "p2p"),)
+        return Exchange(problems=(Problem("option-value", text, "error", place, "p2p", edits),))
     kind = next(own for own in _KINDS if own == given[0])
     sizes, problems = _sizes(arguments, kind, cp)
     setting = arguments.setting(_TYPE)
@@ -55,21 +55,26 @@ def _sizes(
         if kind != "a2a+p2p" or cp == 1:
             return (), ()
         text = f"--{_TYPE} a2a+p2p: --{_SIZES} is missing, the ranks of its two levels"
-        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+        return _levels_problem(text, place, cp)
     if not all(text.isdigit() and int(text) > 0 for text in texts):
         text = f"--{_SIZES} {' '.join(texts)}: whole numbers of at least 1"
         return (), (Problem("option-value", text, places=place),)
     sizes = tuple(int(text) for text in texts)
     if prod(sizes) != cp:
         text = f"--{_SIZES} {' '.join(texts)} make {prod(sizes)} ranks, not cp = {cp}"
-        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+        return _levels_problem(text, place, cp)
     if kind == "a2a+p2p" and len(sizes) != _LEVELS:
         text = f"--{_SIZES} {' '.join(texts)}: Transformer Engine has two levels"
-        return (), (Problem("context-levels", text, places=place, fix=_nearest(cp)),)
+        return _levels_problem(text, place, cp)
     return sizes, ()
 
 
-def _nearest(cp: int) -> str:
-    """Two levels of `cp` ranks, the inner one as wide as the outer or wider."""
+def _levels_problem(
+    text: str, place: tuple[str, ...], cp: int
+) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
+    """The problem, and the nearest levels: what else is wrong is looked for with them."""
     inner = min((own for own in range(1, cp + 1) if cp % own == 0 and own * own >= cp), default=1)
-    return f"--{_SIZES} {inner} {cp // inner}"
+    nearest = f"{inner} {cp // inner}"
+    edits = (Edit(f"--{_SIZES}", nearest),)
+    problem = Problem("context-levels", text, "error", place, f"--{_SIZES} {nearest}", edits)
+    return (inner, cp // inner), (problem,)

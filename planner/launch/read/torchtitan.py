@@ -393,23 +393,42 @@ class TorchtitanReader:
             self.problems.append(Problem("not-modelled", text, "warning", place))
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
+    def _in_bf16(self, name: str) -> bool:
+        """Whether a type of `training` is bf16 where fp32 is usual."""
+        return str(self.own.get(f"{_T}.{name}", "float32")) == "bfloat16"
+
     def _kernel(self) -> str | None:
         return _KERNELS.get(str(self.own.get("optimizer.implementation", "fused")))
 
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
+        self._types()
         converters = [str(own) for own in self.own.get("model.converters", []) or []]
         if any("mx" in own for own in converters):
             return "mxfp8"
         if any("float8" in own for own in converters):
             return "fp8"
-        for key in (f"{_T}.dtype", f"{_T}.mixed_precision_param", f"{_T}.mixed_precision_reduce"):
-            self.own.get(key)
         if str(self.own.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
             text = "training in fp32 is not modelled for torchtitan"
             place = self.own.place(f"{_T}.mixed_precision_param")
             self.problems.append(Problem("not-predictable", text, "warning", place))
         return "bf16"
+
+    def _types(self) -> None:
+        """Types that torchtitan does not have, which its parsers let through, and fp16."""
+        for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
+            key = f"{_T}.{name}"
+            value, place = str(self.own.get(key, "float32")), self.own.place(f"{_T}.{name}")
+            if value == "float16":
+                text = f"{key} = float16 is not modelled"
+                self.problems.append(Problem("not-predictable", text, "warning", place))
+            elif value not in ("float32", "bfloat16"):
+                text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
+                fix = difflib.get_close_matches(value, ("bfloat16", "float32"), n=1, cutoff=0.4)
+                edits = tuple(Edit(key, f'"{own}"') for own in fix)
+                self.problems.append(
+                    Problem("option-value", text, "error", place, "".join(fix), edits, late=True)
+                )
 
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
@@ -423,6 +442,10 @@ class TorchtitanReader:
             names.append("fused-dispatch")
         if self.own.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
             names.append("no-sequence-parallel")
+        if self._in_bf16("dtype"):
+            names.append("bf16-parameters")
+        if self._in_bf16("mixed_precision_reduce"):
+            names.append("bf16-reduction")
         return tuple(names)
 
 

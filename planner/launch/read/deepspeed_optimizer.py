@@ -1,0 +1,52 @@
+"""Which optimizers DeepSpeed makes from its file, and which of them ZeRO takes.
+
+Read in DeepSpeed 0.19.8: runtime/config.py (DEEPSPEED_OPTIMIZERS), runtime/engine.py
+(_configure_basic_optimizer, _do_optimizer_sanity_check), runtime/zero/utils.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from planner.launch.read.document import Document
+from planner.launch.read.found import Edit, Problem
+
+# In any spelling.
+_OWN = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
+# Else a class of torch.optim, as it is spelt there.
+_TORCH = (
+    "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD", "SparseAdam",
+)  # fmt: skip
+_TESTED_WITH_ZERO = ("adagrad", "adam", "adamw", "lion", "muon")
+_TYPE, _UNTESTED = "optimizer.type", "zero_allow_untested_optimizer"
+
+
+def optimizer_problems(own: Document, stage: int) -> Iterator[Problem]:
+    """What DeepSpeed refuses of `optimizer.type` once its engine is built."""
+    name = own.get(_TYPE)
+    if name in (None, "auto"):
+        return
+    place = own.place(_TYPE)
+    if str(name).lower() not in _OWN and name not in _TORCH:
+        close = difflib.get_close_matches(str(name), ("AdamW", "Adam", "Lion", *_TORCH), n=1)
+        fix = close[0] if close else "AdamW"
+        yield Problem(
+            "optimizer-unknown",
+            f"{_TYPE} {name!r}: neither DeepSpeed 0.19 nor torch.optim has it (found out when the "
+            "engine is built)",
+            places=place,
+            fix=fix,
+            edits=(Edit(_TYPE, fix),),
+            late=True,
+        )
+    elif stage and str(name).lower() not in _TESTED_WITH_ZERO and own.get(_UNTESTED) is not True:
+        yield Problem(
+            "zero-untested-optimizer",
+            f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)",
+            places=place,
+            fix=f"{_UNTESTED} true",
+            edits=(Edit(_UNTESTED, "true"),),
+            late=True,
+        )
