@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from planner.measured.model import experts_text
 from planner.measured.rows import MeasuredRow
 from planner.specs import ModelSpec
 
@@ -59,7 +60,7 @@ def _sequence(row: MeasuredRow) -> Iterator[Default]:
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
     """Experts of the catalogue's model of this shape; else the usual top-k."""
-    text = row.text("moe")
+    text = experts_text(row)
     if text is None:
         return
     known = _catalogue_shapes().get(_shape(row))
@@ -71,7 +72,7 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
             f"shared expert ffn {experts.shared_ffn}, {dense} dense",
             f"experts as in {known.name}",
         )
-    elif not re.search(r"top-?k?\s*=?\s*\d", text):
+    elif not re.search(r"top[-_ ]?k?\s*=?\s*\d|experts_per_tok", text):
         yield "moe", f"{text}; top{_USUAL_TOP_K}", f"top-k {_USUAL_TOP_K}"
 
 
@@ -123,7 +124,8 @@ def unfolded_layout(text: str) -> list[str]:
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
-    """The smallest tp, then pp, whose share of the training state leaves room in HBM.
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM and whose
+    replicas are no more than the sequences of the batch.
 
     tp doubles; pp divides what is left of the GPUs, and the layers.
     """
@@ -132,6 +134,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
     wanted = parameters * 1e9 * _STATE_BYTES_PER_PARAMETER / (_STATE_SHARE_OF_HBM * hbm_gib * 1e9)
+    # No replica without a sequence of its own.
+    wanted = max(wanted, gpus / (row.integer("gbs") or gpus))
     layers = row.integer("layers") or 1
     tp = 1
     while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
