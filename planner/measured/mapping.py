@@ -197,6 +197,8 @@ def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
     text = f"{row.text('moe') or ''} {row.text('notes') or ''}"
+    if re.search(r"\betp\s*={1,2}\s*tp\b", text, re.IGNORECASE):
+        return tp
     match = re.search(r"\betp\s*=?\s*(\d+)", text, re.IGNORECASE)
     if match:
         return int(match[1])
@@ -339,9 +341,10 @@ _SCHEDULES = (
 
 def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
     """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
-    text = (row.text("schedule") or "1f1b").lower()
     if degrees.pp == 1:
         return None
+    named = "dualpipe" in (row.text("framework") or "").lower()
+    text = (row.text("schedule") or ("dualpipe" if named else "1f1b")).lower()
     for pattern, name in _SCHEDULES:
         if re.search(pattern, text):
             return name

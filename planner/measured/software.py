@@ -32,7 +32,8 @@ _PROFILES = (
     (r"megatron-bridge|^nemo", "megatron-bridge"),
     (r"deepspeed|gpt-neox", "deepspeed"),
     (r"pax|maxtext|jax", "jax-xla"),
-    (r"megatron|megascale|hai-llm|metaseq|meta internal|primus", "megatron-core"),
+    (r"hai-llm", "hai-llm"),
+    (r"megatron|megascale|metaseq|meta internal|primus", "megatron-core"),
 )
 
 # Frameworks without a profile of their own, and the one whose mechanisms they share: Hugging Face
