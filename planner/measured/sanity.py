@@ -47,9 +47,6 @@ def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
     experts = job.model.moe.experts if job.model.moe else None
     if experts is not None and experts % own.ep:
         raise UnpredictableRowError(f"ep {own.ep} does not divide {experts} experts")
-    wide = job.precision in ("fp32", "tf32")
-    if wide and job.precision not in job.framework.precisions:
-        raise UnpredictableRowError(f"{job.framework.name} in {job.precision} is not modelled")
     try:
         gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     except HardwareError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from planner.frameworks import FrameworkProfile
+from planner.frameworks import FrameworkProfile, load_framework
+from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow
 from planner.measured.spellings import zero_stage_named
 from planner.measured.variants import replaced_profile, varied_profile
@@ -13,6 +14,7 @@ UNFUSED_MEGATRON = "megatron-lm-2022"
 # What a framework that nothing names is taken for: by whether it shards parameters.
 _USUAL, _USUAL_SHARDED = "megatron-core", "fsdp1"
 _FULLY_SHARDED = 3
+_WIDE = ("fp32", "tf32")
 
 # First match wins: a pattern in the row's framework text, and the profile it runs under.
 _PROFILES = (
@@ -56,9 +58,14 @@ _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
 
 def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    """The row's profile, and in words what was taken for it where the framework has none."""
+    """The row's profile, and in words what was taken for it where the framework has none.
+
+    UnpredictableRowError for 32-bit arithmetic, unless the profile says what it keeps then.
+    """
     name, assumed = _name(row)
     name = replaced_profile(name, row)
+    if precision in _WIDE and precision not in load_framework(name).precisions:
+        raise UnpredictableRowError(f"{name} in {precision} is not modelled")
     return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
 
 
