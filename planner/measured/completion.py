@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
+from planner.measured.model import experts_text
 from planner.measured.rows import MeasuredRow
+from planner.measured.spellings import zero_stage_named
 from planner.specs import ModelSpec
 
 # Pretraining length of most models of 2023 to 2025.
@@ -21,8 +23,11 @@ _USUAL_TOP_K = 2
 _MICRO_BATCHES_PER_STAGE = 4
 # Mixed-precision AdamW without sharding: weights, gradients, master weights and moments.
 _STATE_BYTES_PER_PARAMETER = 18.0
+_OPTIMIZER_BYTES = 12.0
 # Left for activations and buffers.
 _STATE_SHARE_OF_HBM = 0.6
+# A batch in the notes: `4M tokens`, `"2M batch size"`.
+_BATCH_TOKENS = r"\b(\d+(?:\.\d+)?)\s*M tokens|\b(\d+(?:\.\d+)?)\s*M batch"
 _LARGEST_TP = 8
 # Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
 _USUAL_CHUNKS = 2
@@ -59,7 +64,7 @@ def _sequence(row: MeasuredRow) -> Iterator[Default]:
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
     """Experts of the catalogue's model of this shape; else the usual top-k."""
-    text = row.text("moe")
+    text = experts_text(row)
     if text is None:
         return
     known = _catalogue_shapes().get(_shape(row))
@@ -71,7 +76,7 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
             f"shared expert ffn {experts.shared_ffn}, {dense} dense",
             f"experts as in {known.name}",
         )
-    elif not re.search(r"top-?k?\s*=?\s*\d", text):
+    elif not re.search(r"top[-_ ]?k?\s*=?\s*\d|experts_per_tok", text):
         yield "moe", f"{text}; top{_USUAL_TOP_K}", f"top-k {_USUAL_TOP_K}"
 
 
@@ -123,7 +128,8 @@ def unfolded_layout(text: str) -> list[str]:
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
-    """The smallest tp, then pp, whose share of the training state leaves room in HBM.
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM and whose
+    replicas are no more than the sequences of the batch.
 
     tp doubles; pp divides what is left of the GPUs, and the layers.
     """
@@ -131,7 +137,9 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     gpus = row.integer("num_gpus") or 1
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
-    wanted = parameters * 1e9 * _STATE_BYTES_PER_PARAMETER / (_STATE_SHARE_OF_HBM * hbm_gib * 1e9)
+    wanted = parameters * _state_bytes(row, gpus) / (_STATE_SHARE_OF_HBM * hbm_gib)
+    # No replica without a sequence of its own.
+    wanted = max(wanted, gpus / (row.integer("gbs") or gpus))
     layers = row.integer("layers") or 1
     tp = 1
     while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
@@ -144,6 +152,14 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     interleaves = pp > 1 and layers % (_USUAL_CHUNKS * pp) == 0
     if interleaves and "megatron-core" in (row.text("framework") or "").lower():
         yield _plain("vpp", _USUAL_CHUNKS)
+
+
+def _state_bytes(row: MeasuredRow, gpus: int) -> float:
+    """Bytes of training state of each parameter that one replica's GPUs hold: what the stated ZeRO
+    stage shards (optimizer, gradients, weights) is shared by nearly all GPUs."""
+    stage = zero_stage_named(row.text("zero") or "") or 0
+    sharded = (0.0, _OPTIMIZER_BYTES, _STATE_BYTES_PER_PARAMETER - 2.0, _STATE_BYTES_PER_PARAMETER)
+    return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / gpus)
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:
@@ -162,6 +178,10 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
     tp, pp, cp = (row.integer(name) or 1 for name in ("tp", "pp", "cp"))
     dp = max(1, (row.integer("num_gpus") or 1) // (tp * pp * cp))
     yield _plain("mbs", 1)
+    if tokens := re.search(_BATCH_TOKENS, row.text("notes") or ""):
+        sequences = float(tokens[1] or tokens[2]) * 1e6 / (row.integer("seq") or _USUAL_SEQ)
+        yield _plain("gbs", dp * max(1, round(sequences / dp)))
+        return
     yield _plain("gbs", dp * (_MICRO_BATCHES_PER_STAGE * pp if pp > 1 else 1))
 
 

@@ -63,6 +63,8 @@ def cluster_of(row: MeasuredRow) -> Cluster:
     """GPUs, nodes and network of a row; UnpredictableRowError where they are not known."""
     name = row.text("gpu") or ""
     count = row.integer("num_gpus")
+    if not name:
+        raise UnpredictableRowError("gpu is not stated")
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
     try:

@@ -9,52 +9,31 @@ from pathlib import Path
 
 from constraints.rule import Layout
 from hardware import Cluster
+from hardware.curves import load_compute_curves
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job, offered_exchanges
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.rows import PLAN_COLUMN, MeasuredRow
+from planner.measured.sanity import demand_counts, demand_possible
+from planner.measured.software import UNFUSED_MEGATRON, profile_of
+from planner.measured.spellings import (
+    precision_named,
+    recompute_named,
+    yes_or_no,
+    zero_stage_named,
+)
 from planner.measured.variants import (
     memory_gap,
     offloaded_modules,
     optimizer_name,
-    replaced_profile,
     states_dropout,
-    varied_profile,
 )
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 
-# First match wins: a pattern in the row's framework text, and the profile it runs under.
-_PROFILES = (
-    (r"nanotron \(2024", "nanotron-2024"),
-    (r"nanotron", "nanotron"),
-    (r"megatron-like", "torch-3d"),
-    (r"megatron-deepspeed", "megatron-deepspeed"),
-    (r"nemo-megatron", "nemo-2022"),
-    (r"megatron-lm \(285068c8\)", "megatron-lm-2022"),
-    (r"megatron-lm fork", "zero-bubble"),
-    (r"^megatron-lm$", "megatron-lm-2022"),
-    (r"torchtitan fsdp2", "torchtitan-2024"),
-    (r"torchtitan|fsdp2|automodel", "torchtitan"),
-    (r"composer|llm-foundry", "llm-foundry"),
-    (r"torchtune", "torchtune"),
-    (r"fsdp1|vectorlm|flash-attn", "fsdp1"),
-    (r"megatron-bridge|^nemo", "megatron-bridge"),
-    (r"deepspeed|gpt-neox", "deepspeed"),
-    (r"pax|maxtext|jax", "jax-xla"),
-)
-
-_ZERO = (
-    (r"none|^ddp", 0),
-    (r"no reshard|zero-?2|optim_grads$", 2),
-    (r"zero-?1|dist(ributed)?-opt|overlapped-dist", 1),
-    (r"zero-?3|fsdp|optim_grads_params", 3),
-)
-
-_UNFUSED_MEGATRON = "megatron-lm-2022"
 # Data parallelism without ZeRO unless a row states it.
-_UNSHARDED = (_UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
+_UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
 
 _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.
@@ -71,8 +50,6 @@ _FEWEST_CHUNKS = 2
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
-
-_PRECISIONS = {"fp8cs": "fp8", "bf16(pure)": "bf16", "bf16 (te)": "bf16", "fp8 (te)": "fp8"}
 
 
 @dataclass(frozen=True)
@@ -104,10 +81,11 @@ def map_row(row: MeasuredRow) -> MappedRow:
     """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
     if row.text(PLAN_COLUMN):
         return _planned(row)
+    demand_counts(row)
     model = model_of(row)
     cluster = cluster_of(row)
     precision = _precision(row, cluster)
-    profile, assumed = _profile(row, precision)
+    profile, assumed = profile_of(row, precision)
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
     eager = _is_eager(row, profile)
@@ -128,6 +106,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         activation_offload=offloaded_modules(row),
         context_kinds=offered_exchanges(profile, model, row.integer("seq") or 0)[:1],
     )
+    demand_possible(row, job, degrees)
     return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
 
 
@@ -157,22 +136,6 @@ def _planned(row: MeasuredRow) -> MappedRow:
         assumed=(),
         layout=layout,
     )
-
-
-def _profile(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    text = (row.text("framework") or "").lower()
-    name = next((name for pattern, name in _PROFILES if re.search(pattern, text)), "megatron-core")
-    if name == _UNFUSED_MEGATRON and not _ran_before_hopper(row):
-        name = "megatron-core"
-    name = replaced_profile(name, row)
-    known = "megatron" in text or name != "megatron-core"
-    assumed = () if known else (f"framework {text!r} treated as {name}",)
-    return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
-
-
-def _ran_before_hopper(row: MeasuredRow) -> bool:
-    """Whether the GPU existed before 2022: on a later one runs a later Megatron-LM."""
-    return re.match(r"[AV]100|A800|RTX", row.text("gpu") or "") is not None
 
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
@@ -214,8 +177,8 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
     """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
     text, notes = (row.text("zero") or "").lower(), row.text("notes") or ""
     size = 0
-    if "hsdp" in text and "node" in text:
-        size = row.integer("gpus_per_node") or 0
+    if re.search(r"hsdp|hybrid_?shard", text):
+        size = cluster_of(row).gpus_per_node
     elif beyond := re.search(r"fsdp=#gpus up to (\d+); fsdp=(\d+) x dp beyond", text):
         size = int(beyond[2]) if ranks > int(beyond[1]) else 0
     elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
@@ -234,6 +197,8 @@ def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
     text = f"{row.text('moe') or ''} {row.text('notes') or ''}"
+    if re.search(r"\betp\s*={1,2}\s*tp\b", text, re.IGNORECASE):
+        return tp
     match = re.search(r"\betp\s*=?\s*(\d+)", text, re.IGNORECASE)
     if match:
         return int(match[1])
@@ -251,16 +216,18 @@ def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
 
 
 def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
-    text = (row.text("zero") or "").lower()
-    for pattern, stage in _ZERO:
-        if text and re.search(pattern, text):
-            return stage
-    return profile.parallelism.zero_stages[0] if not text and profile.name not in _UNSHARDED else 0
+    text = row.text("zero")
+    if text is None:
+        return profile.parallelism.zero_stages[0] if profile.name not in _UNSHARDED else 0
+    stage = zero_stage_named(text)
+    if stage is None:
+        raise UnpredictableRowError(f"zero {text!r} names no ZeRO stage")
+    return stage
 
 
 def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
-    text = (row.text("recompute") or _usual_recompute(row)).lower()
+    text = recompute_named(row.text("recompute") or _usual_recompute(row))
     if text.startswith("none"):
         return profile.recompute_mode("none")
     if text.startswith("full"):
@@ -277,8 +244,11 @@ def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMod
     modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
-    if "op" in text or "sac" in text or profile.name.startswith("torchtitan"):
+    selective = re.search(r"select|\bops?\b|sac", text) is not None
+    if "op" in text or "sac" in text or (selective and profile.name.startswith("torchtitan")):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
+    if not re.search(r"select|attn|attention", text):
+        raise UnpredictableRowError(f"recompute {text!r} names nothing known")
     return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
 
 
@@ -295,10 +265,14 @@ def _usual_recompute(row: MeasuredRow) -> str:
 
 
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
-    text = (row.text("precision") or "bf16").lower()
-    precision = _PRECISIONS.get(text, re.split(r"[\s(]", text)[0])
-    if precision == "bf16" and "bf16" not in cluster.gpu.peak_flop_per_s:
+    text, gpu = row.text("precision") or "bf16", cluster.gpu
+    precision = precision_named(text)
+    if precision == "bf16" and "bf16" not in gpu.peak_flop_per_s:
         return "fp16"
+    if precision is None:
+        raise UnpredictableRowError(f"precision {text!r} is not known")
+    if precision not in gpu.peak_flop_per_s:
+        raise UnpredictableRowError(f"{gpu.name} has no {precision} matrix arithmetic")
     return precision
 
 
@@ -307,7 +281,7 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     if kernel in ("torch", "fused"):
         return True
     if flash is not None:
-        return flash == "n"
+        return yes_or_no(flash) is False
     if "pax" in (row.text("framework") or "").lower():
         # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
         return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
@@ -324,9 +298,19 @@ def _attention_kernel(
     """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
     if eager:
         return "torch" if row.text("kernel") == "torch" else "eager"
+    kernel = _fused_kernel(row, profile, cluster)
+    known = load_compute_curves(cluster.gpu).curves.attention
+    # Triton's kernels of FlashAttention 1 were measured on Ampere alone.
+    return "flash2" if kernel == "flash1" and kernel not in known else kernel
+
+
+def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster) -> str:
+    """A fused kernel by its name here, whether or not the GPU has it."""
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
     if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
         return "flash1"
+    if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
+        return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
     framework = (row.text("framework") or "").lower()
     if re.search(r"composer|llm-foundry", framework):
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
@@ -351,15 +335,16 @@ _SCHEDULES = (
     (r"dualpipe-?v", "dualpipev"),
     (r"dualpipe", "dualpipe"),
     (r"gpipe|afab|all.?forward", "gpipe"),
-    (r"^1f1b", None),
+    (r"^1f1b|interleaved|^vpp", None),
 )
 
 
 def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
     """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
-    text = (row.text("schedule") or "1f1b").lower()
     if degrees.pp == 1:
         return None
+    named = "dualpipe" in (row.text("framework") or "").lower()
+    text = (row.text("schedule") or ("dualpipe" if named else "1f1b")).lower()
     for pattern, name in _SCHEDULES:
         if re.search(pattern, text):
             return name

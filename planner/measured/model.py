@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.measured.rows import MeasuredRow
+from planner.measured.spellings import yes_or_no
 from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
@@ -36,7 +37,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
     gated = any(name in activation for name in _GATED) and "non-gated" not in activation
     ffn = row.integer("ffn") or _usual_ffn(hidden, gated)
     moe = _moe(row, ffn)
-    text = row.text("moe") or ""
+    text = experts_text(row) or ""
     kinds = _layer_kinds(text, layers) if moe else ()
     window = _number(r"alternating (?:sliding-window |SWA)(\d+)", text)
     if window:
@@ -152,19 +153,31 @@ def _mla_options(notes: str) -> MlaSpec | None:
     )
 
 
+def experts_text(row: MeasuredRow) -> str | None:
+    """The `moe` cell; None where it says that there are no experts (`no`, `dense`, `0`)."""
+    text = row.text("moe")
+    return None if text == "dense" or yes_or_no(text) is False else text
+
+
 def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
     """Experts as the `moe` cell describes them, in words or as key=value pairs."""
-    text = row.text("moe")
+    text = experts_text(row)
     if text is None:
         return None
-    experts = _number(r"experts\s*=\s*(\d+)", text) or _number(r"(\d+)\s*experts", text)
+    experts = (
+        _number(r"experts\s*=\s*(\d+)", text)
+        or _number(r"(\d+)\s*experts", text)
+        or _number(r"(\d+)x[\d.]+[bm]\b", text)
+    )
     if experts is None:
         raise UnpredictableRowError(f"the number of experts is not stated in {text!r}")
-    top_k = _number(r"top-?k?\s*=?\s*(\d+)", text)
+    top_k = _number(r"top[-_ ]?k?\s*=?\s*(\d+)", text) or _number(
+        r"experts_per_tok\s*=?\s*(\d+)", text
+    )
     if top_k is None:
         raise UnpredictableRowError(f"top-k is not stated in {text!r}")
     width = _number(r"(?<!shared )expert ffn\s*(\d+)", text) or _number(
-        r"moe_ffn\s*=\s*(\d+)", text
+        r"(?:moe_ffn|moe_intermediate_size)\s*=\s*(\d+)", text
     )
     if width is None and experts > _COARSE_EXPERTS:
         raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from pydantic import ValidationError
 
 from constraints.rule import Layout as PlanLayout
 from planner.cost import fields as f
@@ -105,9 +106,19 @@ def _uncosted(row: MeasuredRow) -> Prediction:
     try:
         demand_measurements(row)
         mapped, completed = _mapped(row)
+    except ValidationError as error:
+        return Prediction(row, error=_first_reason(error))
     except (UnpredictableRowError, ValueError) as error:
         return Prediction(row, error=str(error))
     return Prediction(row, mapped, completed)
+
+
+def _first_reason(error: ValidationError) -> str:
+    """What the first field that a row's model or degrees got wrong is, in one line."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason
 
 
 def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:

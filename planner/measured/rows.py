@@ -112,8 +112,9 @@ def _read_file(path: Path) -> Iterator[MeasuredRow]:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file in UTF-8; save it as CSV") from None
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     try:
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         _demand_columns(path, reader.fieldnames)
         for cells in reader:
             yield MeasuredRow(
@@ -125,6 +126,12 @@ def _read_file(path: Path) -> Iterator[MeasuredRow]:
         raise UsageError(f"{path} line {reader.line_num}: not CSV ({error})") from None
     if reader.line_num <= 1:
         raise UsageError(f"{path}: a header, but no run below it")
+
+
+def _delimiter(text: str) -> str:
+    """What separates the columns of the header: a comma, or what spreadsheets write instead."""
+    header = text.lstrip().partition("\n")[0]
+    return "," if "," in header else max(";\t", key=header.count) if header else ","
 
 
 def _cells(path: Path, cells: dict[str, str | None]) -> dict[str, str]:
