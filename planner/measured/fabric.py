@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hardware import Cluster
+from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow
 
 _GBIT = 1e9 / 8.0
@@ -53,6 +54,13 @@ _KINDS = (
     (r"\btcpx\b", "tcpx"),
 )
 
+# Kinds that only the column may name: in notes such words say other things.
+_OTHER_KINDS = (
+    (r"ethernet|spectrum|GbE\b|\btcp\b", "roce"),
+    (r"slingshot|\bcxi\b", "slingshot"),
+)
+_GIGABIT = re.compile(r"\s*(Gb/s|Gbit/s|GbE|GBE|Gbits?|Gb|G)\b")
+
 # Gbit/s of a node: NICs times the rate of one, or the whole.
 _RATES = (
     r"(?P<nics>\d+)\s*x\s*(?P<rate>\d+)\s*gbps",
@@ -63,16 +71,34 @@ _RATES = (
 
 def fabric_of(row: MeasuredRow) -> Fabric | None:
     """Network of a row: from its column `fabric` (`roce 8x400Gbps`), from its notes, or that of
-    the machine that its source is known to have run on. None: the GPU's default nodes."""
-    stated = _stated((row.text("fabric") or "").lower())
-    if stated is None:
-        stated = _stated((row.text("notes") or "").lower())
+    the machine that its source is known to have run on. None: the GPU's default nodes.
+
+    UnpredictableRowError for a column that names no network.
+    """
+    stated = _column(row) or _stated((row.text("notes") or "").lower())
     known = next(
         (fabric for name, fabric in _MACHINES if re.search(name, row.text("source") or "")), None
     )
     if stated is None or known is None:
         return stated or known
     return Fabric(stated.kind or known.kind, stated.node_bytes_per_s or known.node_bytes_per_s)
+
+
+def _column(row: MeasuredRow) -> Fabric | None:
+    """Network that the column `fabric` names; bits are told from bytes by the case of their b."""
+    cell = row.text("fabric")
+    if cell is None:
+        return None
+    text = re.sub(_GIGABIT, "gbps", cell)
+    found = _stated(text.lower()) or Fabric(None)
+    kind = next((name for pattern, name in _OTHER_KINDS if re.search(pattern, cell, re.I)), None)
+    # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
+    unread = re.search(r"\d\s*(gbps|GB)", text) is not None and found.node_bytes_per_s is None
+    if unread or (found.kind or kind or found.node_bytes_per_s) is None:
+        raise UnpredictableRowError(
+            f"fabric {cell!r} names no network; write it as 'roce 8x400Gbps' or '400Gbps/node'"
+        )
+    return Fabric(found.kind or kind, found.node_bytes_per_s)
 
 
 def _stated(text: str) -> Fabric | None:

@@ -359,8 +359,14 @@ def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
         return _megatron_blocks(row)
     blocks: list[int] = []
     for part in text.split("/"):
-        count, _, times = part.partition("x")
-        blocks += [int(count)] * int(times or 1)
+        read = re.fullmatch(r"\s*(\d{1,4})(?:x(\d{1,4}))?\s*", part)
+        if read is None:
+            raise UnpredictableRowError(f"layers_per_stage {text!r} is not written as 6/5x2/0")
+        blocks += [int(read[1])] * int(read[2] or 1)
+    if sum(blocks) != row.integer("layers"):
+        raise UnpredictableRowError(
+            f"layers_per_stage adds up to {sum(blocks)} of {row.integer('layers')} layers"
+        )
     return tuple(blocks)
 
 

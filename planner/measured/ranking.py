@@ -98,11 +98,7 @@ def _fits(prediction: Prediction) -> bool:
 def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
     """A run that we say does not fit is picked only if none does; runs of unknown fate are left
     out of the choice."""
-    known = [
-        member
-        for member in members
-        if _measured(member) is not None or (member.row.text("oom") or "").startswith("1")
-    ]
+    known = [member for member in members if _measured(member) is not None or member.row.ran_out]
     candidates = [member for member in known if _fits(member)] or known
     ran = [member for member in known if _measured(member) is not None]
     best = min(_measured(member) or float("inf") for member in ran)

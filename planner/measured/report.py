@@ -197,10 +197,8 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
 def states_fit(prediction: Prediction) -> bool | None:
     """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
     recomputes."""
-    stated = prediction.row.text("oom")
-    if stated not in ("0", "1", "0.0", "1.0") or prediction.row.text("recompute") is None:
-        return None
-    return stated.startswith("0")
+    ran_out = prediction.row.ran_out
+    return None if ran_out is None or prediction.row.text("recompute") is None else not ran_out
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:

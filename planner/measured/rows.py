@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import UsageError
+from planner.measured.spellings import yes_or_no
 
 _WITHDRAWN = "use memory only"
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
@@ -71,6 +72,14 @@ class MeasuredRow:
     def withdraws_time(self) -> bool:
         """Whether the source asks that the step time is not used."""
         return _WITHDRAWN in (self.text("notes") or "").lower()
+
+    @property
+    def ran_out(self) -> bool | None:
+        """Whether the run ran out of memory; None where the row does not say, or not surely."""
+        text = self.text("oom")
+        if text in ("-", "none"):
+            return None
+        return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
         """A measured figure, None when empty or withdrawn."""

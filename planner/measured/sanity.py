@@ -16,7 +16,7 @@ from planner.plan import Degrees
 _LEAST = {
     "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 0, "vocab": 1, "seq": 1,
     "num_gpus": 1, "gpus_per_node": 1, "tp": 1, "pp": 1, "vpp": 0, "cp": 1, "ep": 1,
-    "mbs": 1, "gbs": 1,
+    "mbs": 1, "gbs": 1, "head_stage": 0,
 }  # fmt: skip
 
 
@@ -41,9 +41,11 @@ def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
         raise UnpredictableRowError(f"gbs {gbs} is less than one sequence for each of dp {own.dp}")
     if job.model.heads % own.tp:
         raise UnpredictableRowError(f"tp {own.tp} does not divide {job.model.heads} heads")
-    blocks = job.model.layers + 2
-    if own.pp > blocks and row.text("layers_per_stage") is None:
-        raise UnpredictableRowError(f"pp {own.pp} of {job.model.layers} layers")
+    # Embedding and loss may have stages of their own.
+    blocks, most = own.pp * own.vpp, job.model.layers + 2
+    if blocks > most and row.text("layers_per_stage") is None:
+        named = f"pp·vpp = {blocks}" if own.vpp > 1 else f"pp {own.pp}"
+        raise UnpredictableRowError(f"{named} of {job.model.layers} layers")
     experts = job.model.moe.experts if job.model.moe else None
     if experts is not None and experts % own.ep:
         raise UnpredictableRowError(f"ep {own.ep} does not divide {experts} experts")

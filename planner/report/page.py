@@ -205,6 +205,8 @@ def _errors(summary: Record, figure: str) -> str:
             _percent(means[f"{figure}_{name}"]) for name in ("median", "mean", "coverage")
         )
         rows.append(("total", ("mean of sources", "", middle, mean, "", "", "", coverage)))
+    if not rows:
+        return '<p class="note">No run measured it.</p>'
     return _table(("family", *_ERROR_TITLES), rows)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hardware import parse_gpus
 from planner.measured.fabric import Fabric, fabric_of
 from planner.measured.mapping import map_row
+from planner.measured.model import UnpredictableRowError
 from tests.measured.rows_for_tests import row
 
 GBIT = 1e9 / 8
@@ -17,6 +18,9 @@ GBIT = 1e9 / 8
     [
         ({"fabric": "roce 8x400Gbps"}, "roce", 3200),
         ({"fabric": "400Gbps/node"}, None, 400),
+        ({"fabric": "8x400 Gb/s InfiniBand"}, "infiniband", 3200),
+        ({"fabric": "2x100GbE"}, "roce", 200),
+        ({"fabric": "slingshot 4x200G"}, "slingshot", 800),
         ({"notes": "RoCE 1600Gbps/node A100; tied emb"}, "roce", 1600),
         ({"notes": "no compile; inter-node 400Gbps; AdamW"}, None, 400),
         ({"notes": "Jean-Zay A100 NVLink + Omni-Path"}, "omni-path", None),
@@ -27,6 +31,12 @@ GBIT = 1e9 / 8
 def test_network_of_a_row(cells: dict[str, str], kind: str | None, gbits: int | None) -> None:
     rate = None if gbits is None else gbits * GBIT
     assert fabric_of(row(**({"source": "", "notes": ""} | cells))) == Fabric(kind, rate)
+
+
+@pytest.mark.parametrize("cell", ["garbage", "8x50GB/s", "100 Gbps", "25GbE"])
+def test_a_network_that_cannot_be_read_is_not_taken_for_the_usual_one(cell: str) -> None:
+    with pytest.raises(UnpredictableRowError, match="names no network"):
+        fabric_of(row(fabric=cell))
 
 
 def test_rows_that_say_nothing_have_the_usual_network() -> None:

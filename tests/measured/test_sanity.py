@@ -21,7 +21,7 @@ from tests.measured.rows_for_tests import KORTHIKANTI_175B, row
         ({"num_gpus": "72"}, "tp·pp·cp = 64 does not divide 72 GPUs"),
         ({"num_gpus": "8192"}, "gbs 64 is less than one sequence for each of dp 128"),
         ({"heads": "100", "kv_heads": "100", "hidden": "12800"}, "tp 8 does not divide 100 heads"),
-        ({"pp": "32", "tp": "1", "layers": "8", "num_gpus": "32"}, "pp 32 of 8 layers"),
+        ({"pp": "32", "tp": "1", "vpp": "1", "layers": "8", "num_gpus": "32"}, "pp 32 of 8 layers"),
         (
             {"moe": "8 experts top2", "ep": "3", "num_gpus": "192"},
             "ep 3 does not divide 8 experts",
@@ -33,6 +33,9 @@ from tests.measured.rows_for_tests import KORTHIKANTI_175B, row
         ({"zero": "whatever"}, "zero 'whatever' names no ZeRO stage"),
         ({"recompute": "garbage"}, "recompute 'garbage' names nothing known"),
         ({"gpu": ""}, "gpu is not stated"),
+        ({"vpp": "24"}, "pp·vpp = 192 of 96 layers"),
+        ({"layers_per_stage": "12/12"}, "layers_per_stage adds up to 24 of 96 layers"),
+        ({"layers_per_stage": "a/b"}, "layers_per_stage 'a/b' is not written as 6/5x2/0"),
         ({"ffn": "-5"}, "ffn is -5, and must be 0 or more"),
     ],
 )

@@ -113,3 +113,12 @@ def test_experts_in_the_words_of_a_configuration() -> None:
     moe = map_row(row(moe=text, framework="Megatron-Core")).job.model.moe
     assert moe is not None
     assert (moe.experts, moe.top_k, moe.ffn, moe.shared_ffn) == (60, 4, 1408, 5632)
+
+
+@pytest.mark.parametrize(
+    ("cell", "ran_out"),
+    [("1", True), ("yes", True), ("1.0", True), ("0", False), ("False", False), ("", None),
+     ("crash_or_oom", None), ("-", None)],
+)  # fmt: skip
+def test_running_out_of_memory(cell: str, ran_out: bool | None) -> None:
+    assert row(oom=cell).ran_out is ran_out
