@@ -196,7 +196,7 @@ def _was_quoted(found: Found, span: Span) -> bool:
 def _literal(found: Found, value: str, *, quoted: bool) -> str:
     """A value as the file's format writes it."""
     form, number = found.format, re.fullmatch(r"-?\d+(\.\d+)?", value)
-    if form == "megatron" or value.startswith('"'):
+    if form.startswith("megatron") or value.startswith('"'):
         return value
     if form == "torchtitan-0.3" and value in ("true", "false"):
         return value.capitalize()
@@ -228,7 +228,7 @@ def _removal(found: Found, setting: Setting) -> _Replacement:
 def _insertions(found: Found, edits: Sequence[Edit]) -> list[_Replacement]:
     if not edits:
         return []
-    if found.format == "megatron":
+    if found.format.startswith("megatron"):
         return _megatron_insertions(found, edits)
     if found.format == "torchtitan-0.2":
         return [_toml_insertion(found, table, own) for table, own in _by_table(edits).items()]
@@ -250,20 +250,32 @@ def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
 _ANCHORS = (
     "--micro-batch-size", "--global-batch-size", "--tensor-model-parallel-size", "--seq-length",
     "--hidden-size", "--num-layers",
+    "train.micro_batch_size", "train.global_batch_size", "model.tensor_model_parallel_size",
+    "model.seq_length",
 )  # fmt: skip
 
 
 def _megatron_insertions(found: Found, edits: Sequence[Edit]) -> list[_Replacement]:
-    options = [own for own in edits if own.key.startswith("--")]
+    options = [own for own in edits if not own.key.startswith("$")]
     made = [_export(found, own) for own in edits if own.key.startswith("$")]
     if options:
         anchors = (found.setting(name) for name in _ANCHORS)
         whole = next((own.whole for own in anchors if own is not None and own.whole), None)
         if whole is None:
             raise NotInFileError("no place in the file for a new option")
-        text = "".join(f" {own.key}" + (f" {own.value}" if own.value else "") for own in options)
+        text = "".join(f" {_option_text(own)}" for own in options)
         made.append(_Replacement(Span(whole.file, whole.end, whole.end), text))
     return made
+
+
+def _option_text(edit: Edit) -> str:
+    """`--option value`, or `section.field=value` with Hydra's quotes where it needs them."""
+    value = edit.value or ""
+    if edit.key.startswith("--"):
+        return f"{edit.key} {value}".rstrip()
+    if re.fullmatch(r"[\w.+-]+", value):
+        return f"{edit.key}={value}"
+    return f"'{edit.key}={value}'" if value.startswith("[") else f"'{edit.key}=\"{value}\"'"
 
 
 def _export(found: Found, edit: Edit) -> _Replacement:
@@ -272,8 +284,8 @@ def _export(found: Found, edit: Edit) -> _Replacement:
     match = re.search(rf"(?m)^\s*(?:export\s+)?{name}=(\S*)", source.text)
     if match:
         return _Replacement(Span(source.path, match.start(1), match.end(1)), edit.value or "")
-    first = found.setting(_ANCHORS[0])
-    if source.text.lstrip().startswith("--") or first is None:
+    has_batch = any(found.setting(own) is not None for own in _ANCHORS)
+    if source.text.lstrip().startswith("--") or not has_batch:
         raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
     at = _first_code(source)
     return _Replacement(Span(source.path, at, at), f"export {name}={edit.value}\n")

@@ -21,14 +21,13 @@ def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
     """Edits that turn the file into the changed configuration. NotInFileError if it holds none."""
     spellers = {
         "megatron": _megatron,
+        "megatron-bridge": _bridge,
         "torchtitan-0.2": _torchtitan,
         "torchtitan-0.3": _torchtitan,
         "deepspeed": _deepspeed,
         "accelerate": _accelerate,
         "nanotron": _nanotron,
     }
-    if found.format == "megatron-bridge":
-        raise NotInFileError("overrides of Megatron-Bridge are read, and not rewritten")
     if found.format not in spellers:
         raise NotInFileError("a plan file is not launched; search again: planner search")
     return tuple(spellers[found.format](found, before, after))
@@ -111,6 +110,27 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     yield from _megatron_switches(before, after)
     if before.request.attention != after.request.attention:
         yield Edit("--attention-backend", "flash")
+
+
+def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
+    """The same as overrides; stages and chunks have fields of their own."""
+    from planner.launch.read.megatron_bridge import as_overrides
+
+    edits = [own for own in _megatron(found, before, after) if own.key not in _LAYOUT_OPTIONS]
+    for own in as_overrides(edits):
+        if own.value != "null" or found.setting(own.key) is not None:
+            yield own
+    layout = [own for own in _megatron(found, before, after) if own.key in _LAYOUT_OPTIONS]
+    if layout:
+        yield from _bridge_layout(found, after, [own.value for own in layout if own.value])
+
+
+def _bridge_layout(found: Found, after: Setup, values: list[str]) -> Iterator[Edit]:
+    vpp, blocks = after.degrees.vpp, "model.pipeline_model_parallel_layout"
+    yield Edit("model.virtual_pipeline_model_parallel_size", str(vpp) if vpp > 1 else "null")
+    text = next((own.strip('"') for own in values if own.startswith('"')), None)
+    if text is not None or found.setting(blocks) is not None:
+        yield Edit(blocks, text or "null")
 
 
 def _has_experts(setup: Setup) -> bool:

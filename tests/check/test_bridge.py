@@ -9,7 +9,8 @@ import pytest
 from planner.check.assess import Assessment, assess
 from planner.check.given import read_given
 from planner.launch.folder import launch_folder
-from planner.launch.read.found import Hints
+from planner.launch.read.found import Edit, Hints
+from planner.launch.read.megatron_bridge import as_overrides
 from tests.cli.conftest import run_cli
 from tests.launch.plans import bridge
 from tests.launch.round_trip import write_folder
@@ -106,12 +107,15 @@ def test_what_is_not_known_is_listed(tmp_path: Path) -> None:
     assert [setting.key for setting in own.found.unknown] == ["model.some_new_field"]
 
 
-def test_fix_says_that_it_does_not_write_them(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def test_a_folder_s_best_change_is_written(tmp_path: Path) -> None:
+    folder, fixed = tmp_path / "run", tmp_path / "fixed.sh"
     write_folder(folder, launch_folder(bridge("dense")).files, False)
-    result = run_cli("check", "-q", str(folder), "--fix", "-o", str(tmp_path / "fixed.sh"))
-    assert "Traceback" not in result.output
-    assert not (tmp_path / "fixed.sh").exists()
+    assert run_cli("check", "-q", str(folder), "--fix", "-o", str(fixed)).exit_code == 0
+    start = (folder / "launch.sh").read_text()
+    assert fixed.read_text() != start
+    (folder / "launch.sh").write_text(fixed.read_text())
+    again = read_given([str(folder)], Hints(), 1, None, None)
+    assert assess(again.found, again.gpus, again.cluster).errors == ()
 
 
 @pytest.mark.parametrize(
@@ -124,3 +128,42 @@ def test_lists_in_every_spelling(written: str, tmp_path: Path) -> None:
     )
     assert own.found.activation_offload == "core_attn,attn_proj"
     assert own.found.unknown == ()
+
+
+def test_overrides_are_mended_in_place(tmp_path: Path) -> None:
+    """Problems and the best change, written as fields, and read back as what was costed."""
+    broken = (
+        SCRIPT.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "")
+        .replace("model.sequence_parallel=true ", "")
+        .replace("ddp.overlap_grad_reduce=true", "ddp.overlap_grad_reduce=false")
+    )
+    before = read(tmp_path, broken)
+    assert {own.rule for own in before.errors} >= {
+        "overlap-param-gather", "cuda-device-max-connections", "tp-comm-overlap",
+    }  # fmt: skip
+    script = str(tmp_path / "run.sh")
+    done = run_cli("check", script, "--model", "llama-3.1-8b", "--gpus", "8xH100", "--fix")
+    assert done.exit_code == 1
+    fixed = Path(f"{script}.fixed").read_text()
+    assert "ddp.overlap_grad_reduce=true" in fixed
+    assert "model.sequence_parallel=true" in fixed
+    assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in fixed
+    after = read(tmp_path, fixed)
+    assert after.errors == ()
+    assert after.plan is not None
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ((Edit("--recompute-modules", "mlp layernorm"),),
+         {"model.recompute_modules": "[mlp,layernorm]"}),
+        ((Edit("--recompute-method", None),), {"model.recompute_method": "null"}),
+        ((Edit("--disable-bias-linear", ""),), {"model.add_bias_linear": "false"}),
+        ((Edit("--sequence-parallel", None),), {"model.sequence_parallel": "false"}),
+        ((Edit("--moe-router-topk", "2"), Edit("--eval-interval", "3")),
+         {"model.moe_router_topk": "2"}),
+    ],
+)  # fmt: skip
+def test_options_as_overrides(edits: tuple[Edit, ...], expected: dict[str, str]) -> None:
+    assert {own.key: own.value for own in as_overrides(edits)} == expected

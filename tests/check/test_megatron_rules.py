@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.check.assess import assess
+from planner.check.spelling import edits_for
+from planner.errors import UsageError
 from planner.launch.read.found import Problem
 from tests.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
@@ -220,3 +224,18 @@ def test_wrong_levels_bring_no_second_error(read: Read) -> None:
     assert own.cp_sizes == (2, 2)
     assert [edit.value for problem in own.problems for edit in problem.edits
             if problem.rule == "context-levels"] == ["2 2"]  # fmt: skip
+
+
+def test_uneven_stages_keep_their_multi_token_prediction(read: Read) -> None:
+    flags = "--pipeline-model-parallel-size 2 --mtp-num-layers 1"
+    own = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
+    assert own.setup is not None
+    layers = own.setup.request.find_model().spec.layers
+    after = replace(own.setup, block_layers=(layers, 0))
+    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, after)}
+    assert written["--pipeline-model-parallel-layout"] == f'"Et*{layers}|mL"'
+
+
+def test_a_script_that_starts_another_asks_for_it(read: Read) -> None:
+    with pytest.raises(UsageError, match=r"it starts scripts/train\.sh, which was not given"):
+        read("srun docker run image bash -c 'TP=2 bash scripts/train.sh 2>&1'\n", "run.sh")

@@ -87,6 +87,7 @@ def _train_job(launch: Launch, command: Command, configuration: Files) -> list[s
         "    resourcesPerNode:",
         "      limits:",
         f"        {_resource(launch)}: {launch.gpus_per_node}",
+        *_block(_network(launch), 8),
         "  runtimePatches:",
         f"    - manager: {_PATCHED_BY}",
         "      trainingRuntimeSpec:",
@@ -149,11 +150,19 @@ def _pod(launch: Launch, command: Command, meeting: Rendezvous, configuration: F
         "    resources:",
         "      limits:",
         f"        {_resource(launch)}: {launch.gpus_per_node}",
+        *_block(_network(launch), 8),
         "    volumeMounts:",
         *_block(_mounts(configuration), 6),
         "volumes:",
         *_block(_volumes(launch, configuration), 2),
     ]
+
+
+def _network(launch: Launch) -> list[str]:
+    """What pods on several nodes want beside GPUs, by a name that only the cluster knows."""
+    if launch.nodes == 1:
+        return []
+    return ["# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."]
 
 
 def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) -> list[str]:

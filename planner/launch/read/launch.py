@@ -365,12 +365,24 @@ def _typed(text: str) -> object:
         return text
 
 
+_CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
+
+
+def _called_scripts(read: _Read) -> list[str]:
+    """Other scripts that the scripts given start, also inside a string for a container."""
+    given = {Path(own).name for own in read.kinds}
+    names = (own[1] for text in read.texts.values() for own in _CALL.finditer(text.value))
+    return [own for own in dict.fromkeys(names) if Path(own).name not in given]
+
+
 def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     names = ", ".join(read.kinds)
     slips = [own for own in read.problems if own.rule == "shell-syntax"]
     if launch is None and slips:
         return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
     missing = [own.text for own in read.problems if own.rule == "shell-not-followed"]
+    if launch is None and (called := _called_scripts(read)):
+        return f"{names}: it starts {', '.join(called)}, which was not given; give it too"
     if launch is None:
         first = f"{names}: no command that starts a training program; readable are {READABLE}"
         return "\n  - ".join([first, *missing])

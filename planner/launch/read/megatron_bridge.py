@@ -9,13 +9,13 @@ What the recipe of a start script sets is not seen, so only launches around the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from planner.launch.megatron_bridge_schema import schema
 from planner.launch.read.command import LaunchCommand, setting_of
-from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
 from planner.launch.read.shell_words import Word
@@ -29,6 +29,10 @@ _NAMES = {
     "model.num_moe_experts": "num-experts",
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
+    # As the option, though another section has a field of that name too.
+    "ddp.overlap_grad_reduce": "overlap-grad-reduce",
+    "ddp.overlap_param_gather": "overlap-param-gather",
+    "ddp.use_distributed_optimizer": "use-distributed-optimizer",
 }
 # Fields that are true unless a switch says otherwise.
 _WITHOUT = {
@@ -94,7 +98,8 @@ class _Overrides:
             if value.value[:1] == '"' == value.value[-1:]:
                 value = value[1:-1]
             self.given[match[1]] = Word(value, word.used or word.text.span())
-            self.settings[match[1]] = setting_of(match[1], value, word.used, files)
+            whole = word.used or word.text.span()
+            self.settings[match[1]] = setting_of(match[1], value, word.used, files, whole)
         recipe = _RECIPE.search(program or "")
         self.recipe = recipe[1] if recipe else None
         # A start script around the bare recipe, as ours: the overrides say everything.
@@ -189,7 +194,8 @@ class _Overrides:
     def _problem(self, own: Problem) -> Problem:
         if own.rule == "model-unknown" and not self.is_bare:
             own = replace(own, severity="note", fix="--model NAME")
-        return replace(own, text=self._said(own.text), fix=self._said(own.fix), edits=())
+        edits = as_overrides(own.edits, self.fields)
+        return replace(own, text=self._said(own.text), fix=self._said(own.fix), edits=edits)
 
     def _said(self, text: str) -> str:
         """A sentence with the fields in place of Megatron's options."""
@@ -203,6 +209,44 @@ def _field_of(option: str) -> str:
         return named[option]
     plain = option.removeprefix("--").replace("-", "_")
     return next((own for own in schema() if own.endswith(f".{plain}")), option)
+
+
+# Fields that say the same twice.
+_TWINS = {
+    "ddp.use_distributed_optimizer": "optimizer.use_distributed_optimizer",
+    "ddp.overlap_grad_reduce": "comm_overlap.overlap_grad_reduce",
+    "ddp.overlap_param_gather": "comm_overlap.overlap_param_gather",
+}
+
+
+def as_overrides(
+    edits: Sequence[Edit], fields: Mapping[str, str] | None = None
+) -> tuple[Edit, ...]:
+    """Edits of Megatron's options as edits of fields; without those of options without a field.
+
+    `fields`: option -> the field that says it in these overrides.
+    """
+    found: list[Edit] = []
+    for own in edits:
+        field = (fields or {}).get(own.key) or _field_of(own.key)
+        if own.key.startswith("$"):
+            found.append(own)
+        elif field in schema() and not own.rename:
+            found.append(Edit(field, _override_value(own, field)))
+            if field in _TWINS:
+                found.append(Edit(_TWINS[field], found[-1].value))
+    return tuple(found)
+
+
+def _override_value(edit: Edit, field: str) -> str:
+    """`true` and `false` for switches, `null` for no value, lists in brackets."""
+    option = options()[edit.key.removeprefix("--")]
+    if option.values == "switch":
+        return "true" if (edit.value is None) == (field in _WITHOUT) else "false"
+    if edit.value is None:
+        return "null"
+    is_list = re.fullmatch(schema()[field], "[a,b]") is not None
+    return f"[{','.join(edit.value.split())}]" if is_list else edit.value
 
 
 def _made(text: str, place: Word | None = None) -> Word:
