@@ -243,7 +243,7 @@ def slowest_stage_bound_s(
     """
     if low_s == np.inf:
         return low_s
-    known_s, enough_s = wider[0], wider[1]
+    known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
         if layers_fit(stages, layer, recompute, enough_s, limit_bytes, layers, vpp, lone_ends):
             return known_s
