@@ -136,3 +136,16 @@ def test_both_accounts_agree(modules: int, tied: bool, pp: int, vpp: int, optimi
     job = replace(job, optimizer=load_optimizer(optimizer))
     degrees = Degrees(pp=pp, vpp=vpp, ep=8, dp=8, zero=1, grad_acc=8)
     demand_agreement(Case(job, degrees, even_layout(job, pp, vpp, False)), str(degrees))
+
+
+def test_tied_ends_pay_for_their_exchange_too() -> None:
+    """GPT-2's table of 50,304 padded rows: one exchange a step, whatever the micro-batches."""
+    job = make_job("gpt2", "16xH100")
+    untied = replace(job, model=job.model.model_copy(update={"tied_embeddings": False}))
+    more = [
+        cost(CostModel(job), pp=2, dp=8, grad_acc=count)[1][f.STEP_PP]
+        - cost(CostModel(untied), pp=2, dp=8, grad_acc=count)[1][f.STEP_PP]
+        for count in (2, 8)
+    ]
+    assert more[0] == pytest.approx(more[1])
+    assert more[0] > 4 * 50_304 * 768 / 50e9
