@@ -181,6 +181,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+            mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
         )
     )
 

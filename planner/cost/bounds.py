@@ -233,19 +233,27 @@ def layers_fit(
 @jit
 def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    lone_ends: float, low_s: float,
+    lone_ends: float, low_s: float, wider: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
-    `vpp`: fewest layers of a stage, but for `lone_ends` (`fewest_layers`).
+    `vpp`: fewest layers of a stage, but for `lone_ends` (`fewest_layers`). `wider`: the seconds
+    between which the answer lay under a limit no smaller than this one (0 before the first), set
+    to those of this one: where memory does not bind the answer stays.
     """
     if low_s == np.inf:
         return low_s
+    known_s, enough_s = float(wider[0]), float(wider[1])
+    if enough_s > 0.0 and low_s <= known_s:
+        if layers_fit(stages, layer, recompute, enough_s, limit_bytes, layers, vpp, lone_ends):
+            return known_s
+        low_s = enough_s
     high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += stages[:, STAGE_SECONDS].max()
     if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, lone_ends):
         return np.inf
     if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, lone_ends):
+        wider[:] = low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
@@ -253,6 +261,7 @@ def slowest_stage_bound_s(
             high_s = middle_s
         else:
             low_s = middle_s
+    wider[0], wider[1] = low_s, high_s
     return low_s
 
 
@@ -290,7 +299,7 @@ def layout_bounds_s(
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
     links: LinkInputs, out: Array,
 ) -> None:  # fmt: skip
-    """Fill one bound per memory limit (reserved bytes, context included)."""
+    """Fill one bound per memory limit (reserved bytes, context included), quickest when falling."""
     terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
     key = read_key(key_row, job)
     grid = read_grid(shape, key)
@@ -302,18 +311,23 @@ def layout_bounds_s(
     copies = copies_of_model(framework.schedule, pp)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     layer = cheapest_layer(layers, 0, job.kinds)
+    wider = np.zeros((1 + job.kinds, 2))
     for index in range(limits_bytes.shape[0]):
+        if index > 0 and limits_bytes[index] > limits_bytes[index - 1]:
+            wider[:] = 0.0
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends, total_s / pp
-        )
+            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends, total_s / pp,
+            wider[job.kinds],
+        )  # fmt: skip
         if job.kinds > 1:
             for kind in range(job.kinds):
                 alone = cheapest_layer(layers, kind, kind + 1)
                 slowest_s = slowest_stage_bound_s(
-                    stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s
-                )
+                    stages, alone, recompute, limit, copies * totals[kind], 0.0, 0.0, slowest_s,
+                    wider[kind],
+                )  # fmt: skip
         out[index] = np.inf
         if slowest_s < np.inf:
             span_s = grad_acc * slowest_s + share * (total_s - slowest_s)

@@ -21,6 +21,7 @@ from planner.cost.passes import (
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
+    table_reduction_seconds,
     transfer_seconds,
 )
 from planner.cost.pipeline import exposed_transfer_s
@@ -191,6 +192,7 @@ def layout_terms(
     scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
     )
+    scalars[SCALAR_FIXED_S] += table_reduction_seconds(costs, key, grid, job, framework, links)
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
     factor = slowdown(job, links)
     terms *= factor

@@ -47,7 +47,8 @@ class StageHolds(NamedTuple):
     MTP): what a deferred weight gradient reads. `extra_state`: optimizer state on the
     rank beyond that of every parameter; `update_bytes`: temporaries of the largest update of the
     model, wherever it lives; `resident`: offloaded tensors that are on the GPU all the same, and
-    `fetched` those of one layer.
+    `fetched` those of one layer. `mtp_modules`: how many; `mtp_table`: parameters of the vocabulary
+    table in which they look tokens up, `mtp_table_waits` those if the embedding is on the stage.
     """
 
     dense: float
@@ -77,6 +78,9 @@ class StageHolds(NamedTuple):
     head_weight: float
     resident: float = 0.0
     fetched: float = 0.0
+    mtp_modules: float = 0.0
+    mtp_table: float = 0.0
+    mtp_table_waits: float = 0.0
 
 
 class LayerMaxima(NamedTuple):
@@ -288,6 +292,19 @@ def table_gradient_bytes(moment: int, framework: FrameworkInputs) -> float:
 
 
 @jit
+def mtp_working_bytes(holds: StageHolds, grid: Grid, framework: FrameworkInputs) -> float:
+    """Working set of multi-token prediction's backward, which ends in a lookup's: the table's
+    gradient follows the module's own tensors (no more than these are still kept then). Those of
+    several modules wait for each other."""
+    table = 0.0
+    if not is_sharded(grid) and framework.persistent_gradients > 0.0:
+        table = table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table
+    if holds.mtp_modules > 1.0:
+        return holds.mtp_working + table
+    return max(holds.mtp_working, table)
+
+
+@jit
 def working_bytes(
     moment: int, holds: StageHolds, most: LayerMaxima, key: Key, grid: Grid, job: JobInputs,
     framework: FrameworkInputs,
@@ -301,8 +318,11 @@ def working_bytes(
         made = holds.head_made if moment == HEAD else holds.embedding_parameters
         return stream if sharded else stream + table_gradient_bytes(moment, framework) * made
     size = 0.0 if sharded else framework.weight_gradient_bytes * holds.head_made
+    if moment != MTP and not sharded and framework.persistent_gradients > 0.0:
+        # Autograd adds the table's gradients of all lookups before it accumulates their sum.
+        size += table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table_waits
     if moment == MTP:
-        size += holds.mtp_working
+        size += mtp_working_bytes(holds, grid, framework)
     elif moment == LAYER:
         size += most.working
     elif moment == LAYER_AGAIN:

@@ -9,7 +9,8 @@ from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
 from planner.cost.inputs import LinkInputs
 from planner.cost.keys import Key, local_tokens
-from planner.cost.piece_traffic import group_of
+from planner.cost.piece_traffic import collective_stream, group_of
+from planner.cost.schedule import copies_of_model, head_stage
 from planner.cost.sharing import (
     Stream,
     Window,
@@ -185,6 +186,30 @@ def transfer_seconds(
     """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
     met = transfers_met(costs, key, grid, job, framework, links)
     return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links)
+
+
+@jit
+def table_reduction_seconds(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds to add the gradients of a vocabulary table that two stages of a pipeline hold.
+
+    An all-reduce of the whole gradient between the first and the last stage once their gradients
+    are reduced over data-parallel ranks, beside nothing (Megatron-Core 0.19.2,
+    distributed/finalize_model_grads.py). Ignores what a first stage waits for a last one.
+    """
+    copied = job.tied_embeddings > 0.0 or (job.mtp_layers > 0 and job.mtp_copies_embedding > 0.0)
+    apart = head_stage(framework.schedule, int(grid.pp)) > 0
+    if not copied or not apart or copies_of_model(framework.schedule, grid.pp) > 1.0:
+        return 0.0
+    size = framework.gradient_bytes * costs[job.kinds, f.PIECE_TABLE]
+    stride = key.tp * key.cp * grid.dp * (grid.pp - 1.0)
+    return collective_stream(f.COMM_ALL_REDUCE, 2.0, stride, size, job, links).seconds
 
 
 @jit

@@ -270,8 +270,16 @@ def sharp_bound_s(
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     head = head_stage(framework.schedule, int(pp))
     most = job.layers if recompute == RECOMPUTE_SHARED else 1
+    rest_s = update_s + scalars[SCALAR_FIXED_S]
     least_s = np.inf
     for each in range(1, most + 1):
+        if recompute == RECOMPUTE_SHARED and least_s < np.inf:
+            # No slowest stage is quicker than the mean one: this count cannot be the best.
+            quickest_s = shared_span_s(
+                plain_s / pp, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
+            )
+            if quickest_s + rest_s >= least_s:
+                continue
         slowest_s = slowest_stage_s(
             stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
             job.lone_ends, plain_s / pp,
@@ -284,5 +292,5 @@ def sharp_bound_s(
             )
         else:
             span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
-        least_s = min(least_s, span_s + update_s + scalars[SCALAR_FIXED_S])
+        least_s = min(least_s, span_s + rest_s)
     return least_s

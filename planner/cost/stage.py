@@ -30,23 +30,21 @@ from planner.cost.moments import (
 )
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.cost.update import largest_update_bytes, stage_extra_state
+from planner.cost.update import copies_table, largest_update_bytes, stage_extra_state
 
 
 @jit
-def tied_copy(stage: int, counts: Array, costs: Array, job: JobInputs) -> float:
-    """Parameters of the vocabulary table that a tied head away from the embedding copies."""
-    if job.tied_embeddings == 0.0 or counts[job.kinds + 1, stage] == 0.0:
-        return 0.0
-    return 0.0 if counts[job.kinds, stage] > 0.0 else float(costs[job.kinds, f.PIECE_TABLE])
+def table_copy(stage: int, counts: Array, costs: Array, job: JobInputs) -> float:
+    """Parameters of the copy of the vocabulary table on a stage (`copies_table`)."""
+    return float(costs[job.kinds, f.PIECE_TABLE]) if copies_table(stage, counts, job) else 0.0
 
 
 @jit
 def stage_parameters(
     stage: int, counts: Array, costs: Array, job: JobInputs
 ) -> tuple[float, float]:
-    """(dense, expert) parameters of a stage; a tied head copies the vocabulary table."""
-    dense, expert = tied_copy(stage, counts, costs, job), 0.0
+    """(dense, expert) parameters of a stage, with its copy of the vocabulary table."""
+    dense, expert = table_copy(stage, counts, costs, job), 0.0
     for piece in range(job.pieces):
         dense += counts[piece, stage] * costs[piece, f.PIECE_DENSE_PARAMETERS]
         expert += counts[piece, stage] * costs[piece, f.PIECE_EXPERT_PARAMETERS]
@@ -186,11 +184,15 @@ def stage_holds(
     )
     first, last, mtp = job.kinds, job.kinds + 1, min(job.kinds + 2, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]
-    head = has_last * costs[last, f.PIECE_DENSE_PARAMETERS] + tied_copy(stage, counts, costs, job)
+    modules = counts[mtp, stage] if mtp > last else 0.0
+    copy = table_copy(stage, counts, costs, job)
+    # The head makes the gradient of a tied copy; of any other, multi-token prediction does.
+    tied = copy if job.tied_embeddings > 0.0 and has_last > 0.0 else 0.0
+    head = has_last * costs[last, f.PIECE_DENSE_PARAMETERS] + tied
     shared = 0.0
     if job.tied_embeddings > 0.0 and has_first > 0.0 and has_last > 0.0:
         shared = costs[first, f.PIECE_TABLE]
-    modules = counts[mtp, stage] if mtp > last else 0.0
+    looked_up = min(modules, 1.0) * costs[first, f.PIECE_TABLE]
     largest = 0.0
     for piece in range(job.pieces):
         largest = max(largest, largest_update_bytes(costs[piece], grid, framework))
@@ -212,7 +214,7 @@ def stage_holds(
         has_last * costs[last, f.PIECE_SAVED_RECOMPUTED],
         has_last * costs[last, f.PIECE_LOGITS],
         has_last * costs[last, f.PIECE_CASTS],
-        modules * costs[mtp, f.PIECE_DENSE_PARAMETERS],
+        modules * costs[mtp, f.PIECE_DENSE_PARAMETERS] + copy - tied,
         modules * costs[mtp, f.PIECE_EXPERT_PARAMETERS],
         modules * costs[mtp, f.PIECE_SAVED],
         modules * costs[mtp, f.PIECE_CASTS],
@@ -224,6 +226,9 @@ def stage_holds(
         has_last * costs[last, f.PIECE_WEIGHT_SAVED] + modules * costs[mtp, f.PIECE_WEIGHT_SAVED],
         resident_bytes(framework.resident_layers, costs, job),
         resident_bytes(min(1.0, framework.resident_layers), costs, job),
+        modules,
+        looked_up,
+        has_first * looked_up,
     )
 
 

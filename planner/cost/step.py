@@ -33,6 +33,7 @@ from planner.cost.passes import (
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
+    table_reduction_seconds,
     transfer_seconds,
 )
 from planner.cost.pipeline import (
@@ -234,6 +235,7 @@ def evaluate_step(
     span = step_span_s(times, grid, framework)
     transfer = transfer_seconds(costs, key, grid, job, framework, links)
     pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+    pp_s += table_reduction_seconds(costs, key, grid, job, framework, links)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
     )

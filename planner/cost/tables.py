@@ -55,6 +55,8 @@ class JobInputs(NamedTuple):
     # greedily; 0: layers are split evenly.
     greedy_layer_cost: float = 0.0
     greedy_head_cost: float = 0.0
+    # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
+    mtp_copies_embedding: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

@@ -96,11 +96,27 @@ def extra_update_seconds(
 
 
 @jit
-def pieces_of(piece: int, stage: int, counts: Array, grid: Grid, job: JobInputs) -> float:
-    """How many times a stage updates a piece: a tied head on a pipeline copies the embedding."""
+def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
+    """Whether a stage holds a copy of the vocabulary table: a tied head away from the embedding
+    multiplies by one, multi-token prediction looks its tokens up in one (`mtp_copies_embedding`).
+
+    One copy serves both.
+    """
+    if counts[job.kinds, stage] > 0.0:
+        return False
+    if job.tied_embeddings > 0.0 and counts[job.kinds + 1, stage] > 0.0:
+        return True
+    if job.mtp_layers == 0 or job.mtp_copies_embedding == 0.0:
+        return False
+    return bool(counts[job.pieces - 1, stage] > 0.0)
+
+
+@jit
+def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
+    """How many times a stage updates a piece: some hold a copy of the embedding."""
     count = float(counts[piece, stage])
-    if piece == job.kinds and job.tied_embeddings > 0 and grid.pp > 1.0:
-        count += float(counts[job.kinds + 1, stage])
+    if piece == job.kinds and copies_table(stage, counts, job):
+        count += 1.0
     return count
 
 
@@ -109,7 +125,7 @@ def stage_extra_state(stage: int, counts: Array, costs: Array, grid: Grid, job: 
     """Extra optimizer state of a stage, bytes."""
     state = 0.0
     for piece in range(job.pieces):
-        state += pieces_of(piece, stage, counts, grid, job) * extra_state_bytes(costs[piece], grid)
+        state += pieces_of(piece, stage, counts, job) * extra_state_bytes(costs[piece], grid)
     return state
 
 
@@ -121,6 +137,6 @@ def stage_update_seconds(
     """Seconds that the updates of a stage take beyond the traffic of every parameter."""
     seconds = 0.0
     for piece in range(job.pieces):
-        count = pieces_of(piece, stage, counts, grid, job)
+        count = pieces_of(piece, stage, counts, job)
         seconds += count * extra_update_seconds(costs[piece], grid, framework, gpu)
     return seconds

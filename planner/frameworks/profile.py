@@ -68,6 +68,9 @@ class Parallelism(Frozen):
     tied_pipeline: bool = True
     # Multi-token prediction under pipeline or context parallelism.
     mtp_split: bool = True
+    # A stage with multi-token prediction but without the embedding holds a copy of the vocabulary
+    # table, trained on both stages: its gradient is reduced between them.
+    mtp_copies_embedding: bool = False
     # Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp.
     shards_over_context: bool = False
     # Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks.

@@ -161,11 +161,13 @@ def stage_rank(
 def _stage_pieces(
     job: Job, table: tuple[Piece, ...], layers: tuple[int, ...], ends: tuple[bool, bool]
 ) -> tuple[Piece, ...]:
-    """Pieces that a stage updates: a tied head away from the embedding owns a copy of it."""
+    """Pieces that a stage updates: a tied head away from the embedding owns a copy of it, and
+    so may multi-token prediction."""
     embedding, head = ends
     kinds = len(job.model.kinds)
     own = [table[job.model.kind_indices[index]] for index in layers]
-    if embedding or (head and job.model.tied_embeddings):
+    predicts = job.model.mtp_layers and job.framework.parallelism.mtp_copies_embedding
+    if embedding or (head and (job.model.tied_embeddings or predicts)):
         own.append(table[kinds])
     if head:
         own += [table[kinds + 1], *table[kinds + 2 :] * job.model.mtp_layers]

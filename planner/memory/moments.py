@@ -376,7 +376,8 @@ class Rank:
             working["logits"] = max(0.0, loss) * self.logits()
         if not self.sharded:
             # Where weight gradients are made beside the buffer, the head's is still there.
-            return working | {"working": working["working"] + self._head_gradient()}
+            own = self._with_lookups(piece, working["working"])
+            return working | {"working": own + self._head_gradient()}
         if self.shape.zero > 2:
             gathered = self._root_gathered() + self._layer_gather(self.state.gathered_layers)
         elif self.keeps_weights:
@@ -396,6 +397,20 @@ class Rank:
             "unsharded gradients": waits * self._head_made(),
             "reduction": self.state.reduce_buffer_layers * self.state.gradient_bytes * before,
         }
+
+    def _with_lookups(self, piece: PieceOnRank, working: float) -> float:
+        """A working set with the gradients of multi-token prediction's lookups in the table.
+
+        A module's backward ends with it (no more is kept then than counted here). Autograd adds
+        those of all modules and of the embedding, where it is here, before they are accumulated.
+        """
+        buffers = self.state.persistent_gradients and not self.state.extra_gradient_bytes
+        if not self.mtp or not buffers:
+            return working
+        gradient = self.state.weight_bytes * self.mtp[0].table
+        if piece not in self.mtp:
+            return working + (gradient if self.embedding is not None else 0.0)
+        return working + gradient if len(self.mtp) > 1 else max(working, gradient)
 
     def optimizer_temporaries(self) -> float:
         """Temporaries of the update: a copy of what it updates (foreach), none, one tensor."""

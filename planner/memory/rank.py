@@ -49,7 +49,7 @@ class RankShape:
 class PieceOnRank:
     """Bytes and parameters of one piece on one rank, for one micro-batch.
 
-    `table`: parameters of the vocabulary table that embedding and head use. `kept`: bytes from
+    `table`: parameters of the vocabulary table that embedding, head and MTP use. `kept`: bytes from
     forward to backward under the recompute mode (`logits`: the loss's part of them); `again`: made
     again in backward; `casts`: low-precision copies of weights (`casts_kept`: those that backward
     finds); `working`: gradients of activations alive inside its backward beside everything kept;

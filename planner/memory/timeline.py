@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from planner.memory.moments import Pass, Rank, Terms
-from planner.memory.rank import RankShape, piece_on_rank
+from planner.memory.rank import PieceOnRank, RankShape, piece_on_rank
 from planner.memory.settings import OptimizerKernel, StepSettings
 from planner.modules import Module
 from planner.ops.context import OpContext
@@ -100,11 +100,24 @@ def make_rank(context: OpContext, shape: RankShape, settings: StepSettings) -> R
         settings,
         layers,
         again[kinds] if settings.embedding else None,
-        tuple(plain[kinds + 2 :]) * settings.mtp,
+        _predictors(context, settings, tuple(plain[kinds + 2 :]), plain[kinds].table),
         head,
         max(piece.offloaded for piece in again[:kinds]),
         max(piece.duplicated for piece in again[:kinds]),
     )
+
+
+def _predictors(
+    context: OpContext, settings: StepSettings, module: tuple[PieceOnRank, ...], table: float
+) -> tuple[PieceOnRank, ...]:
+    """Multi-token-prediction modules. Away from the embedding the first of them may own a copy
+    of the vocabulary table, unless a tied head has one for it."""
+    modules = tuple(replace(own, table=table) for own in module) * settings.mtp
+    tied = context.model.tied_embeddings and settings.head
+    copies = context.profile.parallelism.mtp_copies_embedding
+    if not modules or settings.embedding or tied or not copies:
+        return modules
+    return (replace(modules[0], dense=modules[0].dense + table), *modules[1:])
 
 
 def _step(rank: Rank, *, first: bool) -> tuple[PhaseMemory, ...]:

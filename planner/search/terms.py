@@ -37,8 +37,8 @@ TIME_RESOLUTION = 1 / 2_000
 class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
-    `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a tied
-    head's copy of the vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
+    `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
+    vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
     `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix.
     """
 
@@ -137,8 +137,9 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
     head = schedule.head_stage(code, pp)
     stage[head] += (last * multiples).sum(axis=0)
     mirrored = schedule.copies_of_model(code, float(pp)) > 1.0
-    if job.tied_embeddings > 0 and head > 0 and not mirrored:
-        # The head's copy is of the vocabulary table, without learned positions.
+    copied = job.tied_embeddings > 0 or (job.mtp_layers > 0 and job.mtp_copies_embedding > 0)
+    if copied and head > 0 and not mirrored:
+        # The copy is of the vocabulary table, without learned positions.
         embedding = costs[job.kinds]
         share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
         tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]

@@ -14,6 +14,7 @@ from tests.check.conftest import OVERLAPPED, SMALL, Read, rules, script
 
 _FINE = "--fine-grained-activation-offloading"
 _MOE = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024"
+_PREDICTS = "--mtp-num-layers 1 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout"
 
 # Rule, options that break it, options that do not.
 CASES = [
@@ -86,6 +87,12 @@ CASES = [
      "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*8|t*8L'"),
     ("layout-layers", "--pipeline-model-parallel-size 2 "
      "--pipeline-model-parallel-layout 'Et*8|t*9L'", ""),
+    ("layout-ends", "--pipeline-model-parallel-size 2 "
+     "--pipeline-model-parallel-layout 't*8E|t*8L'", ""),
+    ("layout-mtp", f"{_PREDICTS} 'Et*4|t*4|t*4|t*4L'", f"{_PREDICTS} 'Et*4|t*4|t*4|t*4mL'"),
+    ("layout-mtp", f"{_PREDICTS} 'Et*4|t*4|t*4|t*4mmL'", f"{_PREDICTS} 'Et*4|t*6|t*6m|L'"),
+    ("layout-mtp", f"{_PREDICTS} 'Et*4|t*4|t*4m|t*4L'", f"{_PREDICTS} 'Et*4|t*6|t*6|mL'"),
+    ("layout-mtp", f"{_PREDICTS} 'Et*8|t*4|t*4m|||||L'", f"{_PREDICTS} 'Et*8|t*4|t*4||||m|L'"),
     ("moe-layer-freq", f"{_MOE} --moe-layer-freq [0]*3+[1]*3", f"{_MOE} --moe-layer-freq 2"),
 ]  # fmt: skip
 

@@ -14,6 +14,7 @@ _LAYOUT = "pipeline-model-parallel-layout"
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 _EMBEDDING = "account-for-embedding-in-pipeline-split"
 _LOSS = "account-for-loss-in-pipeline-split"
+_PREDICTORS = "mtp-num-layers"
 _MOST_BLOCKS = 4096
 
 
@@ -136,16 +137,52 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> No
             f"--{_LAYOUT} has {sum(counts)} layers, --num-layers {layers}", _LAYOUT, "num-layers",
         )  # fmt: skip
         return
-    if "E" in "".join(stages[1:]) or "L" in "".join(stages[:-1]):
+    if stages[0][:1] != "E" or stages[-1][-1:] != "L" or "E" in "".join(stages)[1:]:
+        _refuse(
+            split, arguments, "layout-ends",
+            f"--{_LAYOUT} wants the embedding (E) as its first letter and the loss (L) as its "
+            "last, each once", _LAYOUT,
+        )  # fmt: skip
+        return
+    _read_predictors(arguments, stages, pp, split)
+    split.vpp, split.blocks = len(stages) // pp, counts
+
+
+def _read_predictors(arguments: Arguments, stages: list[str], pp: int, split: Split) -> None:
+    """Where multi-token prediction lives: `m` behind all layers, in one stage, as many as stated
+    (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`)."""
+    wanted = arguments.number(_PREDICTORS) or 0
+    found = "".join(stages).count("m")
+    if found != wanted:
+        _refuse(
+            split, arguments, "layout-mtp",
+            f"--{_LAYOUT} has {found} multi-token-prediction layers (m), --{_PREDICTORS} {wanted}",
+            _LAYOUT, _PREDICTORS,
+        )  # fmt: skip
+    elif found and (refusal := _misplaced(stages, pp)):
+        _refuse(split, arguments, "layout-mtp", f"--{_LAYOUT} {refusal}", _LAYOUT)
+    elif found and "m" not in stages[-1]:
         split.problems.append(
             Problem(
                 "not-modelled",
-                f"--{_LAYOUT}: the embedding is costed on the first and the loss on the last stage",
+                f"--{_LAYOUT}: multi-token prediction (m) on a stage before the loss runs, but is "
+                "costed on the last stage: that one has less memory and time, the one with m more",
                 "warning",
                 arguments.place(_LAYOUT),
             )
         )
-    split.vpp, split.blocks = len(stages) // pp, counts
+
+
+def _misplaced(stages: list[str], pp: int) -> str:
+    """What Megatron refuses about a layout's `m`; empty if nothing."""
+    having = [index for index, stage in enumerate(stages) if "m" in stage]
+    if len(having) > 1:
+        return f"splits multi-token prediction (m) over {len(having)} stages; put all in one"
+    if "t" in "".join(stages).partition("m")[2]:
+        return "has a layer (t) behind multi-token prediction (m); put m behind all layers"
+    if having[0] < len(stages) - pp:
+        return "has multi-token prediction (m) in a stage that is not the last of its rank"
+    return ""
 
 
 def expand_layout(text: str) -> list[str] | None:
