@@ -55,6 +55,7 @@ def search(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
+    relaxed: bool = True,
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU.
 
@@ -63,7 +64,7 @@ def search(
     `time_limit_s` cuts the search short. Ctrl-C, once plans are known, ends it like a time limit:
     the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
     it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
-    the front is then not searched.
+    the front is then not searched. `relaxed`: where nothing fits, search what would.
     UsageError if no configuration is legal, or if the framework could launch none of this job
     (`planner.launch.registry.demand_launchable`); NothingFitsError if none fits.
     """
@@ -83,7 +84,7 @@ def search(
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
-        raise nothing_fits(request, shares, explorer, progress)
+        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed)
     shown = _short_front(points)
     plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))
