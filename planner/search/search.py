@@ -59,12 +59,13 @@ def search(
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU.
 
-    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`,
-    `workers`: of the layout solver; equal values repeat the result exactly unless
-    `time_limit_s` cuts the search short. Ctrl-C, once plans are known, ends it like a time limit:
-    the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
-    it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
-    the front is then not searched. `relaxed`: where nothing fits, search what would.
+    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
+    the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
+    exactly, with any number of workers, unless `time_limit_s` cuts the search short. Ctrl-C, once
+    plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
+    `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
+    faster than the first; what lies below it on the front is then not searched. `relaxed`: where
+    nothing fits, search what would.
     UsageError if no configuration is legal, or if the framework could launch none of this job
     (`planner.launch.registry.demand_launchable`); NothingFitsError if none fits.
     """
@@ -72,7 +73,7 @@ def search(
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
     if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
-    effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
+    effort = Effort(SolverOptions(seed=seed), time_limit_s, workers=workers)
     if is_pool(request.gpus):
         from planner.pools.search import search_pool
 

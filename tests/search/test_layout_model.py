@@ -212,20 +212,19 @@ def test_head_makes_the_last_stage_shorter() -> None:
     assert solution.layout.block_layers == (8, 8, 8, 6)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_equal_options_give_equal_layouts(workers: int) -> None:
+def test_equal_options_give_equal_layouts() -> None:
     terms = synthetic_terms(7, 8, 1)
     free = LayoutContext(8, 1, (0,) * 61, recomputation="free")
     ctx = replace(free, memory=memory_numbers(terms, 40 * GIB))
-    first, second = (solve_layout(terms, ctx, SolverOptions(3, workers, 5.0)) for _ in range(2))
+    first, second = (solve_layout(terms, ctx, SolverOptions(3, 5.0)) for _ in range(2))
     assert first.layout == second.layout
     assert first.status == "optimal"
 
 
-def test_workers_agree_on_the_step_time() -> None:
+def test_seeds_agree_on_the_step_time() -> None:
     terms = synthetic_terms(11, 4, 2)
     ctx = LayoutContext(4, 2, (0,) * 18, "any", "shared", memory_numbers(terms, 20 * GIB))
-    one, two = (solve_layout(terms, ctx, SolverOptions(0, workers, 5.0)) for workers in (1, 2))
+    one, two = (solve_layout(terms, ctx, SolverOptions(seed, 5.0)) for seed in (1, 2))
     assert one.layout is not None
     assert two.layout is not None
     times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]
