@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from constraints.context import IntArray
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
@@ -23,6 +24,7 @@ from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, likely
 from planner.search.explorer import TIE, Effort, Point, Rung
 from planner.search.shapes import Candidates, legal_candidates
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.specs import ModelSpec
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
@@ -72,8 +74,8 @@ def cost_light(
     """`cost_job` without the shapes that cannot fit; None if that leaves none.
 
     `num_gpus`: None too if no legal shape uses so many. `probability`: with which a plan must fit
-    at least; without it the limit is the memory there is. UsageError if no shape is legal, or if the
-    framework could launch no plan of the job.
+    at least; without it the limit is the memory there is. UsageError if no shape is legal, or if
+    the framework could launch no plan of the job.
     """
     demand_launchable(job)
     candidates = legal_candidates(job)
@@ -86,9 +88,7 @@ def cost_light(
     return CostedJob(light, model, model.cost_shapes(light.columns), 0.0)
 
 
-def light_shares(
-    job: Job, num_gpus: int, probability: float | None = None
-) -> CostedShares | None:
+def light_shares(job: Job, num_gpus: int, probability: float | None = None) -> CostedShares | None:
     """`cost_light` at each share of the offload that a job leaves open; None if none may fit.
 
     UsageError if no shape is legal.
@@ -126,20 +126,33 @@ def light_candidates(
 def least_state_bytes(model: CostModel, columns: Columns) -> Array:
     """Less than the heaviest stage of each shape holds in any layout, bytes.
 
-    Weights, gradients and optimizer state of the mean stage, each sharded as far as its ZeRO stage
-    can (Rajbhandari et al. 2020, section 5), with the allocator's fragmentation, and the context;
-    nothing else.
+    Weights, gradients and optimizer state, each sharded as far as its ZeRO stage can (Rajbhandari
+    et al. 2020, section 5), with the allocator's fragmentation, and the context; nothing else. The
+    heaviest stage holds at least the mean, and at least the experts of its share of the MoE
+    layers, rounded up: layers are not divided.
     """
     count, own = parameter_count(model.job.model), model.framework_inputs
-    experts = float(count.experts)
-    dense = count.total - experts
-    rank = dense / columns["tp"] + experts / (columns["ep"] * columns["etp"])
-    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+    dense = count.total - float(count.experts)
+    grid, gpus = columns["ep"] * columns["etp"], model.job.cluster.num_gpus
     state = own.master_bytes + own.optimizer_bytes
-    whole = (kept + state) * rank / columns["pp"]
-    sharded = kept * rank / columns["pp"] + state * count.total / model.job.cluster.num_gpus
-    live = np.where(columns["zero"] == 0, whole, sharded)
+    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+
+    def held(dense: Array | float, experts: Array) -> Array:
+        rank = dense / columns["tp"] + experts / grid
+        shard = (dense + experts) * columns["pp"] / gpus
+        shard = np.where(columns["zero"] == 0, rank, shard)
+        return np.asarray(kept * rank + state * shard)
+
+    mean = held(dense / columns["pp"], count.experts / columns["pp"])
+    live = np.maximum(mean, held(0.0, _most_experts(model.job.model, columns["pp"])))
     return np.asarray(live * (1.0 + own.fragmentation) + own.context_bytes)
+
+
+def _most_experts(model: ModelSpec, pp: IntArray) -> Array:
+    """Expert parameters that some stage holds at least: of whole layers."""
+    layers = sum(kind.ffn == "moe" for kind in model.kind_sequence)
+    each = parameter_count(model).experts / max(1, layers + model.mtp_layers)
+    return np.asarray(each * np.ceil(layers / pp))
 
 
 @dataclass(frozen=True)
