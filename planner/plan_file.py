@@ -69,18 +69,47 @@ def read_plan_file(path: Path) -> SearchResult:
     document = _read_json(path)
     if not isinstance(document, dict) or "version" not in document:
         raise UsageError(f"{path} is JSON but not a plan file; {_MADE_BY}")
-    version = document["version"]
+    _check_version(path, document)
+    if "points" in document and "results" in document:
+        raise UsageError(
+            f"{path} holds plans of several clusters; here one is needed: search it alone"
+        )
+    return _result(path, document)
+
+
+def _check_version(path: Path, document: dict[str, Any]) -> None:
+    version = document.get("version")
     if version != PLAN_FILE_VERSION:
         raise UsageError(
             f"{path} has plan-file version {version!r}; this planner reads version "
             f"{PLAN_FILE_VERSION}: search again with it"
         )
+
+
+def _result(path: Path, document: Any) -> SearchResult:
     try:
         return SearchResult.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
+
+
+def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
+    """The result that holds plan `number` of a file, and the plan's number in that result.
+
+    In the file of a search of one cluster the two numbers are the same; that of several clusters
+    numbers the plans of its front. UsageError says what is wrong.
+    """
+    document = _read_json(path)
+    if not isinstance(document, dict) or "points" not in document or "results" not in document:
+        return read_plan_file(path), number
+    _check_version(path, document)
+    points = document["points"]
+    if not 1 <= number <= len(points):
+        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {len(points)}")
+    point = points[number - 1]
+    return _result(path, document["results"].get(point["cluster"])), point["plan"]
 
 
 def _read_json(path: Path) -> Any:

@@ -14,7 +14,7 @@ from planner.cli.progress import notice_if_first_run, watched
 from planner.errors import UsageError
 from planner.job import Job
 from planner.plan import Plan
-from planner.plan_file import read_plan_file
+from planner.plan_file import read_plan
 from planner.pools.pool import is_pool
 from planner.request import Request
 from planner.result import SearchResult
@@ -55,7 +55,7 @@ def command(
     style = output_format(as_json, as_csv)
     if style == "csv" and not with_what_if:
         raise UsageError("--csv prints the table of --what-if: give both, or --json")
-    result = read_plan_file(Path(plan_file))
+    result, number = read_plan(Path(plan_file), number)
     if is_pool(result.request.gpus):
         if with_what_if:
             raise UsageError(

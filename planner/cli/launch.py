@@ -11,7 +11,7 @@ import click
 from planner.cli.progress import notice_if_first_run
 from planner.launch.contract import NodesAs
 from planner.launch.registry import target_named, target_of_profile
-from planner.plan_file import read_plan_file
+from planner.plan_file import read_plan
 
 if TYPE_CHECKING:
     from planner.launch.contract import Launch
@@ -58,7 +58,7 @@ def command(
     """
     path = Path(output).expanduser()
     named = None if framework is None else target_named(framework)
-    result = read_plan_file(Path(plan_file))
+    result, number = read_plan(Path(plan_file), number)
 
     from planner.explain import pick_plan
     from planner.launch.folder import launch_folder, refuse_folder, write_folder

@@ -21,6 +21,7 @@ from planner.cli.options import (
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.search_clusters import names_several, search_several, several_gpus
 from planner.pools.jobs import first_job
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ SORTS = {
     "search",
     epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
 )
+@several_gpus
 @job_options
 @click.option(
     "--recompute",
@@ -61,7 +63,7 @@ SORTS = {
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Threads of the solver.",
+    help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
 @click.option(
     "--time-limit",
@@ -74,11 +76,19 @@ SORTS = {
 def command(**options: Any) -> None:
     """Find the best ways to launch a training run.
 
-    Shows the Pareto front: plans of which none is both faster and lighter than another.
+    Shows the Pareto front: plans of which none is both faster and lighter than another. With
+    several clusters (--gpus 32..128xH100, or --gpus again) one front over all of them, which
+    weighs the number of GPUs and dollars too.
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
-    request = build_request(options, recompute=split_names(options["recompute"]))
+    recompute = split_names(options["recompute"])
+    if names_several(options["gpus"]):
+        request = build_request(options | {"gpus": None}, recompute=recompute)
+        search_several(request, options, SORTS[options["sort"]], style, output)
+        return
+    options["gpus"] = next(iter(options["gpus"]), None)
+    request = build_request(options, recompute=recompute)
     job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})

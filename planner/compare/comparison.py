@@ -64,7 +64,7 @@ def compare(
     _check(named, tokens, sort, own)
     base, batch_note = with_batch(request)
     entries = [enter(offer, base, fallback_precision, prepare) for offer in named]
-    _raise_common_problem(entries)
+    raise_common_problem(entries)
     check_currencies(entries, own)
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
@@ -133,7 +133,7 @@ def enter(
     return Entry(offer, cluster, request, job)
 
 
-def _raise_common_problem(entries: Sequence[Entry]) -> None:
+def raise_common_problem(entries: Sequence[Entry]) -> None:
     """What is wrong with every cluster is wrong with the job."""
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries) and problems:

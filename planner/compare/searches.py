@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware import HardwareError
@@ -20,11 +20,13 @@ Progress = Callable[[str, int, int], None]
 class Outcome:
     """What a search found: a result with its fastest plan, or why there is none.
 
-    `needs`: changes with which something would fit, in sentences.
+    `needs`: changes with which something would fit, in sentences. `proven`: whether it is proven
+    that there is no plan.
     """
 
     result: SearchResult | None = None
     reason: str = ""
+    proven: bool = True
     needs: tuple[str, ...] = ()
 
     @property
@@ -35,11 +37,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One search: its request and the solver's settings."""
+    """One search: its request and the solver's settings.
+
+    `top`: most plans wanted; for one plan the search ends with the fastest. `only_plans`: where
+    nothing fits, what would fit is not looked for.
+    """
 
     request: Request
     seed: int = 0
     time_limit_s: float | None = None
+    top: int = 1
+    only_plans: bool = False
 
 
 def run_searches(
@@ -61,7 +69,7 @@ def run_searches(
     processes = min(jobs, len(work))
     here = len(work) if processes <= 1 else 0 if is_compiled() else 1
     for key, task in work[:here]:
-        found[key] = search_one(task)
+        found[key] = _interrupted_before(found) or search_one(task)
         _tell(progress, chosen[key][1], len(found), len(work))
     if here < len(work):
         context = multiprocessing.get_context("spawn")
@@ -72,13 +80,23 @@ def run_searches(
     return [found[_key(task)] for task in tasks]
 
 
+def _interrupted_before(found: Mapping[str, Outcome]) -> Outcome | None:
+    """What a search gives after Ctrl-C ended one before it."""
+    if any(
+        own.result is not None and own.result.stopped == "interrupted" for own in found.values()
+    ):
+        return Outcome(reason="interrupted before its search", proven=False)
+    return None
+
+
 def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
     if progress is not None:
         progress(f"searched {name}", done, total)
 
 
 def _key(task: Task) -> str:
-    return f"{task.seed} {task.time_limit_s} {task.request.model_dump_json()}"
+    own = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans}"
+    return f"{own} {task.request.model_dump_json()}"
 
 
 def _threads(processes: int) -> int:
@@ -97,21 +115,23 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 
 def search_one(task: Task) -> Outcome:
-    """The fastest plan of a request, or the reason why there is none."""
+    """The fastest plans of a request, or the reason why there is none."""
     from planner.infeasibility import DoesNotFitError, relaxation_sentence
     from planner.search.search import search
 
     try:
         result = search(
             task.request,
-            top=1,
+            top=task.top,
             seed=task.seed,
             time_limit_s=task.time_limit_s,
-            fastest_only=True,
+            fastest_only=task.top == 1,
+            relaxed=not task.only_plans,
         )
     except DoesNotFitError as error:
         needs = tuple(relaxation_sentence(own) for own in error.why.relaxations)
-        return Outcome(reason=f"nothing fits: {error.why.conflict[0].text}", needs=needs)
+        text = f"nothing fits: {error.why.conflict[0].text}"
+        return Outcome(reason=text, proven=error.why.proven, needs=needs)
     except (NothingFitsError, UsageError, HardwareError) as error:
         return Outcome(reason=str(error))
     return Outcome(result=result)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.frameworks import RecomputeMode
 from planner.recomputation import recomputation
+from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, solve_layout
@@ -86,6 +87,8 @@ class Explorer:
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         self.spent = Spent()
+        self.ahead = Ahead(effort.workers)
+        self._sharp_paces: dict[tuple[int, int], float] = {}
         # Index of this job among those searched with it, and the best pace known of the others.
         self.source = 0
         self.best_beside = np.inf
@@ -239,16 +242,38 @@ class Explorer:
             # Once out of effort the others' bounds still get sharper.
             if exhausted:
                 continue
+            self._solve_ahead(waiting, index, target)
             point = self._solve(position, index, target)
             if point is not None and point.pace < target:
                 best = point
+        self.ahead.forget()
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
+
+    def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
+        """Let idle workers solve the shapes that come next if the target stays."""
+        for bound, position in nsmallest(self.ahead.room, waiting):
+            pace = max(bound, self._sharp_pace(position, index))
+            if pace * (1.0 + self.effort.tie) >= target:
+                continue
+            question = self._question(position, index, target, pace)
+            if not self.ahead.has(question):
+                self.ahead.start(question, self._task(*question))
 
     def _sharpen(self, position: int, index: int) -> float:
         """The sharp bound on the pace of a shape at a rung; it holds at lower rungs too."""
         self._sharp[position, index] = True
+        pace = self._sharp_pace(position, index)
+        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+        return float(self.bounds[position, index])
+
+    def _sharp_pace(self, position: int, index: int) -> float:
+        """The sharp bound as such; 0 where the schedule has none."""
+        known = self._sharp_paces.get((position, index))
+        if known is not None:
+            return known
         model, row = self.cost_model, int(self.rows[position])
+        seconds = 0.0
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             shapes, keys, costs = self._bound_inputs
@@ -267,13 +292,13 @@ class Explorer:
                 model.gpu_inputs,
                 model.link_inputs,
             )
-            pace = seconds / float(self.columns["gbs"][row])
-            self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
-        return float(self.bounds[position, index])
+        pace = seconds / float(self.columns["gbs"][row])
+        self._sharp_paces[position, index] = pace
+        return pace
 
     def _allowed_s(self, index: int) -> float:
         """Work that may be spent once this rung is done, deterministic seconds."""
-        most_s = self.effort.most_effort_s * self.effort.options.workers
+        most_s = self.effort.most_effort_s
         if index + 1 == len(self.limits):
             return most_s
         return 0.5 * (most_s + min(most_s, self.spent.effort_s))
@@ -310,11 +335,10 @@ class Explorer:
 
         What its bound turns out to be holds for lower rungs too.
         """
-        row = int(self.rows[position])
+        question = self._question(position, index, target, float(self.bounds[position, index]))
+        row = question[0]
         gbs = float(self.columns["gbs"][row])
-        low = float(self.bounds[position, index]) * gbs
-        within_s = (low, target / (1.0 + self.effort.tie) * gbs)
-        solution = self.solution(row, float(self.limits[index]), within_s)
+        solution = self.ahead.answer(question) or self.solution(*question)
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
@@ -326,10 +350,21 @@ class Explorer:
         self.solved.append(point)
         return point if point.peak <= self.limits[index] else None
 
+    def _question(self, position: int, index: int, target: float, bound: float) -> Question:
+        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target."""
+        row = int(self.rows[position])
+        gbs = float(self.columns["gbs"][row])
+        within_s = (bound * gbs, target / (1.0 + self.effort.tie) * gbs)
+        return row, float(self.limits[index]), within_s
+
     def solution(
         self, row: int, limit_bytes: float, within_s: tuple[float, float] = (0.0, np.inf)
     ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
+        return self._task(row, limit_bytes, within_s)()
+
+    def _task(self, row: int, limit_bytes: float, within_s: tuple[float, float]) -> Solve:
+        """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
         mode = job.recompute[index]
@@ -337,10 +372,14 @@ class Explorer:
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
         ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
-        found = solve_layout(terms, ctx, options, within_s)
-        if found.layout is None or not modes:
-            return found
-        return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
+
+        def solve() -> LayoutSolution:
+            found = solve_layout(terms, ctx, options, within_s)
+            if found.layout is None or not modes:
+                return found
+            return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
+
+        return solve
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""

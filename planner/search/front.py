@@ -51,6 +51,38 @@ def thin(pace: Floats, peak: Floats, order: Indices, tie: float, saving: float) 
     return np.array(kept, dtype=np.int64)
 
 
+def nondominated(table: Floats) -> Indices:
+    """Rows that no other row dominates, in order of the first column; one of equal rows.
+
+    `table`: [points, dimensions], each to be small. No row is nowhere worse and somewhere better
+    than a kept one.
+    """
+    keys = tuple(table[:, column] for column in range(table.shape[1] - 1, -1, -1))
+    order = np.lexsort((np.arange(len(table)), *keys))
+    kept: list[int] = []
+    for index in order.tolist():
+        # Rows before it in the order are the only ones that may be nowhere worse.
+        if not (table[kept] <= table[index]).all(axis=1).any():
+            kept.append(index)
+    return np.array(kept, dtype=np.int64)
+
+
+def without_near(table: Floats, order: Indices, tie: float, saving: float) -> Indices:
+    """Rows of a front, smallest first column first, without those that say little.
+
+    A row is left out if a kept one is within `tie` or less of it in the first column and it saves
+    less than the share `saving` of that one in every other.
+    """
+    kept: list[int] = []
+    for index in order.tolist():
+        own = table[index]
+        as_fast = table[kept, 0] <= (1.0 + tie) * own[0]
+        little = (own[1:] > (1.0 - saving) * table[kept, 1:]).all(axis=1)
+        if not (as_fast & little).any():
+            kept.append(index)
+    return np.array(kept, dtype=np.int64)
+
+
 def best_pace(pace: Floats, peak: Floats, limit: float) -> float:
     """Pace of the fastest point with a peak of at most `limit`; infinite if there is none."""
     below = pace[peak <= limit]

@@ -24,15 +24,17 @@ def nothing_fits(
     shares: CostedShares,
     explorer: SharesExplorer,
     progress: Progress | None = None,
+    *,
+    relaxed: bool = True,
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits; searches what would.
+    """The error to raise when no plan fits; searches what would, if `relaxed`.
 
     The explorer's deadline holds for all of it; Ctrl-C ends it with what is known. Where the
     offload was open, the sentences are about its largest share: the lightest.
     """
     until = Until(explorer.deadline)
     with until.interruptible():
-        return _explained(request, shares, explorer, progress or _silent, until)
+        return _explained(request, shares, explorer, progress or _silent, until, relaxed)
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -45,6 +47,7 @@ def _explained(
     explorer: SharesExplorer,
     progress: Progress,
     until: Until,
+    relaxed: bool,
 ) -> DoesNotFitError:
     progress("finding the rules in conflict", 0, 1)
     guilty, freed = guilty_choices(
@@ -65,7 +68,7 @@ def _explained(
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
-    relaxations = find_relaxations(at, progress, until)
+    relaxations = find_relaxations(at, progress, until) if relaxed else []
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,

@@ -49,10 +49,13 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve."""
+    """How CP-SAT runs; equal options give equal layouts unless `wall_s` (seconds) cuts a solve.
+
+    One thread a solve: interleaved search with more repeats itself too, but takes several times
+    the work for the same optimum. More workers solve more shapes at a time (planner.search.ahead).
+    """
 
     seed: int = 0
-    workers: int = 1
     deterministic_time_s: float = DETERMINISTIC_TIME_S
     wall_s: float | None = None
 
@@ -99,9 +102,7 @@ def solve_layout(
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
-    if options.workers == 1:
-        # CP-SAT 9.15 aborts on a hinted model in its interleaved search (fixed_search is null).
-        _hint(model, variables, ctx)
+    _hint(model, variables, ctx)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -164,10 +165,8 @@ def make_solver(options: SolverOptions) -> CpSolver:
 
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = options.seed
-    solver.parameters.num_workers = options.workers
-    solver.parameters.interleave_search = options.workers > 1
-    # Work of all workers counts.
-    solver.parameters.max_deterministic_time = options.deterministic_time_s * options.workers
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = options.deterministic_time_s
     if options.wall_s is not None:
         solver.parameters.max_time_in_seconds = max(0.0, options.wall_s)
     solver.parameters.relative_gap_limit = GAP_LIMIT

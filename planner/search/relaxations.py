@@ -41,7 +41,7 @@ TOLERANCES = (0.1, 0.2)
 SHARDING_FRAMEWORKS = ("torchtitan", "deepspeed")
 
 # Work for one change: enough to find a plan, not to prove it the fastest. Changes differ by more.
-EFFORT = Effort(most_solves=10, most_effort_s=0.5, tie=0.02)
+EFFORT = Effort(most_solves=6, most_effort_s=0.5, tie=0.02)
 # Work to learn whether anything fits at all.
 PROBE = replace(EFFORT, any_plan=True)
 # Kinds whose changes do not build on each other.
@@ -142,19 +142,19 @@ def verify(
 
     No plan if nothing fits, or the change is not as promised (fewer GPUs are used).
     """
-    try:
-        job = change.make()
-        wanted = at.gpus if same_gpus else job.cluster.num_gpus
-        shares = light_shares(job, wanted)
-    except (UsageError, HardwareError, ConstraintError):
-        return Outcome(None)
-    if shares is None:
-        return Outcome(None)
     levels = [RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY]
     if safe_only:
         levels = levels[:1]
     elif effort.any_plan:
         levels = levels[1:]
+    try:
+        job = change.make()
+        wanted = at.gpus if same_gpus else job.cluster.num_gpus
+        shares = light_shares(job, wanted, levels[-1])
+    except (UsageError, HardwareError, ConstraintError):
+        return Outcome(None)
+    if shares is None:
+        return Outcome(None)
     for probability in levels:
         own = replace(effort, time_limit_s=until.seconds_left())
         trial = search_costed(shares, probability=probability, effort=own)

@@ -22,7 +22,7 @@ RUNG = 0.93
 RUNGS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
-# Work of a worker for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
+# Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
 # many layouts. A rung takes at most half of what is left, so that the lower ones get their part.
 MOST_EFFORT_S = 1.5
 MOST_SOLVES = 300
@@ -37,6 +37,7 @@ class Effort:
     """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
 
     `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
+    `workers`: layouts solved at a time; the outcome is the same for any number.
     """
 
     options: SolverOptions = field(default_factory=SolverOptions)
@@ -45,6 +46,7 @@ class Effort:
     most_effort_s: float = MOST_EFFORT_S
     tie: float = TIE
     any_plan: bool = False
+    workers: int = 1
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,17 @@ def search(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
+    relaxed: bool = True,
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU.
 
-    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`,
-    `workers`: of the layout solver; equal values repeat the result exactly unless
-    `time_limit_s` cuts the search short. Ctrl-C, once plans are known, ends it like a time limit:
-    the best front so far, which says so in `stopped`. `progress(what, done, total)` is called as
-    it goes. `fastest_only`: stop once no plan can be faster than the first; what lies below it on
-    the front is then not searched.
+    `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
+    the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
+    exactly, with any number of workers, unless `time_limit_s` cuts the search short. Ctrl-C, once
+    plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
+    `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
+    faster than the first; what lies below it on the front is then not searched. `relaxed`: where
+    nothing fits, search what would.
     UsageError if no configuration is legal; NothingFitsError if none fits. A note says if the
     framework could launch none of the plans (`planner.launch.registry.launch_note`).
     """
@@ -71,7 +73,7 @@ def search(
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
     if time_limit_s is not None and not 0 < time_limit_s < float("inf"):
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
-    effort = Effort(SolverOptions(seed=seed, workers=workers), time_limit_s)
+    effort = Effort(SolverOptions(seed=seed), time_limit_s, workers=workers)
     if is_pool(request.gpus):
         from planner.pools.search import search_pool
 
@@ -83,7 +85,7 @@ def search(
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
-        raise nothing_fits(request, shares, explorer, progress)
+        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed)
     shown = _short_front(points)
     plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from constraints.context import IntArray
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
@@ -18,10 +19,11 @@ from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
 from planner.plan import Plan
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob
+from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, likely_limit_bytes
 from planner.search.explorer import TIE, Effort, Point, Rung
 from planner.search.shapes import Candidates, legal_candidates
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
+from planner.specs import ModelSpec
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)
@@ -65,42 +67,53 @@ def cost_altered(
     return CostedJob(candidates, model, model.cost_shapes(candidates.columns), 0.0)
 
 
-def cost_light(job: Job, num_gpus: int | None = None) -> CostedJob | None:
+def cost_light(
+    job: Job, num_gpus: int | None = None, probability: float | None = None
+) -> CostedJob | None:
     """`cost_job` without the shapes that cannot fit; None if that leaves none.
 
-    `num_gpus`: None too if no legal shape uses so many. UsageError if no shape is legal.
+    `num_gpus`: None too if no legal shape uses so many. `probability`: with which a plan must fit
+    at least; without it the limit is the memory there is. UsageError if no shape is legal.
     """
     candidates = legal_candidates(job)
     if num_gpus is not None and candidates.job.cluster.num_gpus != num_gpus:
         return None
     model = CostModel(candidates.job)
-    light = light_candidates(model, candidates)
+    light = light_candidates(model, candidates, probability)
     if light is None:
         return None
     return CostedJob(light, model, model.cost_shapes(light.columns), 0.0)
 
 
-def light_shares(job: Job, num_gpus: int) -> CostedShares | None:
+def light_shares(job: Job, num_gpus: int, probability: float | None = None) -> CostedShares | None:
     """`cost_light` at each share of the offload that a job leaves open; None if none may fit.
 
     UsageError if no shape is legal.
     """
     first, *others = job.decided()
-    found = [cost_light(first, num_gpus), *(_light_if_legal(own, num_gpus) for own in others)]
+    found = [
+        cost_light(first, num_gpus, probability),
+        *(_light_if_legal(own, num_gpus, probability) for own in others),
+    ]
     costed = tuple(own for own in found if own is not None)
     return CostedShares(costed) if costed else None
 
 
-def _light_if_legal(job: Job, num_gpus: int) -> CostedJob | None:
+def _light_if_legal(job: Job, num_gpus: int, probability: float | None) -> CostedJob | None:
     try:
-        return cost_light(job, num_gpus)
+        return cost_light(job, num_gpus, probability)
     except UsageError:
         return None
 
 
-def light_candidates(model: CostModel, candidates: Candidates) -> Candidates | None:
+def light_candidates(
+    model: CostModel, candidates: Candidates, probability: float | None = None
+) -> Candidates | None:
     """The shapes whose weights and optimizer state alone leave them a chance to fit."""
-    light = least_state_bytes(model, candidates.columns) <= candidates.job.hbm_limit_bytes
+    limit = candidates.job.hbm_limit_bytes
+    if probability is not None and limit > 0.0:
+        limit = likely_limit_bytes(candidates.job, probability)
+    light = least_state_bytes(model, candidates.columns) <= limit
     if not light.any():
         return None
     columns = {name: values[light] for name, values in candidates.columns.items()}
@@ -110,18 +123,33 @@ def light_candidates(model: CostModel, candidates: Candidates) -> Candidates | N
 def least_state_bytes(model: CostModel, columns: Columns) -> Array:
     """Less than the heaviest stage of each shape holds in any layout, bytes.
 
-    Weights, gradients and optimizer state of the mean stage, each sharded as far as its ZeRO stage
-    can (Rajbhandari et al. 2020, section 5); nothing else.
+    Weights, gradients and optimizer state, each sharded as far as its ZeRO stage can (Rajbhandari
+    et al. 2020, section 5), with the allocator's fragmentation, and the context; nothing else. The
+    heaviest stage holds at least the mean, and at least the experts of its share of the MoE
+    layers, rounded up: layers are not divided.
     """
     count, own = parameter_count(model.job.model), model.framework_inputs
-    experts = float(count.experts)
-    dense = count.total - experts
-    rank = dense / columns["tp"] + experts / (columns["ep"] * columns["etp"])
-    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+    dense = count.total - float(count.experts)
+    grid, gpus = columns["ep"] * columns["etp"], model.job.cluster.num_gpus
     state = own.master_bytes + own.optimizer_bytes
-    whole = (kept + state) * rank / columns["pp"]
-    sharded = kept * rank / columns["pp"] + state * count.total / model.job.cluster.num_gpus
-    return np.asarray(np.where(columns["zero"] == 0, whole, sharded))
+    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+
+    def held(dense: Array | float, experts: Array) -> Array:
+        rank = dense / columns["tp"] + experts / grid
+        shard = (dense + experts) * columns["pp"] / gpus
+        shard = np.where(columns["zero"] == 0, rank, shard)
+        return np.asarray(kept * rank + state * shard)
+
+    mean = held(dense / columns["pp"], count.experts / columns["pp"])
+    live = np.maximum(mean, held(0.0, _most_experts(model.job.model, columns["pp"])))
+    return np.asarray(live * (1.0 + own.fragmentation) + own.context_bytes)
+
+
+def _most_experts(model: ModelSpec, pp: IntArray) -> Array:
+    """Expert parameters that some stage holds at least: of whole layers."""
+    layers = sum(kind.ffn == "moe" for kind in model.kind_sequence)
+    each = parameter_count(model).experts / max(1, layers + model.mtp_layers)
+    return np.asarray(each * np.ceil(layers / pp))
 
 
 @dataclass(frozen=True)

@@ -166,6 +166,50 @@ def test_mixed_modes_equal_exhaustion(
     agree(terms, LayoutContext(pp, vpp, kinds, "any", "free", memory, others=1))
 
 
+def with_heavy_ends(terms: ShapeTerms, embedding: float, head: float) -> ShapeTerms:
+    """The shape with ends that take as long as so many layers."""
+    stage = terms.stage.copy()
+    passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
+    stage[0, passes] += embedding * terms.layer[0, passes]
+    stage[-1, passes] += head * terms.layer[0, passes]
+    return replace(terms, stage=stage)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cases,
+    st.sampled_from([(0.0, 3.0), (2.0, 0.0), (2.0, 2.5)]),
+    st.integers(0, 3),
+    st.sampled_from([(0, 0, 0, 0, 0), (0, 1, 1, 1, 1), (0, 1, 0, 1, 0)]),
+)
+def test_lone_ends_equal_exhaustion(
+    case: tuple[object, ...], ends: tuple[float, float], head: int, order: tuple[int, ...]
+) -> None:
+    """The embedding alone in the first block, the head alone in the last, both, or neither."""
+    seed, (pp, vpp), layers, limit_gib, recomputation, _, traffic = case  # type: ignore[misc]
+    kinds = order[: min(layers, 4 if vpp > 1 else 5)]  # type: ignore[operator]
+    plain = synthetic_terms(seed, pp, vpp, kinds=max(kinds) + 1, traffic=traffic)
+    terms = with_heavy_ends(plain, *ends)
+    memory = memory_numbers(terms, limit_gib * GIB)
+    ctx = LayoutContext(pp, vpp, kinds, "any", recomputation, memory, lone_ends=True)
+    agree(terms, replace(ctx, head_layers=head))
+    kept = best_by_exhaustion(terms, replace(ctx, lone_ends=False))
+    assert best_by_exhaustion(terms, ctx) <= kept
+
+
+def test_a_heavy_head_stays_alone_and_a_heavy_embedding_too() -> None:
+    """Ends that take longer than a fair share of the layers leave their block without any."""
+    ctx = LayoutContext(4, 1, (0,) * 6, lone_ends=True)
+    heavy = with_heavy_ends(synthetic_terms(1, 4, 1, grad_acc=64), 4.0, 4.0)
+    solution = solve_layout(heavy, ctx)
+    assert solution.layout is not None
+    assert solution.layout.block_layers == (0, 3, 3, 0)
+    without = solve_layout(heavy, replace(ctx, lone_ends=False))
+    assert without.layout is not None
+    assert min(without.layout.block_layers) == 1
+    assert solution.bound_s < without.bound_s
+
+
 def test_a_second_mode_pays_where_memory_is_just_short() -> None:
     """One layer too many for the memory: the mode that frees little is enough, and cheaper."""
     terms = synthetic_terms(5, 1, 1)
@@ -212,20 +256,19 @@ def test_head_makes_the_last_stage_shorter() -> None:
     assert solution.layout.block_layers == (8, 8, 8, 6)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_equal_options_give_equal_layouts(workers: int) -> None:
+def test_equal_options_give_equal_layouts() -> None:
     terms = synthetic_terms(7, 8, 1)
     free = LayoutContext(8, 1, (0,) * 61, recomputation="free")
     ctx = replace(free, memory=memory_numbers(terms, 40 * GIB))
-    first, second = (solve_layout(terms, ctx, SolverOptions(3, workers, 5.0)) for _ in range(2))
+    first, second = (solve_layout(terms, ctx, SolverOptions(3, 5.0)) for _ in range(2))
     assert first.layout == second.layout
     assert first.status == "optimal"
 
 
-def test_workers_agree_on_the_step_time() -> None:
+def test_seeds_agree_on_the_step_time() -> None:
     terms = synthetic_terms(11, 4, 2)
     ctx = LayoutContext(4, 2, (0,) * 18, "any", "shared", memory_numbers(terms, 20 * GIB))
-    one, two = (solve_layout(terms, ctx, SolverOptions(0, workers, 5.0)) for workers in (1, 2))
+    one, two = (solve_layout(terms, ctx, SolverOptions(seed, 5.0)) for seed in (1, 2))
     assert one.layout is not None
     assert two.layout is not None
     times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]

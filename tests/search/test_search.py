@@ -14,11 +14,12 @@ from planner.errors import UsageError
 from planner.recomputation import recomputation
 from planner.request import Request
 from planner.result import SearchResult
+from planner.search.ahead import Ahead, Question
 from planner.search.arrays import kernel_layout, plain_context
 from planner.search.costed import cost_job
 from planner.search.explorer import TIE, Effort
 from planner.search.front import dominates
-from planner.search.layout_model import SolverOptions
+from planner.search.layout_model import LayoutSolution, SolverOptions
 from planner.search.search import SAVING, search
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import every_layout, step_time_s
@@ -86,10 +87,26 @@ def test_search_repeats_itself(main_result: SearchResult) -> None:
     assert search(MAIN).plans == main_result.plans
 
 
-def test_two_workers_find_the_same_times(main_result: SearchResult) -> None:
-    other = search(MAIN, workers=2, top=1)
-    best = main_result.plans[0]
-    assert other.plans[0].tokens_per_s == pytest.approx(best.tokens_per_s, rel=TIE)
+def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Request(
+        model="8b", gpus="16xL40S", gbs_tokens=1_000_000, limits={"mbs": (1,), "cp": (1,)}
+    )
+    one = search(job)
+    answers = []
+
+    def answer(self: Ahead, question: Question) -> LayoutSolution | None:
+        found = ahead_answer(self, question)
+        answers.append(found)
+        return found
+
+    ahead_answer = Ahead.answer
+    monkeypatch.setattr(Ahead, "answer", answer)
+    many = search(job, workers=8)
+    assert [own.model_dump_json() for own in many.plans] == [
+        own.model_dump_json() for own in one.plans
+    ]
+    assert (many.counts.solved, many.counts.skipped) == (one.counts.solved, one.counts.skipped)
+    assert any(own is not None for own in answers), "no layout was solved ahead"
 
 
 def test_top_and_sort(main_result: SearchResult) -> None:

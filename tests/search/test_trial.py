@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from io import StringIO
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.report.draw import console, draw
 from planner.report.infeasible import nothing_fits_report
 from planner.request import Request
-from planner.search.costed import cost_job
+from planner.search.costed import CostedJob, cost_job
+from planner.search.explorer import Effort
 from planner.search.search import search
 from planner.search.trial import cost_light, least_state_bytes
 from planner.search.until import Until
@@ -23,7 +28,16 @@ JOBS = [
     {"model": "llama-3-8b", "gpus": "16xH100", "framework": "torchtitan"},
     {"model": "llama-3-8b", "gpus": "8xA100", "framework": "deepspeed"},
     {"model": "mixtral-8x7b", "gpus": "16xH100", "optimizer_offload": 0.5},
+    {"model": "deepseek-v2-lite", "gpus": "16xH100", "framework": "megatron-core"},
 ]
+
+
+@pytest.fixture(scope="module")
+def moe() -> CostedJob:
+    """Shapes of a model with a dense layer before its MoE layers, one block a stage."""
+    limits = {"vpp": (1,), "mbs": (1,)}
+    job = Request(model="deepseek-v2-lite", gpus="16xH100", gbs=64, limits=limits)
+    return cost_job(job.resolve())
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -31,7 +45,27 @@ def test_no_layout_holds_less_than_the_state_bound(job: dict[str, object]) -> No
     costed = cost_job(Request(**{"gbs": 64} | job).resolve())
     least = least_state_bytes(costed.cost_model, costed.candidates.columns)
     assert (least > 0).all()
-    assert (least <= costed.costed.steps[:, f.STEP_PEAK_BOUND]).all()
+    assert (least <= costed.costed.steps[:, f.STEP_PEAK_BYTES]).all()
+
+
+@given(st.integers(0, 10**6), st.data())
+@settings(max_examples=40, deadline=None)
+def test_nor_does_an_uneven_one(moe: CostedJob, pick: int, data: st.DataObject) -> None:
+    """Layers spread at random: also those that the mean over stages says nothing about."""
+    row = pick % len(moe.candidates.columns["pp"])
+    columns = {name: values[[row]] for name, values in moe.candidates.columns.items()}
+    pp, vpp = int(columns["pp"][0]), int(columns["vpp"][0])
+    layers = moe.job.model.layers
+    cuts = data.draw(
+        st.lists(st.integers(1, layers - 1), min_size=pp - 1, max_size=pp - 1, unique=True)
+    )
+    ends = [0, *sorted(cuts), layers]
+    stages = [high - low for low, high in pairwise(ends)]
+    layout = Layout(pp, 1, tuple(stages), (0,) * pp)
+    assert vpp == 1
+    explorer = moe.explorer(Effort())
+    least = least_state_bytes(moe.cost_model, columns)[0]
+    assert least <= explorer.cost(row, layout).peak
 
 
 def test_only_shapes_that_cannot_fit_are_left_out() -> None:

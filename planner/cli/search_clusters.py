@@ -1,0 +1,97 @@
+"""`planner search` where several clusters are allowed: one front over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.errors import FAILURE, INTERRUPTED
+from planner.cli.options import Command, OutputFormat
+from planner.cli.output import print_report
+from planner.cli.progress import notice_if_first_run, watched
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.compare.cluster_front import ClusterFront, ClusterPoint
+    from planner.request import Request
+
+
+def several_gpus(function: Command) -> Command:
+    """`--gpus` of `job_options`, here as often as the user likes."""
+    declared: list[click.Parameter] = function.__dict__["__click_params__"]
+    for own in declared:
+        if own.name == "gpus" and isinstance(own, click.Option):
+            declared[declared.index(own)] = click.Option(
+                ["--gpus"],
+                multiple=True,
+                metavar="TEXT",
+                help="64xH100, or nodes x GPUs: 8x8xH100; 32..128xH100 or --gpus again: one front "
+                "over several clusters.",
+            )
+    return function
+
+
+def names_several(gpus: tuple[str, ...]) -> bool:
+    """Whether --gpus names more than one cluster."""
+    return len(gpus) > 1 or any(".." in text for text in gpus)
+
+
+def search_several(
+    request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
+) -> None:
+    """Search every cluster that --gpus names, print and write the front over all."""
+    if options["cluster"] is not None:
+        raise UsageError("--cluster describes one cluster; with several --gpus leave it out")
+    from planner.compare.ranges import several_clusters
+
+    clusters = several_clusters(options["gpus"])
+    notice_if_first_run(options["quiet"])
+    from planner.cli.comparing import jobs_for, limits_for
+    from planner.compare.cluster_front import search_clusters, shortened
+    from planner.plan_file import write_text
+    from planner.search.search import sort_value
+
+    with watched(options["quiet"]) as progress:
+        front = search_clusters(
+            request,
+            clusters,
+            prepare=limits_for(options),
+            jobs=jobs_for({"jobs": options["workers"]}, len(clusters)),
+            seed=options["seed"],
+            time_limit_s=options["time_limit"],
+            progress=progress,
+        )
+    if output is not None and front.points:
+        write_text(output, _json(front))
+    shown = shortened(front.points, options["top"])
+    shown.sort(key=lambda own: sort_value(front.plan_of(own), sort))
+    _print(front, shown, style, output)
+    context = click.get_current_context()
+    if front.stopped == "interrupted":
+        context.exit(INTERRUPTED)
+    if not front.points:
+        click.echo(
+            "Error: nothing fits on any of the clusters; search one alone to see what would fit",
+            err=True,
+        )
+        context.exit(FAILURE)
+
+
+def _json(front: ClusterFront) -> str:
+    return front.model_dump_json(indent=1) + "\n"
+
+
+def _print(
+    front: ClusterFront, shown: list[ClusterPoint], style: OutputFormat, output: Path | None
+) -> None:
+    if style == "json":
+        click.echo(_json(front), nl=False)
+    elif style == "csv":
+        click.echo(front.to_frame().to_csv(index=False), nl=False)
+    else:
+        from planner.report.cluster_front import cluster_front_report
+
+        saved = str(output) if output is not None and front.points else None
+        print_report(cluster_front_report(front, shown, saved))

@@ -1,0 +1,241 @@
+"""One Pareto front over several clusters: speed, peak HBM, number of GPUs, dollars.
+
+The number of GPUs and their price are constant within a cluster, so the epsilon-constraint over
+them is to search each cluster for its own front over speed and memory; what no point of another
+cluster dominates is the front over all. It is proven where each cluster's is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from planner._version import __version__
+from planner.compare.batch import with_batch
+from planner.compare.comparison import Entry, Prepare, enter, raise_common_problem
+from planner.compare.offers import Offer
+from planner.compare.quotes import choose
+from planner.compare.searches import Outcome, Progress, Task, run_searches
+from planner.compare.settings import Settings
+from planner.plan import PLAN_FILE_VERSION, Plan
+from planner.request import Request
+from planner.result import SearchResult
+from planner.search.front import Floats, nondominated, without_near
+from planner.search.rungs import TIE
+from planner.search.search import SAVING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_PLANS = 1_000
+BILLION = 1e9
+HOUR_S = 3600.0
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ClusterPoint(_Frozen):
+    """A plan of the front. `plan`: its number, from 1, in its cluster's result.
+
+    `usd_per_billion_tokens`: of all GPUs of the cluster at the on-demand price, without
+    interruptions; None without a price.
+    """
+
+    cluster: str
+    plan: int
+    num_gpus: int
+    gpu: str
+    tokens_per_s: float
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    peak_bytes: float
+    fit_probability: float
+    usd_per_billion_tokens: float | None
+    status: Literal["optimal", "feasible", "evaluated"]
+    gap: float
+
+
+class ClusterSearched(_Frozen):
+    """What one cluster gave. `on_front`: how many of its `plans` no other cluster dominates.
+
+    `reason`: why it has no plan. `usd_per_gpu_hour`: with the provider and the date in `price`.
+    """
+
+    cluster: str
+    num_gpus: int
+    plans: int = 0
+    on_front: int = 0
+    proven: bool = False
+    reason: str = ""
+    usd_per_gpu_hour: float | None = None
+    price: str = ""
+
+
+class ClusterFront(_Frozen):
+    """The front over all clusters, fastest first, and every cluster's own result.
+
+    `dimensions`: what the front weighs. `proven`: no plan of any cluster was missed.
+    """
+
+    version: int = PLAN_FILE_VERSION
+    planner_version: str
+    dimensions: tuple[str, ...]
+    proven: bool
+    stopped: Literal["", "time-limit", "interrupted"] = ""
+    points: tuple[ClusterPoint, ...]
+    clusters: tuple[ClusterSearched, ...]
+    results: dict[str, SearchResult]
+    notes: tuple[str, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a point with its number: SI units, then everything of its plan."""
+        import pandas as pd
+
+        frames = {name: own.to_frame() for name, own in self.results.items()}
+        rows = []
+        for number, own in enumerate(self.points, start=1):
+            whole = frames[own.cluster].iloc[own.plan - 1].to_dict()
+            rows.append({"number": number} | own.model_dump() | whole)
+        return pd.DataFrame(rows)
+
+    def plan_of(self, point: ClusterPoint) -> Plan:
+        """The whole plan of a point."""
+        return self.results[point.cluster].plans[point.plan - 1]
+
+
+def search_clusters(
+    request: Request,
+    clusters: Sequence[str],
+    *,
+    prepare: Prepare | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> ClusterFront:
+    """The front of a job over clusters of which any may be taken, each as `64xH100`.
+
+    `request`: without gpus and cluster. `time_limit_s`: for all searches together. UsageError or
+    HardwareError for what is wrong with every cluster.
+    """
+    base, batch_note = with_batch(request)
+    entries = [enter(Offer(gpus=text), base, None, prepare) for text in clusters]
+    raise_common_problem(entries)
+    ready = [entry for entry in entries if entry.job is not None]
+    own_s = None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
+    tasks = [Task(entry.request, seed, own_s, top=MOST_PLANS, only_plans=True) for entry in ready]
+    names = [entry.offer.label for entry in ready]
+    found = dict(zip(names, run_searches(tasks, names, jobs=jobs, progress=progress), strict=True))
+    return _joined(entries, found, (batch_note,) if batch_note else ())
+
+
+def _joined(
+    entries: Sequence[Entry], found: dict[str, Outcome], notes: tuple[str, ...]
+) -> ClusterFront:
+    searched = [_searched(entry, found.get(entry.offer.label)) for entry in entries]
+    results = {name: own.result for name, own in found.items() if own.result is not None}
+    prices = {own.cluster: own.usd_per_gpu_hour for own in searched}
+    points = [
+        _point(own.cluster, number, plan, own.num_gpus, prices[own.cluster], results[own.cluster])
+        for own in searched
+        if own.cluster in results
+        for number, plan in enumerate(results[own.cluster].plans, start=1)
+    ]
+    priced = all(prices[point.cluster] is not None for point in points)
+    kept = front_points(points, priced)
+    count = {own.cluster: sum(p.cluster == own.cluster for p in kept) for own in searched}
+    return ClusterFront(
+        planner_version=__version__,
+        dimensions=("tokens_per_s", "peak_bytes", "num_gpus")
+        + (("usd_per_billion_tokens",) if priced else ()),
+        proven=all(own.proven for own in searched),
+        stopped=next((own.stopped for own in results.values() if own.stopped), ""),
+        points=tuple(kept),
+        clusters=tuple(own.model_copy(update={"on_front": count[own.cluster]}) for own in searched),
+        results=results,
+        notes=notes,
+    )
+
+
+def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
+    settings = Settings()
+    choice = choose(entry.offer, entry.cluster, "on_demand", settings)
+    own = ClusterSearched(
+        cluster=entry.offer.label,
+        num_gpus=entry.cluster.num_gpus,
+        usd_per_gpu_hour=None if choice is None else choice.amount,
+        price=""
+        if choice is None
+        else f"{choice.price.provider}, {choice.price.date or 'no date'}",
+    )
+    if outcome is None:
+        return own.model_copy(update={"reason": str(entry.problem), "proven": True})
+    if outcome.result is None:
+        return own.model_copy(update={"reason": outcome.reason, "proven": outcome.proven})
+    result = outcome.result
+    proven = result.proven and all(plan.status == "optimal" for plan in result.plans)
+    return own.model_copy(update={"plans": len(result.plans), "proven": proven})
+
+
+def _point(
+    cluster: str, number: int, plan: Plan, gpus: int, price: float | None, result: SearchResult
+) -> ClusterPoint:
+    usd = None if price is None else gpus * price / HOUR_S / plan.tokens_per_s * BILLION
+    return ClusterPoint(
+        cluster=cluster,
+        plan=number,
+        num_gpus=gpus,
+        gpu=result.job.gpu,
+        tokens_per_s=plan.tokens_per_s,
+        step_time_s=plan.step_time_s,
+        step_time_low_s=plan.step_time.low,
+        step_time_high_s=plan.step_time.high,
+        peak_bytes=plan.peak_bytes,
+        fit_probability=plan.fit_probability,
+        usd_per_billion_tokens=usd,
+        status=plan.status,
+        gap=plan.gap,
+    )
+
+
+def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPoint]:
+    """Points that none dominates in speed, memory, GPUs and (`priced`) dollars, fastest first.
+
+    As on one cluster, a point is left out beside a faster one (within TIE) unless it saves the
+    share SAVING of something.
+    """
+    if not points:
+        return []
+    table = _table(points, priced)
+    kept = without_near(table, nondominated(table), TIE, SAVING)
+    return [points[index] for index in kept.tolist()]
+
+
+def _table(points: Sequence[ClusterPoint], priced: bool) -> Floats:
+    """[points, dimensions], each to be small, seconds a token first."""
+    columns = [
+        [1.0 / own.tokens_per_s for own in points],
+        [own.peak_bytes for own in points],
+        [float(own.num_gpus) for own in points],
+    ]
+    if priced:
+        columns.append([own.usd_per_billion_tokens or 0.0 for own in points])
+    return np.array(columns).T
+
+
+def shortened(points: Sequence[ClusterPoint], most: int) -> list[ClusterPoint]:
+    """The fastest plan of each cluster, then their next ones in turn, `most` where that leaves one
+    of each; fastest first."""
+    ranks: dict[str, int] = {}
+    ranked = []
+    for position, own in enumerate(points):
+        ranks[own.cluster] = ranks.get(own.cluster, 0) + 1
+        ranked.append((ranks[own.cluster], position))
+    chosen = sorted(ranked)[: max(most, len(ranks))]
+    return [points[position] for position in sorted(position for _, position in chosen)]

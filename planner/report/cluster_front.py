@@ -1,0 +1,169 @@
+"""What `planner search` shows for several clusters: one front, and what each cluster adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
+from planner.plan import Plan
+from planner.report.plans import (
+    LIKELY_TO_FIT,
+    batch_text,
+    degrees_text,
+    layers_text,
+    offload_text,
+    recompute_text,
+    step_time_text,
+)
+from planner.report.search import error_note
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.report.units import gib, number_ranges, percent_sure, plural, share, short_count
+
+_WEIGHED = {
+    "tokens_per_s": "tokens/s",
+    "peak_bytes": "peak HBM",
+    "num_gpus": "GPUs",
+    "usd_per_billion_tokens": "dollars a token",
+}
+Numbered = Sequence[tuple[int, ClusterPoint]]
+
+
+def cluster_front_report(
+    front: ClusterFront, shown: Sequence[ClusterPoint], saved_as: str | None = None
+) -> Report:
+    """The report; `shown`: points of the front in the order of the table."""
+    numbers = {id(own): number for number, own in enumerate(front.points, start=1)}
+    numbered = [(numbers[id(own)], own) for own in shown]
+    blocks: list[Block] = [Facts(_facts(front))]
+    if shown:
+        blocks += [_table(front, numbered), Notes(tuple(_notes(front, numbered)))]
+    blocks.append(_cluster_table(front.clusters))
+    if reasons := tuple(f"{own.cluster}: {own.reason}" for own in front.clusters if own.reason):
+        blocks.append(Notes(reasons, "No plan"))
+    if shown:
+        blocks.append(Notes(_next_steps(numbered[0][0], saved_as)))
+    return Report(tuple(blocks))
+
+
+def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
+    weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
+    clusters = f"{plural(len(front.clusters), 'cluster')}, each searched on its own"
+    first = next(iter(front.results.values()), None)
+    job = () if first is None else (("model", first.job.model), ("framework", first.job.framework))
+    count = plural(len(front.points), "plan")
+    if front.proven and not front.points:
+        state = "nothing fits on any cluster, proven within the cost model"
+    elif front.proven:
+        state = f"{count}, proven optimal within the cost model"
+    else:
+        worst = max((own.gap for own in front.points), default=0.0)
+        state = f"{count}; not proven: gaps of up to {share(worst)}"
+    if front.stopped:
+        why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
+        state += f", cut by {why}"
+    return (*job, ("searched", clusters), ("front over", weighed), ("front", state))
+
+
+def _table(front: ClusterFront, numbered: Numbered) -> TableData:
+    priced = "usd_per_billion_tokens" in front.dimensions
+    columns = (
+        Column("#"),
+        Column("GPUs", "left"),
+        Column("step time"),
+        Column("tok/s"),
+        Column("peak\nGiB"),
+        *((Column("USD per\n1 B tok"),) if priced else ()),
+        Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
+    )
+    rows = tuple(_row(number, own, front.plan_of(own), priced) for number, own in numbered)
+    return TableData(columns, rows)
+
+
+def _row(number: int, point: ClusterPoint, plan: Plan, priced: bool) -> tuple[str, ...]:
+    usd = point.usd_per_billion_tokens or 0.0
+    mark = "" if plan.fit_probability >= LIKELY_TO_FIT else "*"
+    lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
+    if layers := layers_text(plan):
+        lines.append(f"layers {layers}")
+    if offload := offload_text(plan.optimizer_offload, plan.activation_offload):
+        lines.append(offload)
+    if plan.status != "optimal":
+        lines.append(f"not proven, within {share(plan.gap)}")
+    return (
+        str(number),
+        point.cluster,
+        step_time_text(plan),
+        short_count(plan.tokens_per_s),
+        gib(plan.peak_bytes) + mark,
+        *((f"{usd:,.0f}" if usd >= 100 else f"{usd:.1f}",) if priced else ()),
+        "\n".join(lines),
+    )
+
+
+def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
+    plans = [front.plan_of(own) for _, own in numbered]
+    weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
+    yield f"Of no plan is another at least as good in all of {weighed} and better in one."
+    yield error_note(plans, numbered=False)
+    if "usd_per_billion_tokens" in front.dimensions:
+        yield (
+            "USD: all GPUs of the cluster at the on-demand price, without interruptions; as "
+            "uncertain as the step time. Own prices, owning, days: planner compare."
+        )
+    else:
+        bare = [own.cluster for own in front.clusters if own.plans and not own.usd_per_gpu_hour]
+        yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
+    doubtful = [
+        f"plan {number}: {percent_sure(own.fit_probability)}"
+        for number, own in numbered
+        if own.fit_probability < LIKELY_TO_FIT
+    ]
+    if doubtful:
+        yield f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
+    if near := _near(numbered):
+        yield f"Within plan {numbered[0][0]}'s error bar in tokens/s: {number_ranges(near)}."
+    if len(numbered) < len(front.points):
+        hidden = len(front.points) - len(numbered)
+        yield f"{plural(hidden, 'more plan')} on the front; --top shows them"
+    yield from front.notes
+
+
+def _near(numbered: Numbered) -> list[int]:
+    """Numbers of the points that the first one's error bar cannot tell from it."""
+    first = numbered[0][1]
+    least = first.tokens_per_s * first.step_time_s / first.step_time_high_s
+    return sorted(number for number, own in numbered[1:] if own.tokens_per_s >= least)
+
+
+def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
+    columns = (
+        Column("cluster", "left"),
+        Column("GPUs"),
+        Column("plans"),
+        Column("on the\nfront"),
+        Column("proven", "left"),
+        Column("USD a GPU\nand hour"),
+        Column("price of", "left", wrap=True),
+    )
+    rows = tuple(
+        (
+            own.cluster,
+            f"{own.num_gpus:,}",
+            str(own.plans),
+            str(own.on_front),
+            "yes" if own.proven else "no",
+            "-" if own.usd_per_gpu_hour is None else f"{own.usd_per_gpu_hour:.2f}",
+            own.price or "-",
+        )
+        for own in clusters
+    )
+    return TableData(columns, rows, "Clusters")
+
+
+def _next_steps(number: int, saved_as: str | None) -> tuple[str, ...]:
+    if saved_as is None:
+        return (
+            "Next: add -o plans.json to this command to keep the plans, then",
+            f"    planner explain plans.json {number}",
+        )
+    return (f"Plans written to {saved_as}. Next:", f"    planner explain {saved_as} {number}")
