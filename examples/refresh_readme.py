@@ -106,7 +106,7 @@ def nothing_fits() -> str:
 
 def clusters() -> str:
     """One front over several clusters."""
-    return console(SEVERAL, between(planner_output(*SEVERAL), "front over", "\nMFU: "))
+    return console(SEVERAL, between(planner_output(*SEVERAL), "front over", "\nOf no plan"))
 
 
 def offload() -> str:
