@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _POSITIVE = click.IntRange(min=1)
 _EPILOG = """\b
-Exit status: 0 runs and fits, 1 will not run or not fit, 2 wrong use.
+Exit status: 0 runs and probably fits, 1 will not run or not fit, 2 wrong use.
 
 \b
 Example: planner check pretrain.sh --gpus 64xH100

@@ -61,6 +61,10 @@ def check_report(
     return Report(tuple(blocks))
 
 
+# A verdict on memory that is less probable says so; as searches recommend plans.
+SURE_PROBABILITY = 0.8
+
+
 def verdict(assessment: Assessment) -> str:
     """One sentence: whether it will run, and fit."""
     plan, errors = assessment.plan, assessment.errors
@@ -72,11 +76,15 @@ def verdict(assessment: Assessment) -> str:
     if plan is None:
         reasons = "; ".join(own.text for own in assessment.unpredictable)
         return f"no error found, but no prediction either: {reasons}"
+    sure = percent_sure(plan.fit_probability)
     if not plan.fits:
-        return f"WILL NOT FIT (probability to fit {percent_sure(plan.fit_probability)})"
+        unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_PROBABILITY else ""
+        return f"{unsure}WILL NOT FIT (probability to fit {sure})"
     warned = sum(own.severity == "warning" for own in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
-    return f"runs and fits (probability {percent_sure(plan.fit_probability)}){also}"
+    if plan.fit_probability < SURE_PROBABILITY:
+        return f"runs, MAY NOT FIT (probability to fit {sure}){also}"
+    return f"runs and fits (probability {sure}){also}"
 
 
 def _head_facts(

@@ -6,10 +6,13 @@ import csv
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from planner.report.check import verdict
 from tests.check.conftest import OVERLAPPED, SMALL, Write, script
 from tests.check.test_configurations import accelerate, deepspeed, nanotron, titan
 from tests.cli.conftest import lines_are_short, run_cli
@@ -52,6 +55,21 @@ def test_a_launch_that_does_not_fit(write: Write) -> None:
     assert result.exit_code == 1
     assert "WILL NOT FIT" in result.stdout
     assert "Best single changes that make it fit" in result.stdout or "help most" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("fits", "probability", "said"),
+    [
+        (True, 0.97, "runs and fits (probability 97 %)"),
+        (True, 0.54, "runs, MAY NOT FIT (probability to fit 54 %)"),
+        (False, 0.40, "PROBABLY WILL NOT FIT (probability to fit 40 %)"),
+        (False, 0.05, "WILL NOT FIT (probability to fit 5 %)"),
+    ],
+)
+def test_a_verdict_is_as_sure_as_the_prediction(fits: bool, probability: float, said: str) -> None:
+    plan = SimpleNamespace(fits=fits, fit_probability=probability)
+    assessed: Any = SimpleNamespace(plan=plan, errors=(), problems=(), unpredictable=())
+    assert verdict(assessed) == said
 
 
 def test_json_and_csv(write: Write) -> None:
