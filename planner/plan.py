@@ -148,14 +148,18 @@ class Interval(_Frozen):
         return self.family + wider
 
 
+# How near a plan's step time is to the best possible where it is called optimal.
+OPTIMAL_WITHIN = 0.01
+
+
 class Plan(_Frozen):
     """One configuration and what it costs. Times in seconds, memory in bytes.
 
     `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
     the lower triangle; `mfu_precision` is against the peak of the training precision.
-    `schedule`: name of the pipeline schedule (`planner.schedules`). `status`: `optimal` if proven
-    within the cost model, else `feasible` with `gap`, or `evaluated` for a configuration that was
-    given.
+    `schedule`: name of the pipeline schedule (`planner.schedules`). `status`: `optimal` if it is
+    proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory, by the
+    cost model; else `feasible` with `gap`, or `evaluated` for a configuration that was given.
     """
 
     degrees: Degrees

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
-from planner.plan import Plan
+from planner.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plans import (
     LIKELY_TO_FIT,
     batch_text,
@@ -54,7 +54,7 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.proven and not front.points:
         state = "nothing fits on any cluster, proven within the cost model"
     elif front.proven:
-        state = f"{count}, proven optimal within the cost model"
+        state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
     else:
         worst = max((own.gap for own in front.points), default=0.0)
         state = f"{count}; not proven: gaps of up to {share(worst)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from planner.plan import Plan
+from planner.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plans import (
     LIKELY_TO_FIT,
     batch_difference,
@@ -114,7 +114,7 @@ def _front_text(result: SearchResult) -> str:
     count = plural(len(result.plans), "plan")
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
-        return f"{count}, proven optimal within the cost model"
+        return f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
     worst = max((plan.gap for plan in open_plans), default=0.0)
     return f"{count}; not proven: the search ended with gaps of up to {share(worst)}"
 

@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 
 from constraints.rule import Layout
+from planner.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
 # Plans nearer than this in time are ties: no prediction is that sharp.
-TIE = 0.01
+TIE = OPTIMAL_WITHIN
 # Rungs of the memory ladder: each is this share of the one above.
 RUNG = 0.93
 RUNGS = 24
