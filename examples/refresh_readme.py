@@ -36,10 +36,6 @@ ADVICE = (
 )
 CONFLICT = (*MAIN_JOB, "--require", "pp <= 4", "--require", "pp >= 8")
 NOTHING_FITS = ("search", "--model", "8b", "--gpus", "2xH100", "--gbs", "16", "--recompute", "none")
-SEVERAL = (
-    *("search", "--model", "8b", "--gpus", "8xB200", "--gpus", "16xMI300X", "--gpus", "16xA100"),
-    *("--gbs", "64", "--top", "4"),
-)
 OFFLOAD = (
     *("search", "--model", "8b", "--gpus", "8xH100", "--gbs", "64", "--seq", "32768"),
     *("--tp", "1,2", "--mbs", "1", "--activation-offload", "search", "--top", "3"),
@@ -102,11 +98,6 @@ def conflict() -> str:
 def nothing_fits() -> str:
     """Why nothing fits, and what would."""
     return console(NOTHING_FITS, between(planner_output(*NOTHING_FITS), "No config", "\n±: 80"))
-
-
-def clusters() -> str:
-    """One front over several clusters."""
-    return console(SEVERAL, between(planner_output(*SEVERAL), "front over", "\nOf no plan"))
 
 
 def offload() -> str:
@@ -295,7 +286,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "conflict": conflict,
     "nothing-fits": nothing_fits,
     "offload": offload,
-    "clusters": clusters,
     "what-if": what_if,
     "launch": launch,
     "check": check,
