@@ -79,7 +79,8 @@ def search(
 
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
-    shares = cost_shares(*_with_launchable_shares(request.resolve()))
+    job = request.resolve()
+    shares = cost_shares(job, _launchable_cost(job))
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
@@ -108,9 +109,9 @@ def search(
     )
 
 
-def _with_launchable_shares(job: Job) -> tuple[Job, Callable[[Job], CostedJob]]:
-    """The job, and how to cost it at a share of the offload: UsageError where the framework could
-    launch the job, but not with that share."""
+def _launchable_cost(job: Job) -> Callable[[Job], CostedJob]:
+    """How to cost the job at a share of the offload: UsageError where the framework could launch
+    the job, but not with that share."""
     launchable = job_launch_note(job.decided()[0]) is None
 
     def cost(own: Job) -> CostedJob:
@@ -119,7 +120,7 @@ def _with_launchable_shares(job: Job) -> tuple[Job, Callable[[Job], CostedJob]]:
             raise UsageError(note)
         return cost_job(own)
 
-    return job, cost
+    return cost
 
 
 def _explore(
