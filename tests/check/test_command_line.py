@@ -14,7 +14,8 @@ from click.testing import Result
 
 from planner.report.check import verdict
 from tests.check.conftest import OVERLAPPED, SMALL, Write, script
-from tests.check.test_configurations import accelerate, deepspeed, nanotron, titan
+from tests.check.test_configurations import accelerate, deepspeed, nanotron
+from tests.check.test_torchtitan import titan
 from tests.cli.conftest import lines_are_short, run_cli
 
 GPUS = ("--gpus", "8xH100")
