@@ -6,15 +6,15 @@ Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, p
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from constraints.context_kinds import ContextKind
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, misspelt
+from planner.launch.read.document import Document
 from planner.launch.read.found import Edit, Found, Hints, Problem
-from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
+from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
     SCHEDULES,
     named_parts,
@@ -46,8 +46,6 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
-KEYS = known_names("torchtitan")
-NEWER_KEYS = known_names("torchtitan-newer")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEGREES = {
     "tp": f"{_P}.tensor_parallel_degree",
@@ -74,21 +72,6 @@ _KERNELS = {
 }  # fmt: skip
 
 
-# Keys of 0.1 and before -> those of 0.2.
-_RENAMED = {
-    "training.batch_size": "training.local_batch_size",
-    "training.compile": "compile.enable",
-    "training.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
-    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
-    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
-    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
-    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
-    "checkpoint.enable_checkpoint": "checkpoint.enable",
-    "model.tokenizer_path": "model.hf_assets_path",
-}
-
-
 def read_torchtitan(
     document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
 ) -> Found:
@@ -96,29 +79,6 @@ def read_torchtitan(
     reader = TorchtitanReader(document, launch, files, hints)
     reader.problems += list(unknown_keys(document))
     return reader.found("torchtitan-0.2")
-
-
-def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that torchtitan 0.2.2 does not have, which its loader refuses, and the nearest."""
-    for key, own in document.settings.items():
-        if key in KEYS or any(key.startswith(f"{known}.") for known in KEYS):
-            continue
-        renamed = _new_name(key)
-        close = [renamed] if renamed else difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)
-        yield Problem(
-            "unknown-option",
-            f"{key}: torchtitan 0.2 has no such field and refuses it",
-            places=(own.place,),
-            fix=close[0] if close else "",
-            edits=misspelt(document, key, close),
-        )
-
-
-def _new_name(key: str) -> str | None:
-    """What 0.2 calls a key of older versions; None if it has none, or is not that old."""
-    table, _, name = key.partition(".")
-    new = f"quantize.linear.float8.{name}" if table == "float8" else _RENAMED.get(key)
-    return new if new in KEYS else None
 
 
 class TorchtitanReader:
@@ -142,7 +102,7 @@ class TorchtitanReader:
         layout = self._layout(degrees, model)
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
-        known = _is_known if form == "torchtitan-0.2" else _is_known_in_0_3
+        known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
         unknown = [key for key in self.own.settings if not known(key)]
         return Found(
             format=form,
@@ -447,14 +407,6 @@ class TorchtitanReader:
         if self._in_bf16("mixed_precision_reduce"):
             names.append("bf16-reduction")
         return tuple(names)
-
-
-def _is_known(key: str) -> bool:
-    return key in KEYS or any(key.startswith(f"{known}.") for known in KEYS)
-
-
-def _is_known_in_0_3(key: str) -> bool:
-    return key in NEWER_KEYS or _is_known(key)
 
 
 def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:
