@@ -226,10 +226,10 @@ def test_every_named_option_exists() -> None:
     """Names in the reader's tables are options of the parser."""
     from planner.launch.read import megatron
     from planner.launch.read.megatron_arguments import options
+    from planner.launch.read.megatron_unmodelled import UNMODELLED, UNPREDICTABLE
 
     named = {
-        *megatron._UNMODELLED, *megatron._UNPREDICTABLE, *megatron._VARIATIONS,
-        *megatron._DEGREES.values(),
+        *UNMODELLED, *UNPREDICTABLE, *megatron._VARIATIONS, *megatron._DEGREES.values(),
     }  # fmt: skip
     assert named <= options().keys()
 
