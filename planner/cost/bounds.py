@@ -29,7 +29,17 @@ from planner.cost.linear import (
     layout_terms,
 )
 from planner.cost.linear_memory import ends_counts, layer_holds, moment_bytes, no_maxima
-from planner.cost.moments import LAYER, MTP, OPTIMIZER, LayerMaxima, Pass, exists, fullest_pass
+from planner.cost.moment_records import (
+    LAYER,
+    MTP,
+    OPTIMIZER,
+    LayerMaxima,
+    Pass,
+)
+from planner.cost.moments import (
+    exists,
+    fullest_pass,
+)
 from planner.cost.schedule import (
     Held,
     bubble_share,

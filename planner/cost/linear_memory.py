@@ -15,7 +15,7 @@ from planner.cost.data_parallel import Grid
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.keys import Key
 from planner.cost.layout import mirror, place_ends
-from planner.cost.moments import (
+from planner.cost.moment_records import (
     LAYER_SECOND,
     MOMENTS,
     OPTIMIZER,
@@ -23,6 +23,8 @@ from planner.cost.moments import (
     LayerMaxima,
     Pass,
     StageHolds,
+)
+from planner.cost.moments import (
     at_rest,
     exists,
     moment_terms,

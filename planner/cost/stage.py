@@ -9,7 +9,7 @@ from planner.cost._jit import jit
 from planner.cost.data_parallel import Grid
 from planner.cost.keys import Key
 from planner.cost.memory import communicator_bytes
-from planner.cost.moments import (
+from planner.cost.moment_records import (
     FORWARD,
     MOMENTS,
     OPTIMIZER,
@@ -17,6 +17,8 @@ from planner.cost.moments import (
     LayerMaxima,
     MomentTerms,
     StageHolds,
+)
+from planner.cost.moments import (
     at_rest,
     exists,
     gives_back,

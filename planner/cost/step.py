@@ -27,7 +27,9 @@ from planner.cost.memory import (
     optimizer_bytes,
     weight_bytes,
 )
-from planner.cost.moments import fullest_pass
+from planner.cost.moments import (
+    fullest_pass,
+)
 from planner.cost.passes import (
     backward_seconds,
     forward_seconds,
