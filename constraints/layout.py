@@ -12,6 +12,7 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from constraints.layout_context import (
+    ApartNumbers,
     LayoutContext,
     LayoutShape,
     Recomputation,
@@ -35,6 +36,7 @@ __all__ = [
     "EXPRESSIBLE_RULES",
     "LAYOUT_RULES",
     "AnyLayoutRule",
+    "ApartNumbers",
     "LayoutContext",
     "LayoutShape",
     "LayoutVariables",
@@ -84,12 +86,44 @@ class BlocksNotEmpty:
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """At least one layer in each block that may not be alone."""
         for block, own in enumerate(variables.layers):
-            constraint = model.add(own >= ctx.least_layers(block))
-            variables.hold(model, constraint, self.name)
+            least, apart = ctx.least_layers(block), ctx.least_layers(block, apart=True)
+            demanded: Expression = least
+            if variables.apart is not None:
+                demanded = least + (apart - least) * variables.apart
+            variables.hold(model, model.add(own >= demanded), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """At least one layer in each block that may not be alone."""
-        return all(own >= ctx.least_layers(block) for block, own in enumerate(layout.block_layers))
+        return all(
+            own >= ctx.least_layers(block, layout.mtp_apart)
+            for block, own in enumerate(layout.block_layers)
+        )
+
+
+@dataclass(frozen=True)
+class MtpExpressible:
+    """Multi-token prediction with the head, or in a block of its own kind before it."""
+
+    name: str = "mtp-expressible"
+    sentence: str = (
+        "multi-token prediction is in the block of head and loss or, where the framework lets it, "
+        "in the block before, which is not on the embedding's stage; head and loss are then alone"
+    )
+    source: str = (
+        "Megatron-LM core 0.19, PipelineParallelLayerLayout.validate_layer_layout "
+        "(mtp_standalone): `m` after all layers, all in one block, the last of its rank, which is "
+        "not the first"
+    )
+
+    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
+        """No layer behind multi-token prediction."""
+        if variables.apart is not None:
+            constraint = model.add(variables.layers[-1] <= ctx.layers * (1 - variables.apart))
+            variables.hold(model, constraint, self.name)
+
+    def check(self, layout: Layout, ctx: LayoutContext) -> bool:
+        """No layer behind multi-token prediction, where it may be apart at all."""
+        return not layout.mtp_apart or (ctx.may_part and layout.block_layers[-1] == 0)
 
 
 @dataclass(frozen=True)
@@ -138,8 +172,8 @@ class ChunksBalanced:
 
     name: str = "chunks-balanced"
     sentence: str = (
-        "the chunks of a stage differ by at most one layer; that with the head may have fewer, as "
-        "many as take the head's time"
+        "the chunks of a stage differ by at most one layer; those with the head or with "
+        "multi-token prediction may have fewer, as many as take the time of these"
     )
     source: str = (
         "Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2: the bubble shrinks by vpp if a "
@@ -148,25 +182,28 @@ class ChunksBalanced:
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Every pair of chunks of a stage, in both directions."""
-        for one, other, most in _same_stage(ctx):
+        for one, other in _same_stage(ctx):
             difference = variables.layers[one] - variables.layers[other]
+            fewer, apart = (ctx.fewer_layers(other, own) for own in (False, True))
+            most: Expression = fewer
+            if variables.apart is not None:
+                most = fewer + (apart - fewer) * variables.apart
             variables.hold(model, model.add(difference <= most), self.name)
             variables.hold(model, model.add(difference >= -1), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Every pair of chunks of a stage."""
-        layers = layout.block_layers
+        layers, apart = layout.block_layers, layout.mtp_apart
         return all(
-            -1 <= layers[one] - layers[other] <= most for one, other, most in _same_stage(ctx)
+            -1 <= layers[one] - layers[other] <= ctx.fewer_layers(other, apart)
+            for one, other in _same_stage(ctx)
         )
 
 
-def _same_stage(ctx: LayoutContext) -> Iterator[tuple[int, int, int]]:
-    """Pairs of blocks on one stage, and how many layers more the first may have."""
-    last = ctx.blocks - 1
+def _same_stage(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
+    """Pairs of blocks on one stage, the earlier one first."""
     for stage in range(ctx.pp):
-        for one, other in combinations(ctx.stage_blocks(stage), 2):
-            yield one, other, max(1, ctx.head_layers) if other == last else 1
+        yield from combinations(ctx.stage_blocks(stage), 2)
 
 
 @dataclass(frozen=True)
@@ -225,6 +262,7 @@ class RecomputeExpressible:
 AnyLayoutRule = (
     EveryLayerOnce
     | BlocksNotEmpty
+    | MtpExpressible
     | SplitExpressible
     | RecomputeExpressible
     | ChunksBalanced
@@ -235,6 +273,7 @@ stage_memory = StageMemory()
 EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     EveryLayerOnce(),
     BlocksNotEmpty(),
+    MtpExpressible(),
     SplitExpressible(),
     RecomputeExpressible(),
 )

@@ -19,6 +19,19 @@ Recomputation = Literal["none", "all", "shared", "free"]
 
 
 @dataclass(frozen=True)
+class ApartNumbers:
+    """Numbers of layouts that have multi-token prediction in the block before the last.
+
+    `head_layers`, `mtp_layers`: how many layers take as long as what the last block, that before
+    it, holds besides layers, rounded. `memory` None: unlimited.
+    """
+
+    head_layers: int = 0
+    mtp_layers: int = 0
+    memory: MemoryNumbers | None = None
+
+
+@dataclass(frozen=True)
 class LayoutContext:
     """The numbers of one shape that layout rules read.
 
@@ -26,7 +39,8 @@ class LayoutContext:
     recompute modes besides the shape's own single layers may take (if `recomputation` is free).
     `lone_ends`: the first block may hold the embedding alone, the last one the head and loss (and
     multi-token prediction). `head_layers`: how many layers take as long as what the last block
-    holds besides layers, rounded.
+    holds besides layers, rounded. `mtp_apart`: multi-token prediction may stand in the block
+    before the last, which then holds head and loss alone; `apart` are the numbers of such layouts.
     """
 
     pp: int
@@ -39,6 +53,8 @@ class LayoutContext:
     others: int = 0
     lone_ends: bool = False
     head_layers: int = 0
+    mtp_apart: bool = False
+    apart: ApartNumbers | None = None
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
     greedy_costs: tuple[int, int] = (1, 0)
 
@@ -54,10 +70,26 @@ class LayoutContext:
         """Blocks of consecutive layers: pp·vpp."""
         return self.pp * self.vpp
 
-    def least_layers(self, block: int) -> int:
-        """Fewest layers of a block."""
+    @property
+    def may_part(self) -> bool:
+        """Whether multi-token prediction may stand apart: not on the stage of the embedding."""
+        return self.mtp_apart and self.lone_ends and self.pp > 2
+
+    def least_layers(self, block: int, apart: bool = False) -> int:
+        """Fewest layers of a block; `apart`: multi-token prediction stands in the last but one."""
         alone = self.lone_ends and self.blocks > 1 and block in (0, self.blocks - 1)
-        return 0 if alone else 1
+        return 0 if alone or (apart and block == self.blocks - 2) else 1
+
+    def fewer_layers(self, block: int, apart: bool) -> int:
+        """How many layers a block may have less than another of its stage."""
+        if apart and self.apart is not None:
+            own = {self.blocks - 1: self.apart.head_layers, self.blocks - 2: self.apart.mtp_layers}
+            return max(1, own.get(block, 1))
+        return max(1, self.head_layers) if block == self.blocks - 1 else 1
+
+    def memory_of(self, apart: bool) -> MemoryNumbers | None:
+        """Memory numbers of layouts with multi-token prediction apart, or with the head."""
+        return self.apart.memory if apart and self.apart is not None else self.memory
 
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
         """Blocks of one stage."""

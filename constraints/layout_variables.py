@@ -33,6 +33,8 @@ class LayoutVariables:
     assumed: dict[str, BoolVarT] | None = field(default=None)
     others: list[list[IntVar]] = field(default_factory=list)
     kind_others: list[list[list[Expression]]] = field(default_factory=list)
+    # Whether multi-token prediction stands in the block before the last; None: it cannot.
+    apart: BoolVarT | None = None
     _present: dict[tuple[str, int, int], BoolVarT] = field(default_factory=dict)
 
     def stage(
@@ -59,8 +61,15 @@ class LayoutVariables:
             model.add(count <= most * self._present[key])
         return self._present[key]
 
-    def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
-        """Make a constraint switchable under a rule's name, when conflicts are explained."""
+    def hold(
+        self, model: CpModel, constraint: Constraint, name: str, apart: bool | None = None
+    ) -> None:
+        """Make a constraint switchable under a rule's name, when conflicts are explained.
+
+        `apart`: it holds for layouts with multi-token prediction apart, or for the others, only.
+        """
+        if apart is not None and self.apart is not None:
+            constraint.only_enforce_if(self.apart if apart else ~self.apart)
         if self.assumed is None:
             return
         if name not in self.assumed:
@@ -82,8 +91,9 @@ def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) ->
         for before, after in pairwise(kind_taken)
     ]
     assumed: dict[str, BoolVarT] | None = {} if explain else None
+    apart = model.new_bool_var("mtp_apart") if ctx.may_part else None
     return LayoutVariables(
-        layers, recomputed, kind_layers, kind_taken[0], assumed, others, kind_others
+        layers, recomputed, kind_layers, kind_taken[0], assumed, others, kind_others, apart
     )
 
 

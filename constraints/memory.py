@@ -126,19 +126,36 @@ class StageMemory:
         return f"{self.name}[{stage}]"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Every moment of every stage within the limit."""
+        """Every moment of every stage within the limit; of those that multi-token prediction may
+        leave or come to, in either case."""
         memory = ctx.memory
         if memory is None:
             return
+        apart = ctx.apart.memory if variables.apart is not None and ctx.apart else None
         for stage in range(ctx.pp):
             held = _Held(model, variables, ctx, stage)
-            for own in memory.moments:
-                constraint = model.add(held.size(own) <= memory.limit)
-                variables.hold(model, constraint, self.stage_name(stage))
+            if apart is None or stage < ctx.pp - 2:
+                self._add(model, variables, held, memory)
+                continue
+            self._add(model, variables, held, memory, apart=False)
+            self._add(model, variables, held, apart, apart=True)
+
+    def _add(
+        self,
+        model: CpModel,
+        variables: LayoutVariables,
+        held: _Held,
+        memory: MemoryNumbers,
+        apart: bool | None = None,
+    ) -> None:
+        """Every moment of a stage; `apart`: for layouts with (without) MTP apart only."""
+        for own in memory.moments:
+            constraint = model.add(held.size(own) <= memory.limit)
+            variables.hold(model, constraint, self.stage_name(held.index), apart)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Every moment of every stage within the limit."""
-        memory = ctx.memory
+        memory = ctx.memory_of(layout.mtp_apart)
         if memory is None:
             return True
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)

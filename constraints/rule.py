@@ -73,6 +73,8 @@ class Layout:
 
     `recomputed` counts the layers of each stage that run again in backward, in the plan's mode;
     `others`, one row for each other mode of a mix, those that run again in that mode.
+    `mtp_apart`: multi-token prediction is in the block before the last, which then holds head and
+    loss alone; else with them.
     """
 
     pp: int
@@ -81,6 +83,7 @@ class Layout:
     recomputed: tuple[int, ...]
     placement: Placement = "straight"
     others: tuple[tuple[int, ...], ...] = ()
+    mtp_apart: bool = False
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:

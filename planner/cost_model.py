@@ -58,10 +58,21 @@ class CostedShapes:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where layers live: `counts[piece, stage]`, and how many of them recompute."""
+    """Where layers live: `counts[piece, stage]`, and how many of them recompute.
+
+    `mtp_apart`: multi-token prediction is in the block before that of head and loss.
+    """
 
     counts: Array
     recomputed: Array
+    mtp_apart: bool = False
+
+
+def laid_out(shape: Array, mtp_apart: bool) -> Array:
+    """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
+    own = shape.copy()
+    own[f.SHAPE_MTP_APART] = float(mtp_apart)
+    return own
 
 
 class CostModel:
@@ -72,7 +83,7 @@ class CostModel:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Layer kinds, then embedding, head and perhaps MTP."""
+        """Layer kinds, then embedding, head and perhaps an MTP module and its loss."""
         return cost_tables.job_pieces(self.job)
 
     @cached_property
@@ -128,6 +139,7 @@ class CostModel:
         ):
             shapes[:, column] = columns[name]
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
+        shapes[:, f.SHAPE_MTP_APART] = 0.0
         steps = kernel.cost_shapes(
             shapes,
             keys,
@@ -217,7 +229,7 @@ class CostModel:
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        shape = costed.shapes[row]
+        shape = laid_out(costed.shapes[row], layout.mtp_apart)
         key = int(shape[f.SHAPE_KEY])
         return kernel.cost_layout(
             shape,

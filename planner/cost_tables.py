@@ -13,6 +13,7 @@ from constraints.layout_context import greedy_costs
 from planner.cost import fields as f
 from planner.cost.inputs import as_declared
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
+from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
@@ -151,6 +152,13 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
     )
 
 
+def may_part(job: Job) -> bool:
+    """Whether multi-token prediction may stand in the block before that of head and loss."""
+    rules, code = job.framework.parallelism, schedule_named(job.schedule).code
+    split = rules.mtp_apart and rules.lone_ends and rules.layouts == "any"
+    return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
+
+
 def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
     """Numbers of model and batch for the compiled core."""
     model, parallelism = job.model, job.framework.parallelism
@@ -182,6 +190,7 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
+            mtp_apart=float(may_part(job)),
         )
     )
 
@@ -328,5 +337,5 @@ def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
     ends = len(model.kinds)
     totals[ends] = totals[ends + 1] = 1
     if model.mtp_layers:
-        totals[ends + 2] = model.mtp_layers
+        totals[ends + 2] = totals[ends + 3] = model.mtp_layers
     return totals

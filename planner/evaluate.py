@@ -95,14 +95,16 @@ def evaluate(
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
     others: Mapping[str, Sequence[int]] | None = None,
+    mtp_apart: bool = False,
 ) -> Plan:
     """Cost one given configuration, without searching.
 
     `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
     of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
-    each further mode the layers of each stage that recompute in it. The plan may not fit: read
-    `fits`. Without `request.cp_comm_type` context parallelism exchanges as is usual in the
-    framework. UsageError names every rule that the configuration breaks.
+    each further mode the layers of each stage that recompute in it. `mtp_apart`: multi-token
+    prediction in the block before the last. The plan may not fit: read `fits`. Without
+    `request.cp_comm_type` context parallelism exchanges as is usual in the framework. UsageError
+    names every rule that the configuration breaks.
     """
     _demand_range(degrees)
     job = request.resolve()
@@ -112,7 +114,9 @@ def evaluate(
     job = replace(job, recompute=modes)
     if request.cp_comm_type is None:
         job = replace(job, context_kinds=job.context_kinds[:1])
-    layout = given_layout(job, degrees, block_layers, recomputed, tuple((others or {}).values()))
+    layout = given_layout(
+        job, degrees, block_layers, recomputed, tuple((others or {}).values()), mtp_apart
+    )
     cost_model = CostModel(job)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
@@ -135,6 +139,7 @@ def given_layout(
     block_layers: Sequence[int] | None,
     recomputed: Sequence[int] | None,
     others: Sequence[Sequence[int]] = (),
+    mtp_apart: bool = False,
 ) -> Layout:
     """The layout that was given, completed. UsageError if it or the degrees break a rule.
 
@@ -144,7 +149,7 @@ def given_layout(
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_apart)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
     layout = replace(even, block_layers=blocks)
@@ -244,6 +249,7 @@ def job_plan(
             fit_probability=probability,
             assumptions=(
                 *plan_assumptions(job, probability),
+                *_apart_notes(layout),
                 *unmeasured_notes(interval),
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
@@ -309,6 +315,7 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
             recomputed=layout.recomputed,
             placement=layout.placement,
             others=others,
+            mtp_apart=layout.mtp_apart,
         ),
         recompute=own.mode.name,
         recompute_flags=layout_flags(
@@ -394,6 +401,18 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
         f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
         f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
         f"{hidden:.0%} of the way down beside backward, the way back exposed",
+    )
+
+
+def _apart_notes(layout: Layout) -> tuple[str, ...]:
+    """What a plan with multi-token prediction apart takes for granted."""
+    if not layout.mtp_apart:
+        return ()
+    return (
+        "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "
+        "every transfer between stages, counted as a message and a launch each; the final norm "
+        "counts with the head, though it follows the last layer; no measured run has it, so the "
+        "error bars do not cover it",
     )
 
 

@@ -197,7 +197,12 @@ def _layout(
             return even
         stages = plan.layout.stage_layers(own.pp)
         again = stages if recomputes else (0,) * own.pp
-        return replace(even, block_layers=plan.layout.block_layers, recomputed=again)
+        return replace(
+            even,
+            block_layers=plan.layout.block_layers,
+            recomputed=again,
+            mtp_apart=plan.layout.mtp_apart,
+        )
     limit = job.hbm_limit_bytes
     explorer = Explorer(cost_model, costed, columns, limit, Effort())
     if explorer.only_even[0]:

@@ -27,13 +27,35 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
         )
     if name == "blocks-not-empty":
         but = " but the first and the last" if ctx.lone_ends else ""
+        if layout.mtp_apart and ctx.lone_ends:
+            but = " but the first and the last two"
         return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
+    if name == "mtp-expressible":
+        return f"multi-token prediction apart: {_apart_refusal(job, layout, ctx)}  [{name}]"
     if name == "split-expressible":
         near = list(nearest_split(layout.block_layers, ctx))
         return f"layers {blocks}: {framework} {_SPLITS[ctx.layouts]}; nearest: {near}  [{name}]"
     return (
         f"recomputed {list(layout.recomputed)} of {list(layout.stage_layers)} layers by stage: "
         f"{framework} {_RECOMPUTES[ctx.recomputation]}  [{name}]"
+    )
+
+
+def _apart_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
+    """Why multi-token prediction cannot stand before the last block, and what could."""
+    if job.model.mtp_layers == 0:
+        return f"{job.model.name} has none"
+    if not ctx.mtp_apart:
+        return f"{job.framework.name} keeps it with the head under {job.schedule or '1f1b'}"
+    if not ctx.may_part:
+        return (
+            f"it would share a stage with the embedding on {ctx.pp} stages; give pp 3 or more, or "
+            "leave it with the head"
+        )
+    blocks = list(layout.block_layers)
+    return (
+        f"layers {blocks} have {blocks[-1]} behind it; the last block holds head and loss alone, "
+        f"as {[*blocks[:-2], blocks[-2] + blocks[-1], 0]}"
     )
 
 

@@ -152,7 +152,8 @@ def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Cand
 
 def _key(setup: Setup) -> object:
     asked = setup.request.model_dump_json()
-    return (asked, setup.degrees, setup.recompute, setup.block_layers, setup.recomputed)
+    layout = (setup.block_layers, setup.recomputed, setup.mtp_apart)
+    return (asked, setup.degrees, setup.recompute, *layout)
 
 
 def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
@@ -269,7 +270,7 @@ def _completed(own: Candidate, base: Setup, job: Job, form: str) -> Candidate:
     degrees, before = setup.degrees, base.degrees
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
         blocks = _blocks(job, degrees, form)
-        setup = replace(setup, block_layers=blocks, recomputed=None)
+        setup = replace(setup, block_layers=blocks, recomputed=None, mtp_apart=False)
     return replace(own, setup=setup)
 
 

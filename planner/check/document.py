@@ -92,6 +92,7 @@ def _configuration(setup: Setup) -> Record:
         "degrees": setup.degrees.model_dump(),
         "recompute": setup.recompute,
         "block_layers": setup.block_layers,
+        "mtp_apart": setup.mtp_apart,
         "recomputed": setup.recomputed,
     }
 

@@ -139,12 +139,13 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
     )
 
 
-def _layers(setup: Setup) -> tuple[int, ...]:
+def _layers(setup: Setup) -> tuple[tuple[int, ...], bool]:
+    """Layers of each block, and whether multi-token prediction is apart."""
     from constraints.layout import even_split
 
     layers = setup.request.find_model().spec.layers
     blocks = setup.degrees.pp * setup.degrees.vpp
-    return setup.block_layers or even_split(layers, blocks)
+    return setup.block_layers or even_split(layers, blocks), setup.mtp_apart
 
 
 def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict[str, str]:

@@ -53,6 +53,7 @@ def command(**options: Any) -> None:
         options["recompute"],
         options["layers_per_stage"],
         options["recompute_layers"],
+        mtp_apart=options["mtp_apart"],
     )
     result = as_result(request, plan)
     write_result(result, output)

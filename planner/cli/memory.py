@@ -139,7 +139,9 @@ def _findings(options: dict[str, Any]) -> _Findings:
     notes = _complete(options)
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
-    configuration = configure(request.resolve(), degrees, options["recompute"], *layers)
+    configuration = configure(
+        request.resolve(), degrees, options["recompute"], *layers, options["mtp_apart"]
+    )
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)
     return _Findings(
@@ -296,6 +298,7 @@ def _advice(
             options["recompute"],
             options["layers_per_stage"],
             options["recompute_layers"],
+            mtp_apart=options["mtp_apart"],
             may_add_gpus=may_add_gpus,
             watch=watch,
         )

@@ -316,6 +316,12 @@ def configuration_options(function: Command) -> Command:
                 "4,5x14,4.",
             ),
             click.option(
+                "--mtp-apart",
+                is_flag=True,
+                help="Multi-token prediction in the block before the last, which then holds head "
+                "and loss alone (0 layers).",
+            ),
+            click.option(
                 "--shard-size",
                 type=click.IntRange(min=0),
                 default=0,

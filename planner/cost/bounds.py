@@ -152,7 +152,7 @@ def empty_stages(
 ) -> Array:
     """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
     pp = int(grid.pp)
-    counts = ends_counts(pp, job, framework.schedule)
+    counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
@@ -219,10 +219,23 @@ def stage_room(
 
 @jit
 def fewest_layers(stage: int, pp: int, vpp: float, lone_ends: float) -> float:
-    """Fewest layers of a stage: one a block, but for the ends where they may be alone."""
+    """Fewest layers of a stage: one a block, but for the ends where they may be alone.
+
+    `lone_ends`: 0, 1 (the first and the last block may be without layers) or 2 (that before the
+    last too, where multi-token prediction then is).
+    """
     if lone_ends > 0.0 and pp > 1 and stage in (0, pp - 1):
         return vpp - 1.0
+    if lone_ends > 1.0 and stage == pp - 2:
+        return vpp - 1.0
     return vpp
+
+
+@jit
+def may_stand_apart(pp: float, job: JobInputs) -> bool:
+    """Whether layouts of a shape may have multi-token prediction before the head's block: on a
+    stage of its own kind, not with the embedding."""
+    return job.mtp_apart > 0.0 and pp >= 3.0
 
 
 @jit
@@ -319,6 +332,7 @@ def layout_bounds_s(
     total_s = model_seconds(terms, totals, recompute, job)
     share = shape_bubble_share(shape, terms, totals, total_s, recompute, framework)
     copies = copies_of_model(framework.schedule, pp)
+    lone = job.lone_ends + grid.mtp_apart
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     layer = cheapest_layer(layers, 0, job.kinds)
     wider = np.zeros((1 + job.kinds, 2))
@@ -328,7 +342,7 @@ def layout_bounds_s(
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends, total_s / pp,
+            stages, layer, recompute, limit, copies * job.layers, vpp, lone, total_s / pp,
             wider[job.kinds],
         )  # fmt: skip
         if job.kinds > 1:
@@ -352,7 +366,7 @@ def bound_shapes(
 ) -> Array:  # fmt: skip
     """Bounds [shapes, limits] on the step time, s; infinite where nothing can fit.
 
-    `recompute[shape]`: RECOMPUTE_* code.
+    `recompute[shape]`: RECOMPUTE_* code. Both with multi-token prediction apart and without.
     """
     out = np.full((shapes.shape[0], limits_bytes.shape[0]), np.inf)
     for index in prange(shapes.shape[0]):
@@ -361,4 +375,13 @@ def bound_shapes(
             shapes[index], int(recompute[index]), limits_bytes, keys[key], costs[key], totals,
             job, framework, gpu, links, out[index],
         )  # fmt: skip
+        if may_stand_apart(shapes[index, f.SHAPE_PP], job):
+            apart = shapes[index].copy()
+            apart[f.SHAPE_MTP_APART] = 1.0
+            other = np.full(limits_bytes.shape[0], np.inf)
+            layout_bounds_s(
+                apart, int(recompute[index]), limits_bytes, keys[key], costs[key], totals,
+                job, framework, gpu, links, other,
+            )  # fmt: skip
+            out[index] = np.minimum(out[index], other)
     return out

@@ -22,7 +22,7 @@ class Grid(NamedTuple):
 
     `shards` divides dense parameters, `expert_shards` experts: all of dp·cp and of edp =
     dp·cp·tp/(ep·etp), or under hybrid sharding (HSDP) the `replicas`-th part of them, neighbours
-    in rank order.
+    in rank order. `mtp_apart` 1: multi-token prediction is in the block before the loss's.
     """
 
     dp: float
@@ -33,18 +33,21 @@ class Grid(NamedTuple):
     shards: float
     expert_shards: float
     replicas: float
+    mtp_apart: float = 0.0
 
 
 @jit
 def make_grid(
-    key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: float, shard: float
-) -> Grid:
+    key: Key, dp: float, pp: float, vpp: float, zero: int, grad_acc: float, shard: float,
+    mtp_apart: float = 0.0,
+) -> Grid:  # fmt: skip
     """Grid of a shape; `shard`: ranks that share a dense parameter, 0 for all. See `Grid`."""
     ranks = dp * key.cp
     expert_ranks = max(1.0, dp * key.cp * key.tp / (key.ep * key.etp))
     replicas = ranks / shard if shard > 0.0 and zero > 0 else 1.0
     expert_shards = max(1.0, expert_ranks / replicas)
-    return Grid(dp, pp, vpp, zero, grad_acc, ranks / replicas, expert_shards, replicas)
+    shards = ranks / replicas
+    return Grid(dp, pp, vpp, zero, grad_acc, shards, expert_shards, replicas, mtp_apart)
 
 
 @jit

@@ -131,7 +131,8 @@ SHAPE_VPP = 3
 SHAPE_ZERO = 4
 SHAPE_GRAD_ACC = 5
 SHAPE_SHARD = 6  # ranks that share a parameter under ZeRO; 0: all of dp·cp
-SHAPE_COLUMNS = 7
+SHAPE_MTP_APART = 7  # 1: multi-token prediction in the block before that of head and loss
+SHAPE_COLUMNS = 8
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.

@@ -45,6 +45,7 @@ def read_grid(row: Array, key: Key) -> Grid:
         int(row[f.SHAPE_ZERO]),
         row[f.SHAPE_GRAD_ACC],
         row[f.SHAPE_SHARD],
+        row[f.SHAPE_MTP_APART],
     )
 
 

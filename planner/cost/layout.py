@@ -58,14 +58,25 @@ def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
 
 
 @jit
-def place_ends(counts: Array, pp: int, job: JobInputs, schedule: int) -> None:
-    """Fill counts of embedding, head and MTP, which every layout has at the same stages."""
+def mtp_stage(pp: int, schedule: int, apart: float) -> int:
+    """Stage of multi-token prediction: the head's, or (`apart` 1) the one before it, in whose last
+    chunk it then is (Megatron-Core 0.19.2, PipelineParallelLayerLayout.validate_layer_layout)."""
+    last = head_stage(schedule, pp)
+    return last - 1 if apart > 0.0 else last
+
+
+@jit
+def place_ends(
+    counts: Array, pp: int, job: JobInputs, schedule: int, mtp_apart: float = 0.0
+) -> None:
+    """Fill counts of embedding, head, MTP and its losses: where they are depends on no layer."""
     last = head_stage(schedule, pp)
     counts[job.kinds :, :pp] = 0.0
     counts[job.kinds, 0] = 1.0
     counts[job.kinds + 1, last] = 1.0
     if job.mtp_layers > 0:
-        counts[job.kinds + 2, last] = float(job.mtp_layers)
+        counts[job.kinds + 2, mtp_stage(pp, schedule, mtp_apart)] = float(job.mtp_layers)
+        counts[job.kinds + 3, last] = float(job.mtp_layers)
 
 
 @jit

@@ -20,11 +20,9 @@ from planner.cost.passes import (
     backward_seconds,
     forward_seconds,
     fsdp_seconds,
+    pipeline_traffic_seconds,
     recompute_seconds,
-    table_reduction_seconds,
-    transfer_seconds,
 )
-from planner.cost.pipeline import exposed_transfer_s
 from planner.cost.step import slowdown
 from planner.cost.step_ends import (
     END_COLUMNS,
@@ -150,7 +148,8 @@ def traffic_terms(
     The dense constant is paid by every stage; that of the experts only where all layers have them.
     """
     spare = job.lone_ends if grid.pp > 1.0 else 0.0
-    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
+    # The embedding, the head and multi-token prediction may each have a block for themselves.
+    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare + job.mtp_apart
     for expert in (False, True):
         column = PIECE_EXPERT_PARAMETERS if expert else PIECE_DENSE_PARAMETERS
         smallest = costs[: job.kinds, column].min()
@@ -188,11 +187,9 @@ def layout_terms(
     for piece in range(job.pieces):
         piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
     traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
-        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    scalars[SCALAR_FIXED_S] = framework.host_step_s + pipeline_traffic_seconds(
+        costs, key, grid, job, framework, links
     )
-    scalars[SCALAR_FIXED_S] += table_reduction_seconds(costs, key, grid, job, framework, links)
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
     factor = slowdown(job, links)
     terms *= factor

@@ -72,10 +72,10 @@ def moment_bytes(
 
 
 @jit
-def ends_counts(pp: int, job: JobInputs, schedule: int) -> Array:
+def ends_counts(pp: int, job: JobInputs, schedule: int, mtp_apart: float) -> Array:
     """counts[piece, stage] of a pipeline without layers."""
     counts = np.zeros((job.pieces, pp))
-    place_ends(counts, pp, job, schedule)
+    place_ends(counts, pp, job, schedule, mtp_apart)
     if copies_of_model(schedule, float(pp)) > 1.0:
         mirror(counts, pp)
     return counts
@@ -156,7 +156,7 @@ def memory_moments(
         np.zeros((ROWS, job.kinds)),
         np.zeros((ROWS, job.kinds)),
     )
-    counts = ends_counts(pp, job, framework.schedule)
+    counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         own = passes(held, grid.grad_acc, framework)

@@ -9,7 +9,9 @@ from planner.cost.communication import all_gather_time_s, point_to_point_time_s
 from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
 from planner.cost.inputs import LinkInputs
 from planner.cost.keys import Key, local_tokens
+from planner.cost.layout import mtp_stage
 from planner.cost.piece_traffic import collective_stream, group_of
+from planner.cost.pipeline import exposed_transfer_s
 from planner.cost.schedule import copies_of_model, head_stage
 from planner.cost.sharing import (
     Stream,
@@ -21,6 +23,9 @@ from planner.cost.sharing import (
     times,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
+
+# Three int64: the shape of a tensor that is sent.
+SHAPE_BYTES = 24.0
 
 
 @jit
@@ -185,7 +190,7 @@ def transfer_seconds(
 ) -> float:
     """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
     met = transfers_met(costs, key, grid, job, framework, links)
-    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links)
+    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links, 1.0)
 
 
 @jit
@@ -197,33 +202,77 @@ def table_reduction_seconds(
     framework: FrameworkInputs,
     links: LinkInputs,
 ) -> float:
-    """Seconds to add the gradients of a vocabulary table that two stages of a pipeline hold.
+    """Seconds to add the gradients of a vocabulary table that stages of a pipeline hold.
 
-    An all-reduce of the whole gradient between the first and the last stage once their gradients
-    are reduced over data-parallel ranks, beside nothing (Megatron-Core 0.19.2,
-    distributed/finalize_model_grads.py). Ignores what a first stage waits for a last one.
+    An all-reduce of the whole gradient between the first stage, that of multi-token prediction and
+    that of a tied head, once their gradients are reduced over data-parallel ranks, beside nothing
+    (Megatron-Core 0.19.2, distributed/finalize_model_grads.py). Ignores what a first stage waits
+    for a last one; of three members, taken as equally far apart, the last two are neighbours.
     """
-    copied = job.tied_embeddings > 0.0 or (job.mtp_layers > 0 and job.mtp_copies_embedding > 0.0)
-    apart = head_stage(framework.schedule, int(grid.pp)) > 0
-    if not copied or not apart or copies_of_model(framework.schedule, grid.pp) > 1.0:
+    pp = int(grid.pp)
+    head = head_stage(framework.schedule, pp)
+    predicts = mtp_stage(pp, framework.schedule, grid.mtp_apart)
+    members, furthest = 1, 0
+    if job.mtp_layers > 0 and job.mtp_copies_embedding > 0.0 and predicts > 0:
+        members, furthest = 2, predicts
+    if job.tied_embeddings > 0.0 and head > furthest:
+        members, furthest = members + 1, head
+    if members == 1 or copies_of_model(framework.schedule, grid.pp) > 1.0:
         return 0.0
     size = framework.gradient_bytes * costs[job.kinds, f.PIECE_TABLE]
-    stride = key.tp * key.cp * grid.dp * (grid.pp - 1.0)
-    return collective_stream(f.COMM_ALL_REDUCE, 2.0, stride, size, job, links).seconds
+    stride = key.tp * key.cp * grid.dp * float(furthest // (members - 1))
+    return collective_stream(f.COMM_ALL_REDUCE, float(members), stride, size, job, links).seconds
+
+
+@jit
+def pipeline_traffic_seconds(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds of a step that stages wait for each other's activations and table gradients.
+
+        exposed(t) + 2(m(1 - hidden) + 1)·(t' - t) + 2(m·v + p - 1)·e   the last two if MTP is apart
+
+    t: seconds of a transfer; t': of the one between multi-token prediction and the loss, which
+    takes the hidden states of all its modules with it (multi_token_prediction.py: they are
+    concatenated); e: stages then tell each other the shape before every transfer, 24 bytes that
+    the CPU waits for before it issues more (p2p_communication.py, `_communicate_shapes`;
+    megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
+    """
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
+    seconds = exposed_transfer_s(
+        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    )
+    seconds += table_reduction_seconds(costs, key, grid, job, framework, links)
+    if grid.mtp_apart == 0.0:
+        return seconds
+    own = transfer_alone_seconds(key, grid, job, framework, links, 1.0)
+    wide = transfer_alone_seconds(key, grid, job, framework, links, 1.0 + job.mtp_layers)
+    shown = 1.0 - (framework.hide_pipeline if grid.vpp > 1.0 else 0.0)
+    seconds += 2.0 * (grid.grad_acc * shown + 1.0) * (wide - own) * transfer / own
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    shape = point_to_point_time_s(SHAPE_BYTES, same_domain, links) + framework.issue_s
+    return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)
 
 
 @jit
 def transfer_alone_seconds(
-    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
-) -> float:
-    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token.
+    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs,
+    states: float,
+) -> float:  # fmt: skip
+    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token, times
+    the hidden states that travel together.
 
     Stages lie tp·cp·dp ranks apart; unless all of them share a domain, the boundary that
     crosses it sets the pace. Without sequence parallelism all tp ranks hold the same activation:
     each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
     arXiv 2104.04473, section 4.1, scatter/gather).
     """
-    size = 2.0 * job.hidden * local_tokens(key, job)
+    size = 2.0 * states * job.hidden * local_tokens(key, job)
     same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
         seconds = point_to_point_time_s(size / key.tp, same_domain, links)

@@ -179,8 +179,9 @@ class Held(NamedTuple):
     """What a stage holds, in micro-batches of the whole stage, at two moments.
 
     `full`, `deferred`: with the most micro-batches between forward and backward, and those that
-    then have only W left; `late_full`, `late_deferred`: with the most W left. `head`: those whose
-    loss has not been differentiated, `head_deferred` whose head has only W left.
+    then have only W left; `late_full`, `late_deferred`: with the most W left. `head`: those between
+    forward and backward of what ends the stage's last chunk (the head and its loss, or
+    multi-token prediction away from it), `head_deferred` whose head has only W left.
     """
 
     full: float
@@ -192,14 +193,29 @@ class Held(NamedTuple):
 
 
 @jit
+def last_chunk_in_flight(stage: float, pp: float, vpp: float, grad_acc: float) -> float:
+    """Micro-batches between forward and backward of a stage's last chunk under 1F1B.
+
+    min(m, p-s), or min(m, p, 2(p-s-1) + 1) interleaved: after 2(p-s-1) + (v-1)p forward passes,
+    p in turn of each chunk, every further one is followed by a backward (Narayanan et al. 2021,
+    arXiv 2104.04473, section 2.2).
+    """
+    if vpp > 1.0:
+        return min(grad_acc, pp, 2.0 * (pp - stage - 1.0) + 1.0)
+    return min(grad_acc, pp - stage)
+
+
+@jit
 def held_microbatches(stage: float, pp: float, vpp: float, grad_acc: float, schedule: int) -> Held:
     """See `Held`. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the peak is
     (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a micro-batch for
     B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.
     """
     full = microbatches_in_flight(stage, pp, vpp, grad_acc, schedule)
-    if pp <= 1.0 or schedule == SCHEDULE_1F1B:
+    if pp <= 1.0:
         return Held(full, 0.0, full, 0.0, 1.0, 0.0)
+    if schedule == SCHEDULE_1F1B:
+        return Held(full, 0.0, full, 0.0, last_chunk_in_flight(stage, pp, vpp, grad_acc), 0.0)
     if schedule == SCHEDULE_ALL_FORWARD_FIRST:
         return Held(full, 0.0, full, 0.0, grad_acc, 0.0)
     if schedule in (SCHEDULE_ZB_H1, SCHEDULE_ZB_H2):

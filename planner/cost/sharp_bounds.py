@@ -42,6 +42,7 @@ from planner.cost.bounds import (
     empty_stages,
     fewest_layers,
     layer_columns,
+    may_stand_apart,
     model_seconds,
     shape_bubble_share,
 )
@@ -211,7 +212,8 @@ def _fit(
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
-        fewer = head_layers if stage == head else 0.0
+        special = stage == head or (lone_ends > 1.0 and stage == head - 1)
+        fewer = head_layers if special else 0.0
         count = layers_in_time(
             seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
             lone_ends, total,
@@ -253,8 +255,28 @@ def sharp_bound_s(
 ) -> float:  # fmt: skip
     """No layout of a shape within `limit_bytes` (reserved, context included) has a shorter step, s.
 
-    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
+    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model. Both with
+    multi-token prediction apart and without.
     """
+    least_s = placed_bound_s(
+        shape, recompute, limit_bytes, key_row, costs, prefix, totals, job, framework, gpu, links
+    )
+    if not may_stand_apart(shape[f.SHAPE_PP], job):
+        return least_s
+    apart = shape.copy()
+    apart[f.SHAPE_MTP_APART] = 1.0
+    other_s = placed_bound_s(
+        apart, recompute, limit_bytes, key_row, costs, prefix, totals, job, framework, gpu, links
+    )
+    return min(least_s, other_s)
+
+
+@jit
+def placed_bound_s(
+    shape: Array, recompute: int, limit_bytes: float, key_row: Array, costs: Array, prefix: Array,
+    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, links: LinkInputs,
+) -> float:  # fmt: skip
+    """`sharp_bound_s` with multi-token prediction where the shape has it."""
     terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
     key = read_key(key_row, job)
     grid = read_grid(shape, key)
@@ -264,13 +286,17 @@ def sharp_bound_s(
     plain_s = model_seconds(terms, totals, recompute, job)
     code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute
     share = shape_bubble_share(shape, terms, totals, plain_s, code, framework)
-    # No less than `LayoutContext.head_layers`.
-    head_layers = np.ceil(stages[-1, STAGE_SECONDS] / layers[:, LAYER_SECONDS].min())
+    # No less than `LayoutContext.head_layers`, nor than `mtp_layers` there.
+    pinned_s = stages[-1, STAGE_SECONDS]
+    if grid.mtp_apart > 0.0:
+        pinned_s = max(pinned_s, stages[-2, STAGE_SECONDS])
+    head_layers = np.ceil(pinned_s / layers[:, LAYER_SECONDS].min())
     limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
     update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
     head = head_stage(framework.schedule, int(pp))
     most = job.layers if recompute == RECOMPUTE_SHARED else 1
     rest_s = update_s + scalars[SCALAR_FIXED_S]
+    lone = job.lone_ends + grid.mtp_apart
     least_s = np.inf
     for each in range(1, most + 1):
         if recompute == RECOMPUTE_SHARED and least_s < np.inf:
@@ -282,7 +308,7 @@ def sharp_bound_s(
                 continue
         slowest_s = slowest_stage_s(
             stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
-            job.lone_ends, plain_s / pp,
+            lone, plain_s / pp,
         )  # fmt: skip
         if slowest_s == np.inf:
             continue

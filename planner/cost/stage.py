@@ -184,9 +184,11 @@ def stage_holds(
     layers, kept, plain_kept, casts, casts_kept, weight = layer_sums(
         stage, counts, recomputed, costs, key, job
     )
-    first, last, mtp = job.kinds, job.kinds + 1, min(job.kinds + 2, job.pieces - 1)
+    first, last = job.kinds, job.kinds + 1
+    mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]
     modules = counts[mtp, stage] if mtp > last else 0.0
+    losses = counts[loss, stage] if mtp > last else 0.0
     copy = table_copy(stage, counts, costs, job)
     # The head makes the gradient of a tied copy; of any other, multi-token prediction does.
     tied = copy if job.tied_embeddings > 0.0 and has_last > 0.0 else 0.0
@@ -218,14 +220,16 @@ def stage_holds(
         has_last * costs[last, f.PIECE_CASTS],
         modules * costs[mtp, f.PIECE_DENSE_PARAMETERS] + copy - tied,
         modules * costs[mtp, f.PIECE_EXPERT_PARAMETERS],
-        modules * costs[mtp, f.PIECE_SAVED],
-        modules * costs[mtp, f.PIECE_CASTS],
+        modules * costs[mtp, f.PIECE_SAVED] + losses * costs[loss, f.PIECE_SAVED],
+        modules * costs[mtp, f.PIECE_CASTS] + losses * costs[loss, f.PIECE_CASTS],
         one * (costs[mtp, f.PIECE_WORKING] + alone),
-        one * costs[mtp, f.PIECE_LOGITS],
+        min(losses, 1.0) * costs[loss, f.PIECE_LOGITS],
         stage_extra_state(stage, counts, costs, grid, job),
         largest,
         weight,
-        has_last * costs[last, f.PIECE_WEIGHT_SAVED] + modules * costs[mtp, f.PIECE_WEIGHT_SAVED],
+        has_last * costs[last, f.PIECE_WEIGHT_SAVED]
+        + modules * costs[mtp, f.PIECE_WEIGHT_SAVED]
+        + losses * costs[loss, f.PIECE_WEIGHT_SAVED],
         resident_bytes(framework.resident_layers, costs, job),
         resident_bytes(min(1.0, framework.resident_layers), costs, job),
         modules,

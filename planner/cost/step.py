@@ -34,8 +34,8 @@ from planner.cost.passes import (
     backward_seconds,
     forward_seconds,
     fsdp_seconds,
+    pipeline_traffic_seconds,
     recompute_seconds,
-    table_reduction_seconds,
     transfer_seconds,
 )
 from planner.cost.pipeline import (
@@ -235,9 +235,7 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, key, grid, job, framework, links, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
-    pp_s += table_reduction_seconds(costs, key, grid, job, framework, links)
+    pp_s = pipeline_traffic_seconds(costs, key, grid, job, framework, links)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
     )

@@ -22,8 +22,8 @@ class OpTable(NamedTuple):
 class JobInputs(NamedTuple):
     """Numbers of model and batch that the terms need besides the op table.
 
-    `pieces`: layer kinds first, then embedding, head and perhaps MTP. Lengths in tokens, widths
-    in elements.
+    `pieces`: layer kinds first, then embedding, head and perhaps an MTP module and its loss.
+    Lengths in tokens, widths in elements.
     """
 
     seq: float
@@ -57,6 +57,8 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
+    # 1 where multi-token prediction may stand in the block before that of head and loss.
+    mtp_apart: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):

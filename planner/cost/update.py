@@ -108,7 +108,7 @@ def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
         return True
     if job.mtp_layers == 0 or job.mtp_copies_embedding == 0.0:
         return False
-    return bool(counts[job.pieces - 1, stage] > 0.0)
+    return bool(counts[job.kinds + 2, stage] > 0.0)
 
 
 @jit

@@ -71,6 +71,8 @@ class Parallelism(Frozen):
     # A stage with multi-token prediction but without the embedding holds a copy of the vocabulary
     # table, trained on both stages: its gradient is reduced between them.
     mtp_copies_embedding: bool = False
+    # Multi-token prediction may stand in the block before one of head and loss alone.
+    mtp_apart: bool = False
     # Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp.
     shards_over_context: bool = False
     # Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks.

@@ -188,7 +188,7 @@ def _degrees(launch: Launch) -> Overrides:
         found["model.hierarchical_context_parallel_sizes"] = f"[{sizes}]"
     if own.pp > 1 and not layout.is_even:
         # Quotes within: brackets, stars and bars mean something to Hydra.
-        text = layout_text(layout.block_layers, mtp)
+        text = layout_text(layout.block_layers, mtp, layout.mtp_apart)
         found["model.pipeline_model_parallel_layout"] = f'"{text}"'
     if mtp:
         found["model.mtp_num_layers"] = str(mtp)

@@ -24,7 +24,8 @@ def layout_flags(layout: LayerLayout, pp: int, vpp: int, mtp_layers: int) -> tup
             flag("--decoder-first-pipeline-num-layers", blocks[0]),
             flag("--decoder-last-pipeline-num-layers", blocks[-1]),
         )
-    return (flag("--pipeline-model-parallel-layout", layout_text(blocks, mtp_layers)),)
+    text = layout_text(blocks, mtp_layers, layout.mtp_apart)
+    return (flag("--pipeline-model-parallel-layout", text),)
 
 
 def _only_ends_differ(blocks: tuple[int, ...]) -> bool:
@@ -32,15 +33,17 @@ def _only_ends_differ(blocks: tuple[int, ...]) -> bool:
     return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
 
 
-def layout_text(blocks: tuple[int, ...], mtp_layers: int) -> str:
+def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_apart: bool = False) -> str:
     """`Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L head and loss.
 
-    One entry a block in pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in
-    brackets are unrolled before those of a letter (`PipelineParallelLayerLayout`).
+    `mtp_apart`: m in the block before the last, as in `Et*30|t*31m|L`. One entry a block in
+    pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in brackets are unrolled
+    before those of a letter (`PipelineParallelLayerLayout`).
     """
     texts = [_layers(count) for count in blocks]
     texts[0] = "E" + texts[0]
-    texts[-1] += "m" * mtp_layers + "L"
+    texts[-2 if mtp_apart else -1] += "m" * mtp_layers
+    texts[-1] += "L"
     parts: list[str] = []
     for text, run in groupby(texts[:-1]):
         count = len(list(run))

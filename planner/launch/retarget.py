@@ -32,6 +32,7 @@ class Variation:
     recomputed: tuple[int, ...] | None
     schedule: str | None
     precision: str
+    mtp_apart: bool = False
 
 
 class CannotExpressError(UsageError):
@@ -149,6 +150,7 @@ def _variation(plan: Plan) -> Variation:
         recomputed=layout.recomputed if partial and plan.recompute != "none" else None,
         schedule=_named_schedule(plan),
         precision="",
+        mtp_apart=layout.mtp_apart,
     )
 
 
@@ -163,7 +165,14 @@ def _varied(request: Request, own: Variation) -> Request:
 def _costed(request: Request, own: Variation, target: Target, nodes_as: NodesAs) -> Launch:
     """A configuration costed under the request's profile. UsageError if it breaks a rule."""
     request = _varied(request, own)
-    plan = evaluate(request, own.degrees, own.recompute, own.blocks, own.recomputed)
+    plan = evaluate(
+        request,
+        own.degrees,
+        own.recompute,
+        own.blocks,
+        own.recomputed,
+        mtp_apart=own.mtp_apart,
+    )
     return Launch(plan, request, request.resolve(), target.name, nodes_as)
 
 
@@ -223,12 +232,14 @@ def _options(own: Variation, request: Request) -> list[list[dict[str, object]]]:
     zeros = [zero for zero in rules.zero_stages if zero != degrees.zero]
     modes = [mode.name for mode in profile.recompute if mode.name != own.recompute]
     found: list[list[dict[str, object]]] = [
-        [{"blocks": None}] if own.blocks and (rules.layouts == "greedy" or uneven) else [],
+        [{"blocks": None, "mtp_apart": False}]
+        if own.blocks and (rules.layouts == "greedy" or uneven)
+        else [],
         [{"recomputed": None}] if own.recomputed else [],
         [{"zero": zero} for zero in zeros],
         [{"recompute": name, "recomputed": None} for name in modes[:3]],
         [{"schedule": None}] if own.schedule else [],
-        [{"vpp": 1, "blocks": None}] if degrees.vpp > 1 else [],
+        [{"vpp": 1, "blocks": None, "mtp_apart": False}] if degrees.vpp > 1 else [],
         [{"shard": 0}] if degrees.shard else [],
         [{"etp": value} for value in {1, degrees.tp} - {degrees.etp}],
         [{"precision": "bf16"}] if request.precision != "bf16" else [],
@@ -245,13 +256,19 @@ def _into_dp(name: str, degrees: Degrees) -> list[dict[str, object]]:
     value = getattr(degrees, name)
     if value == 1:
         return []
-    return [{name: 1, "times_dp": value, **({"vpp": 1, "blocks": None} if name == "pp" else {})}]
+    return [
+        {
+            name: 1,
+            "times_dp": value,
+            **({"vpp": 1, "blocks": None, "mtp_apart": False} if name == "pp" else {}),
+        }
+    ]
 
 
 def _applied(own: Variation, change: dict[str, object]) -> Variation:
     """A configuration with a change made."""
     degrees = own.degrees.model_dump()
-    fields = {"blocks", "recomputed", "recompute", "schedule", "precision"}
+    fields = {"blocks", "mtp_apart", "recomputed", "recompute", "schedule", "precision"}
     degrees |= {key: value for key, value in change.items() if key in degrees}
     factor = change.get("times_dp", 1)
     if isinstance(factor, int) and factor > 1:
@@ -284,6 +301,8 @@ def as_command(launch: Launch) -> str:
     if not plan.layout.is_even:
         blocks = ",".join(str(count) for count in plan.layout.block_layers)
         words.append(f"--layers-per-stage {blocks}")
+    if plan.layout.mtp_apart:
+        words.append("--mtp-apart")
     if request.optimizer != "adamw":
         words.append(f"--optimizer {request.optimizer}")
     if plan.optimizer_offload:

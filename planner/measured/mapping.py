@@ -120,7 +120,12 @@ def _planned(row: MeasuredRow) -> MappedRow:
     mode = job.framework.recompute_mode(plan.recompute)
     own = plan.layout
     layout = Layout(
-        plan.degrees.pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement
+        plan.degrees.pp,
+        plan.degrees.vpp,
+        own.block_layers,
+        own.recomputed,
+        own.placement,
+        mtp_apart=own.mtp_apart,
     )
     return MappedRow(
         row=row,

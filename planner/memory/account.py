@@ -131,13 +131,15 @@ def stage_rank(
         recompute_span=mode.span,
     )
     table = pieces(plain)
-    own = _stage_pieces(job, table, layers, ends)
+    predictors = stage_predictors(job, layout, stage)
+    own = _stage_pieces(job, table, layers, ends, predictors)
     settings = StepSettings(
         layers=layers,
         recomputed=again,
         embedding=ends[0],
         head=ends[1],
-        mtp=job.model.mtp_layers if ends[1] else 0,
+        mtp=predictors,
+        mtp_losses=job.model.mtp_layers if ends[1] else 0,
         chunks=len(layout.stage_blocks(stage)),
         in_flight=held.full,
         head_in_flight=held.head,
@@ -159,19 +161,23 @@ def stage_rank(
 
 
 def _stage_pieces(
-    job: Job, table: tuple[Piece, ...], layers: tuple[int, ...], ends: tuple[bool, bool]
+    job: Job,
+    table: tuple[Piece, ...],
+    layers: tuple[int, ...],
+    ends: tuple[bool, bool],
+    predictors: int,
 ) -> tuple[Piece, ...]:
     """Pieces that a stage updates: a tied head away from the embedding owns a copy of it, and
     so may multi-token prediction."""
     embedding, head = ends
     kinds = len(job.model.kinds)
     own = [table[job.model.kind_indices[index]] for index in layers]
-    predicts = job.model.mtp_layers and job.framework.parallelism.mtp_copies_embedding
-    if embedding or (head and (job.model.tied_embeddings or predicts)):
+    looks_up = predictors and job.framework.parallelism.mtp_copies_embedding
+    if embedding or looks_up or (head and job.model.tied_embeddings):
         own.append(table[kinds])
     if head:
-        own += [table[kinds + 1], *table[kinds + 2 :] * job.model.mtp_layers]
-    return tuple(own)
+        own.append(table[kinds + 1])
+    return (*own, *table[kinds + 2 : kinds + 3] * predictors)
 
 
 def _buckets(job: Job, degrees: Degrees) -> DataParallelBuckets | None:
@@ -211,6 +217,14 @@ def stage_held(job: Job, degrees: Degrees, stage: int) -> Held:
 
     pp, vpp, grad_acc = map(float, (degrees.pp, degrees.vpp, degrees.grad_acc))
     return held_microbatches(float(stage), pp, vpp, grad_acc, schedule_named(job.schedule).code)
+
+
+def stage_predictors(job: Job, layout: Layout, stage: int) -> int:
+    """Modules of multi-token prediction on a stage: they are with the head, or apart on the stage
+    before it."""
+    if layout.mtp_apart:
+        return job.model.mtp_layers if stage == layout.pp - 2 else 0
+    return job.model.mtp_layers if stage_ends(job, layout.pp, stage)[1] else 0
 
 
 def stage_ends(job: Job, pp: int, stage: int) -> tuple[bool, bool]:

@@ -45,11 +45,17 @@ class Setup:
     recompute: str = "none"
     block_layers: tuple[int, ...] | None = None
     recomputed: tuple[int, ...] | None = None
+    mtp_apart: bool = False
 
     def plan(self) -> Plan:
         """Its memory and time. UsageError names every rule that it breaks."""
         return evaluate(
-            self.request, self.degrees, self.recompute, self.block_layers, self.recomputed
+            self.request,
+            self.degrees,
+            self.recompute,
+            self.block_layers,
+            self.recomputed,
+            mtp_apart=self.mtp_apart,
         )
 
 
@@ -115,6 +121,7 @@ def advise(
     block_layers: tuple[int, ...] | None = None,
     recomputed: tuple[int, ...] | None = None,
     *,
+    mtp_apart: bool = False,
     may_add_gpus: bool = False,
     watch: Watch | None = None,
 ) -> Advice:
@@ -124,7 +131,7 @@ def advise(
     of them (`request.gpus` must then count them: `8xH100`). UsageError if the configuration
     itself breaks a rule.
     """
-    setup = Setup(request, degrees, recompute, block_layers, recomputed)
+    setup = Setup(request, degrees, recompute, block_layers, recomputed, mtp_apart)
     return _Adviser(setup, may_add_gpus, watch or (lambda _what, _done, _total: None)).advice()
 
 
@@ -207,6 +214,7 @@ class _Adviser:
             recompute,
             own.block_layers if same else None,
             recomputed if same else None,
+            own.mtp_apart and same,
         )
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int]) -> Degrees | None:
@@ -294,7 +302,9 @@ class _Adviser:
     def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
         own = self.setup
         try:
-            placed = configure(job, own.degrees, "full", own.block_layers, recomputed)
+            placed = configure(
+                job, own.degrees, "full", own.block_layers, recomputed, own.mtp_apart
+            )
         except UsageError:
             return False
         return footprint_of(placed).fit_probability >= SAFE_PROBABILITY

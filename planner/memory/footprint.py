@@ -82,13 +82,14 @@ def configure(
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
+    mtp_apart: bool = False,
 ) -> Configuration:
     """A configuration of a job, checked against every rule; arguments as `planner.evaluate`.
 
     UsageError names the rules that it breaks.
     """
     one_mode = replace(job, recompute=(job.framework.recompute_mode(recompute),))
-    layout = given_layout(one_mode, degrees, block_layers, recomputed)
+    layout = given_layout(one_mode, degrees, block_layers, recomputed, mtp_apart=mtp_apart)
     return Configuration(one_mode, degrees, layout)
 
 
@@ -104,9 +105,11 @@ def memory_footprint(
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
+    mtp_apart: bool = False,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
-    return footprint_of(configure(request.resolve(), degrees, recompute, block_layers, recomputed))
+    job = request.resolve()
+    return footprint_of(configure(job, degrees, recompute, block_layers, recomputed, mtp_apart))
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:

@@ -6,7 +6,7 @@ table and is what the memory timeline is made of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.modules import Module
 from planner.ops.context import OpContext
@@ -260,6 +260,18 @@ def piece_on_rank(piece: Piece, context: OpContext, shape: RankShape) -> PieceOn
         recomputes=bool(shape.recompute),
         offloaded=offloaded,
         duplicated=duplicated,
+    )
+
+
+def with_loss(module: PieceOnRank, loss: PieceOnRank) -> PieceOnRank:
+    """A module of multi-token prediction and its loss, which has no parameters, as one piece."""
+    return replace(
+        module,
+        kept=module.kept + loss.kept,
+        logits=loss.logits,
+        casts=module.casts + loss.casts,
+        casts_kept=module.casts_kept + loss.casts_kept,
+        weight_kept=module.weight_kept + loss.weight_kept,
     )
 
 

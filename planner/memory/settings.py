@@ -17,7 +17,8 @@ class StepSettings:
 
     `layers`: index into the model's layers of those on this rank (None: all), in forward order;
     `recomputed`: which of them run again in backward (None: all, in the shape's mode);
-    `embedding`, `head`: whether it holds the ends; `mtp`: multi-token-prediction modules on it;
+    `embedding`, `head`: whether it holds the ends; `mtp`: multi-token-prediction modules on it,
+    `mtp_losses`: of how many modules it computes the loss;
     `chunks`: model chunks of a stage (interleaving, a V, two copies of the model); `in_flight`:
     micro-batches whose activations it holds at once, `head_in_flight`: those whose loss is not
     yet differentiated; `split_backward`: gradients of weights are made apart from those of
@@ -36,6 +37,7 @@ class StepSettings:
     embedding: bool = True
     head: bool = True
     mtp: int = 0
+    mtp_losses: int = 0
     chunks: int = 1
     in_flight: float = 1.0
     head_in_flight: float = 1.0

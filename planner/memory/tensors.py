@@ -5,7 +5,7 @@ The same rows of the op table that the account sums, so that they add up to its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.memory.moments import Rank
@@ -95,6 +95,14 @@ def _pieces(rank: Rank) -> Iterator[tuple[Piece, Module]]:
     for layer, runs_again in zip(chosen, again, strict=True):
         yield table[model.kind_indices[layer]], modules if runs_again else Module.NOTHING
     for _ in rank.mtp:
-        yield table[kinds + 2], Module.NOTHING
+        yield predictor(rank, table[kinds + 2 :]), Module.NOTHING
     if rank.head is not None:
         yield table[kinds + 1], modules
+
+
+def predictor(rank: Rank, own: Sequence[Piece]) -> Piece:
+    """A module of multi-token prediction, its loss, or both: what the rank has of it."""
+    module, loss = own
+    if not rank.settings.mtp:
+        return loss
+    return Piece(module.name, (*module.ops, *loss.ops)) if rank.settings.mtp_losses else module

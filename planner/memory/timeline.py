@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from planner.memory.moments import Pass, Rank, Terms
-from planner.memory.rank import PieceOnRank, RankShape, piece_on_rank
+from planner.memory.rank import PieceOnRank, RankShape, piece_on_rank, with_loss
 from planner.memory.settings import OptimizerKernel, StepSettings
 from planner.modules import Module
 from planner.ops.context import OpContext
@@ -108,14 +108,19 @@ def make_rank(context: OpContext, shape: RankShape, settings: StepSettings) -> R
 
 
 def _predictors(
-    context: OpContext, settings: StepSettings, module: tuple[PieceOnRank, ...], table: float
+    context: OpContext, settings: StepSettings, pieces: tuple[PieceOnRank, ...], table: float
 ) -> tuple[PieceOnRank, ...]:
-    """Multi-token-prediction modules. Away from the embedding the first of them may own a copy
-    of the vocabulary table, unless a tied head has one for it."""
-    modules = tuple(replace(own, table=table) for own in module) * settings.mtp
+    """Multi-token-prediction modules with their losses, or the one without the other. Away from
+    the embedding the first module may own a copy of the vocabulary table, unless a tied head has
+    one for it."""
+    if not pieces or not settings.mtp:
+        return pieces[1:] * settings.mtp_losses
+    module = replace(pieces[0], table=table)
+    own = with_loss(module, pieces[1]) if settings.mtp_losses else module
+    modules = (own,) * settings.mtp
     tied = context.model.tied_embeddings and settings.head
     copies = context.profile.parallelism.mtp_copies_embedding
-    if not modules or settings.embedding or tied or not copies:
+    if settings.embedding or tied or not copies:
         return modules
     return (replace(modules[0], dense=modules[0].dense + table), *modules[1:])
 

@@ -134,7 +134,8 @@ def _loss(context: OpContext) -> Op:
 def mtp_rows(context: OpContext) -> tuple[Op, ...]:
     """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-    Two norms, a projection from 2h to h, a full layer of the last kind, then the shared head.
+    Two norms, a projection from 2h to h, a full layer of the last kind, and a norm before the
+    head, which `mtp_loss_rows` has.
     """
     model = context.model
     hidden = float(model.hidden)
@@ -154,10 +155,11 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
         projection,
         *attention_rows(context, kind),
         *ffn_rows(context, kind),
-        *_without_weights(head_rows(context)),
+        head_rows(context)[0],
     )
 
 
-def _without_weights(rows: tuple[Op, ...]) -> tuple[Op, ...]:
-    """The head's rows as a second user of the same matrix: its work, only its norm's weights."""
+def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
+    """LM head and loss of one module: the head's work on the head's matrix, without weights."""
+    rows = head_rows(context)[1:]
     return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)

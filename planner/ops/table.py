@@ -9,7 +9,7 @@ from planner.frameworks.profile import load_framework
 from planner.ops.attention import attention_rows
 from planner.ops.checkpoint import stop_early, with_budget
 from planner.ops.context import OpContext
-from planner.ops.ends import embedding_rows, head_rows, mtp_rows
+from planner.ops.ends import embedding_rows, head_rows, mtp_loss_rows, mtp_rows
 from planner.ops.ffn import ffn_rows
 from planner.ops.offload import with_offload
 from planner.ops.rows import Op, OpKind, Piece
@@ -29,7 +29,8 @@ class ParameterCount:
 
 
 def pieces(context: OpContext) -> tuple[Piece, ...]:
-    """Layer kinds in the model's order, then embedding, head and, if any, one MTP module."""
+    """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
+    loss, which share a stage with the head unless the module stands apart."""
     model = context.model
     layers = [_layer(context, kind) for kind in model.kinds]
     ends = [
@@ -38,6 +39,7 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     ]
     if model.mtp_layers:
         ends.append(Piece("mtp", mtp_rows(context)))
+        ends.append(Piece("mtp_loss", mtp_loss_rows(context)))
     return (*layers, *ends)
 
 
@@ -106,7 +108,7 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     ends = len(model.kinds)
     counts[ends] = counts[ends + 1] = 1
     if model.mtp_layers:
-        counts[ends + 2] = model.mtp_layers
+        counts[ends + 2] = counts[ends + 3] = model.mtp_layers
     forward = 0.0
     for piece, count in zip(all_pieces, counts, strict=True):
         for op in piece.ops:

@@ -90,6 +90,8 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
     if job.activation_offload:
         named = ", ".join(job.activation_offload)
         facts.insert(-1, ("on the host", f"activations of {named}"))
+    if own.layout.mtp_apart:
+        facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))
     if worst is not None:
         facts.append(("imbalance", _worst_text(worst)))
     return tuple(facts)

@@ -44,6 +44,7 @@ def memory_document(
         "layout": {
             "block_layers": list(own.layout.block_layers),
             "recomputed": list(own.layout.recomputed),
+            "mtp_apart": own.layout.mtp_apart,
         },
         **_verdict(footprint),
         "heaviest_stage": footprint.heaviest.stage,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation, greedy_costs
+from constraints.layout import LayoutContext, Recomputation, even_split, greedy_costs
 from constraints.rule import Layout, Placement
 from planner.cost.layout import mirror, place_ends
 from planner.cost_model import CostModel
 from planner.cost_model import Layout as KernelLayout
+from planner.cost_tables import may_part
 from planner.job import Job
 from planner.schedules import schedule_named
 from planner.specs import ModelSpec
@@ -33,6 +36,7 @@ def plain_context(
         placement=placement,
         others=others,
         lone_ends=job.framework.parallelism.lone_ends,
+        mtp_apart=bool(may_part(job)),
         greedy_costs=model_costs(job.model),
     )
 
@@ -42,12 +46,18 @@ def model_costs(model: ModelSpec) -> tuple[int, int]:
     return greedy_costs(model.hidden, model.ffn, model.vocab)
 
 
-def even_layout(job: Job, pp: int, vpp: int, recomputes: bool) -> Layout:
-    """The layout in which the kernel costs a shape: the framework's own, else the most even."""
-    blocks = plain_context(job, pp, vpp, "none").usual_split
+def even_layout(job: Job, pp: int, vpp: int, recomputes: bool, mtp_apart: bool = False) -> Layout:
+    """The layout in which the kernel costs a shape: the framework's own, else the most even.
+
+    `mtp_apart`: with multi-token prediction alone in the block before head and loss.
+    """
+    ctx = plain_context(job, pp, vpp, "none")
+    blocks = ctx.usual_split
+    if mtp_apart and ctx.may_part:
+        blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
     placement = job_placement(job) if pp > 1 else "straight"
-    plain = Layout(pp, vpp, blocks, (0,) * pp, placement)
-    return Layout(pp, vpp, blocks, plain.stage_layers, placement) if recomputes else plain
+    plain = Layout(pp, vpp, blocks, (0,) * pp, placement, mtp_apart=mtp_apart)
+    return replace(plain, recomputed=plain.stage_layers) if recomputes else plain
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
@@ -55,9 +65,10 @@ def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> 
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)
-    place_ends(counts, layout.pp, job, cost_model.framework_inputs.schedule)
+    schedule, apart = cost_model.framework_inputs.schedule, float(layout.mtp_apart)
+    place_ends(counts, layout.pp, job, schedule, apart)
     if layout.placement == "mirrored":
         mirror(counts, layout.pp)
     counts[: job.kinds] = np.array(ctx.counts(layout)).T
     recomputed[: job.kinds] = np.array(ctx.recomputed_counts(layout)).T
-    return KernelLayout(counts, recomputed)
+    return KernelLayout(counts, recomputed, layout.mtp_apart)

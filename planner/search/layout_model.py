@@ -25,7 +25,7 @@ from constraints.layout import (
 from constraints.rule import Layout
 from planner.cost import linear, schedule
 from planner.cost.tables import Array
-from planner.search.terms import TIME_RESOLUTION, ShapeTerms
+from planner.search.terms import TIME_RESOLUTION, ApartTerms, ShapeTerms
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
@@ -136,6 +136,8 @@ def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> Non
     blocks = ctx.usual_split
     for own, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(own, wanted)
+    if variables.apart is not None:
+        model.add_hint(variables.apart, False)
     again = _fewest_recomputed(blocks, ctx)
     for own, wanted in zip(variables.recomputed, again, strict=True):
         model.add_hint(own, wanted)
@@ -192,6 +194,7 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
         recomputed=per_stage(variables.recomputed),
         placement=ctx.placement,
         others=tuple(per_stage(own) for own in variables.others),
+        mtp_apart=variables.apart is not None and bool(solver.boolean_value(variables.apart)),
     )
 
 
@@ -202,6 +205,11 @@ def share_fraction(share: float, vpp: int) -> tuple[int, int]:
     # Where it is a fraction, drains are cut by vpp too: a multiple keeps them whole.
     scale = SHARE_STEPS * vpp
     return floor(share * scale), scale
+
+
+def _largest_s(apart: ApartTerms, columns: list[int]) -> float:
+    """No pinned seconds of layouts with multi-token prediction apart add up to more."""
+    return float(abs(apart.stage[:, columns]).sum()) + abs(apart.more_fixed_s)
 
 
 class _Objective:
@@ -218,6 +226,7 @@ class _Objective:
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
         self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
+        self.apart = variables.apart if terms.apart is not None else None
         self.others = [
             [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
         ]
@@ -227,6 +236,7 @@ class _Objective:
             + sum(float(abs(own.seconds).sum()) for own in terms.others) * ctx.layers
             + abs(terms.stage[:, columns]).sum()
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
+            + (0.0 if terms.apart is None else _largest_s(terms.apart, columns))
         )
         self.horizon = ceil(longest_s / self.unit_s) + 1
 
@@ -260,8 +270,32 @@ class _Objective:
         slowest = sum(self._largest(own) for own in passes)
         times = [own for each in passes for own in each]
         weight = terms.grad_acc * self.scale - self.share
-        tail = self._traffic() + self.scale * self._optimizer()
+        tail = self._traffic() + self.scale * (self._optimizer() + self._exchange())
         return weight * slowest + self.share * sum(times) + tail
+
+    def _exchange(self) -> Expression:
+        """What multi-token prediction apart adds to the exchanges between stages."""
+        if self.terms.apart is None or self.apart is None:
+            return 0
+        return self._units(self.terms.apart.more_fixed_s, floor) * self.apart
+
+    def _pinned(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
+        """Seconds of what is pinned to a stage, wherever multi-token prediction stands."""
+        sums = [float(own[stage, list(columns)].sum()) for own in self._pinned_terms()]
+        return self._either([self._units(seconds, rounding) for seconds in sums])
+
+    def _pinned_terms(self) -> list[Array]:
+        """[stage, TERM_*] with multi-token prediction beside the head, and perhaps apart."""
+        terms = self.terms
+        if terms.apart is None or self.apart is None:
+            return [terms.stage]
+        return [terms.stage, terms.apart.stage]
+
+    def _either(self, units: Sequence[int]) -> Expression:
+        """The first of one or two numbers, the second if multi-token prediction is apart."""
+        if self.apart is None:
+            return units[0]
+        return units[0] + (units[1] - units[0]) * self.apart
 
     def _seconds(self, columns: Sequence[int]) -> list[Expression]:
         """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
@@ -297,9 +331,8 @@ class _Objective:
     def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
         """Seconds of a stage in some columns: layers and what is pinned there."""
         terms = self.terms
-        constant = float(terms.stage[stage, list(columns)].sum())
         per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
-        return self._units(constant, rounding) + self._weighted(
+        return self._pinned(stage, columns, rounding) + self._weighted(
             self.layers[stage], per_layer, rounding
         )
 
@@ -350,13 +383,15 @@ class _Objective:
     ) -> Expression:
         """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
         terms = self.terms
-        constant = float(terms.scalars[base] + terms.stage[stage, column])
+        base_s = float(terms.scalars[base])
+        pinned_s = [base_s + float(own[stage, column]) for own in self._pinned_terms()]
         per_layer = terms.layer_of(stage)[:, column]
-        if constant == 0.0 and not per_layer.any():
+        if not any(pinned_s) and not per_layer.any():
             return 0
         exposed = self._variable()
         for share, hideout in ((1.0 - hidden_share, None), (1.0, room)):
-            seconds = self._units(constant * share, floor) + self._weighted(
+            constants = [self._units(seconds * share, floor) for seconds in pinned_s]
+            seconds = self._either(constants) + self._weighted(
                 self.layers[stage], per_layer * share, floor
             )
             self.model.add(exposed >= (seconds if hideout is None else seconds - hideout))

@@ -18,7 +18,7 @@ from planner.cost import fields as f
 from planner.cost import kernel, linear
 from planner.cost.linear_memory import MemoryMoments, memory_moments
 from planner.cost.tables import Array, JobInputs
-from planner.cost_model import CostedShapes, CostModel
+from planner.cost_model import CostedShapes, CostModel, laid_out
 from planner.cost_model import Layout as KernelLayout
 from planner.frameworks import RecomputeMode
 from planner.job import Job
@@ -176,9 +176,10 @@ def cost_layout(
     plain[:kinds] -= taken.sum(axis=0)
     wide = _stack(plain, list(taken), kinds)
     nothing = np.zeros_like(taken)
-    heavy = KernelLayout(wide, _stack(counts.recomputed, list(nothing), kinds))
+    apart = layout.mtp_apart
+    heavy = KernelLayout(wide, _stack(counts.recomputed, list(nothing), kinds), apart)
     # The same layers once as such that recompute: what runs again is then named as such.
-    timed = KernelLayout(wide, _stack(counts.recomputed, list(taken), kinds))
+    timed = KernelLayout(wide, _stack(counts.recomputed, list(taken), kinds), apart)
     step, _ = _cost(cost_model, costed, row, timed, _stack(base, others, kinds))
     held, stages = _cost(
         cost_model, costed, row, heavy, _stack(base, [as_plain(own) for own in others], kinds)
@@ -191,7 +192,7 @@ def cost_layout(
 def _cost(
     cost_model: CostModel, costed: CostedShapes, row: int, layout: KernelLayout, costs: Array
 ) -> tuple[Array, Array]:
-    shape = costed.shapes[row]
+    shape = laid_out(costed.shapes[row], layout.mtp_apart)
     others = len(costs) - cost_model.job_inputs.pieces
     step, stages = kernel.cost_layout(
         shape,

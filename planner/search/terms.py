@@ -7,19 +7,21 @@ kernel's step time and a layout that it calls fitting does fit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout import ApartNumbers, LayoutContext, Recomputation
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Placement
 from planner.cost import bounds, linear, schedule
 from planner.cost import fields as f
+from planner.cost.layout import place_ends
 from planner.cost.linear_memory import MemoryMoments, memory_moments
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
-from planner.cost_model import CostedShapes, CostModel
+from planner.cost.update import copies_table
+from planner.cost_model import CostedShapes, CostModel, laid_out
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import job_placement, model_costs
@@ -34,12 +36,23 @@ TIME_RESOLUTION = 1 / 2_000
 
 
 @dataclass(frozen=True)
+class ApartTerms:
+    """What changes where multi-token prediction stands in the block before the last: `stage` and
+    `memory` of `ShapeTerms`, and how many seconds the scalar SCALAR_FIXED_S has more."""
+
+    stage: Array
+    memory: MemoryMoments
+    more_fixed_s: float
+
+
+@dataclass(frozen=True)
 class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
     vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix.
+    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix. `apart`: None
+    where multi-token prediction stays with the head.
     """
 
     pp: int
@@ -55,13 +68,29 @@ class ShapeTerms:
     others: tuple[OtherMode, ...] = ()
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
+    apart: ApartTerms | None = None
 
     @property
     def head_layers(self) -> int:
         """How many layers take as long as what is pinned to the head's stage, rounded."""
+        return self._layers_of(self.stage[-1])
+
+    def _layers_of(self, pinned: Array) -> int:
+        """How many layers take as long as [TERM_*] of what is pinned to a stage, rounded."""
         passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
-        return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
+        return round(float(pinned[passes].sum()) / layer_s) if layer_s > 0.0 else 0
+
+    def apart_numbers(self, limit_bytes: float) -> ApartNumbers | None:
+        """What layout rules read of layouts with multi-token prediction apart."""
+        if self.apart is None:
+            return None
+        predicts, head = self.apart.stage[-2:]
+        return ApartNumbers(
+            head_layers=self._layers_of(head),
+            mtp_layers=self._layers_of(predicts),
+            memory=memory_numbers(replace(self, memory=self.apart.memory), limit_bytes),
+        )
 
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
@@ -105,6 +134,7 @@ def shape_terms(
         cost_model.link_inputs,
     )
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
+    modes = price_modes(cost_model, costed, row, others)
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
     share = bounds.shape_bubble_share(shape, terms, cost_model.totals, total_s, code, framework)
     # With two copies of the model each does its part of the micro-batches.
@@ -124,27 +154,53 @@ def shape_terms(
         framework=framework,
         bubble_share=share,
         placement=job_placement(cost_model.job) if pp > 1 else "straight",
-        others=price_modes(cost_model, costed, row, others),
+        others=modes,
+        apart=None if modes else _apart(cost_model, costed, row, terms, float(scalars[_FIXED])),
     )
 
 
-def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
-    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*."""
-    first, last = terms[job.kinds], terms[job.kinds + 1 :]
-    multiples = np.array([1.0, float(job.mtp_layers)])[: len(last), None]
-    stage = np.zeros((pp, linear.TERM_COLUMNS))
-    stage[0] += first
-    head = schedule.head_stage(code, pp)
-    stage[head] += (last * multiples).sum(axis=0)
-    mirrored = schedule.copies_of_model(code, float(pp)) > 1.0
-    copied = job.tied_embeddings > 0 or (job.mtp_layers > 0 and job.mtp_copies_embedding > 0)
-    if copied and head > 0 and not mirrored:
-        # The copy is of the vocabulary table, without learned positions.
-        embedding = costs[job.kinds]
-        share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
-        tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
-        stage[head, tied] += share * first[tied]
-    return stage + stage[::-1] if mirrored else stage
+_FIXED = linear.SCALAR_FIXED_S
+
+
+def _apart(
+    cost_model: CostModel, costed: CostedShapes, row: int, terms: Array, fixed_s: float
+) -> ApartTerms | None:
+    """What changes with multi-token prediction apart; `terms[piece, TERM_*]` do not."""
+    job, framework = cost_model.job_inputs, cost_model.framework_inputs
+    shape = laid_out(costed.shapes[row], True)
+    pp = int(shape[f.SHAPE_PP])
+    if not bounds.may_stand_apart(float(pp), job):
+        return None
+    key, costs = costed.keys[int(shape[f.SHAPE_KEY])], costed.piece_costs(row)
+    _, scalars = linear.layout_terms(
+        shape, key, costs, job, framework, cost_model.gpu_inputs, cost_model.link_inputs
+    )
+    return ApartTerms(
+        stage=pinned_terms(terms, pp, job, framework.schedule, costs, apart=True),
+        memory=memory_moments(shape, key, costs, job, framework),
+        more_fixed_s=float(scalars[_FIXED]) - fixed_s,
+    )
+
+
+def pinned_terms(
+    terms: Array, pp: int, job: JobInputs, code: int, costs: Array, *, apart: bool = False
+) -> Array:
+    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*; `apart`:
+    multi-token prediction stands before the head's block."""
+    counts = np.zeros((job.pieces, pp))
+    place_ends(counts, pp, job, code, float(apart))
+    ends = slice(job.kinds, job.pieces)
+    stage: Array = counts[ends].T @ terms[ends]
+    if schedule.copies_of_model(code, float(pp)) > 1.0:
+        return stage + stage[::-1]
+    # The copy is of the vocabulary table, without learned positions.
+    first, embedding = terms[job.kinds], costs[job.kinds]
+    share = embedding[f.PIECE_TABLE] / embedding[f.PIECE_DENSE_PARAMETERS]
+    tied = [linear.TERM_OPTIMIZER, linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+    for index in range(pp):
+        if copies_table(index, counts, job):
+            stage[index, tied] += share * first[tied]
+    return stage
 
 
 def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
@@ -207,4 +263,6 @@ def layout_context(
         lone_ends=framework.parallelism.lone_ends,
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),
+        mtp_apart=terms.apart is not None,
+        apart=terms.apart_numbers(limit_bytes),
     )

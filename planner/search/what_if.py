@@ -269,7 +269,9 @@ def _layout(plan: Plan, modes: Sequence[RecomputeMode]) -> Layout:
     """The layout of a plan; `modes`: those of a mix beside the plan's own, in the job's order."""
     own, pp = plan.layout, plan.degrees.pp
     rows = tuple(own.others.get(mode.name, (0,) * pp) for mode in modes) if own.others else ()
-    return Layout(pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement, rows)
+    return Layout(
+        pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement, rows, own.mtp_apart
+    )
 
 
 def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:

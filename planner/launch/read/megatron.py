@@ -114,6 +114,7 @@ class MegatronReader:
             vpp=split.vpp,
             world=self.launch.world,
             block_layers=split.blocks,
+            mtp_apart=split.mtp_apart,
             main_file=self.launch.command.file,
             where=self._where(),
             settings=tuple(self.arguments.given.values()),

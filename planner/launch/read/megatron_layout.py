@@ -20,10 +20,12 @@ _MOST_BLOCKS = 4096
 
 @dataclass
 class Split:
-    """`blocks`: layers of each pipeline block in order; None: even."""
+    """`blocks`: layers of each pipeline block in order; None: even. `mtp_apart`: multi-token
+    prediction is in the block before the last."""
 
     vpp: int = 1
     blocks: tuple[int, ...] | None = None
+    mtp_apart: bool = False
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -162,15 +164,31 @@ def _read_predictors(arguments: Arguments, stages: list[str], pp: int, split: Sp
     elif found and (refusal := _misplaced(stages, pp)):
         _refuse(split, arguments, "layout-mtp", f"--{_LAYOUT} {refusal}", _LAYOUT)
     elif found and "m" not in stages[-1]:
-        split.problems.append(
-            Problem(
-                "not-modelled",
-                f"--{_LAYOUT}: multi-token prediction (m) on a stage before the loss runs, but is "
-                "costed on the last stage: that one has less memory and time, the one with m more",
-                "warning",
-                arguments.place(_LAYOUT),
-            )
+        _read_apart(arguments, stages, pp, split)
+
+
+def _read_apart(arguments: Arguments, stages: list[str], pp: int, split: Split) -> None:
+    """Multi-token prediction before the loss: in the block just before it, away from the
+    embedding, as its profile has it; elsewhere with a warning."""
+    split.mtp_apart = "m" in stages[-2] and pp > 2
+    if split.mtp_apart:
+        return
+    split.problems.append(
+        Problem(
+            "not-modelled",
+            f"--{_LAYOUT}: multi-token prediction (m) {_unusual(pp)}, but is costed on the last "
+            "stage: that one has less memory and time, the one with m more",
+            "warning",
+            arguments.place(_LAYOUT),
         )
+    )
+
+
+def _unusual(pp: int) -> str:
+    """Where `m` stands that is not modelled."""
+    if pp == 2:
+        return "beside the embedding's stage runs"
+    return "with empty stages between it and the loss runs"
 
 
 def _misplaced(stages: list[str], pp: int) -> str:

@@ -36,6 +36,7 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         gbs=hints.gbs or plan.gbs,
         seq=hints.seq or plan.seq,
         block_layers=plan.layout.block_layers,
+        mtp_apart=plan.layout.mtp_apart,
         recompute=hints.recompute or plan.recompute,
         recomputed=plan.layout.recomputed if recomputes and not hints.recompute else None,
         optimizer=plan.optimizer,
