@@ -24,10 +24,12 @@ def framework_inputs(**changes: float) -> FrameworkInputs:
 def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Layout]:
     """Every layout up to `largest` layers a block, legal or not."""
     largest = ctx.layers if largest is None else largest
+    places = (False, True) if ctx.may_part else (False,)
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
         plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
         for counts in product(every_count(plain), repeat=1 + ctx.others):
-            yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
+            for apart in places:
+                yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:], apart)
 
 
 def every_count(plain: Layout) -> list[tuple[int, ...]]:
@@ -46,7 +48,8 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     """Step time of a layout from the linear terms, as `planner.cost.step` composes it."""
     counts = np.array(ctx.counts(layout), dtype=float)
     again = np.array(ctx.recomputed_counts(layout), dtype=float)
-    own = counts @ terms.layer + terms.stage
+    apart = terms.apart if layout.mtp_apart else None
+    own = counts @ terms.layer + (terms.stage if apart is None else apart.stage)
     recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
     forward = own[:, linear.TERM_FORWARD]
     for counts, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
@@ -69,5 +72,5 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
         seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, room)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
-    fixed = scalars[linear.SCALAR_FIXED_S]
+    fixed = scalars[linear.SCALAR_FIXED_S] + (0.0 if apart is None else apart.more_fixed_s)
     return float(span + exposed + own[:, linear.TERM_OPTIMIZER].max() + fixed)

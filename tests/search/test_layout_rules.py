@@ -11,6 +11,7 @@ from ortools.sat.python import cp_model
 from constraints.layout import (
     LAYOUT_RULES,
     AnyLayoutRule,
+    ApartNumbers,
     LayoutContext,
     block_recomputed,
     block_taken,
@@ -72,6 +73,32 @@ MIXED_ONE_KIND = replace(
     ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
 )
 
+def on_three_stages(own: MomentNumbers, *, apart: bool) -> MomentNumbers:
+    """The same numbers with a first stage like the second; the last two hold more and less where
+    multi-token prediction is apart, and its moment keeps nothing of layers elsewhere."""
+    pinned = (own.stage[0], own.stage[1] + 6 * apart, own.stage[1] + 5 - 4 * apart)
+    rows = [(one[0], one[1], one[1]) for one in (own.layer, own.freed)]
+    return replace(own, stage=pinned, layer=rows[0], freed=rows[1])
+
+
+# A moment that only the stage with multi-token prediction has, wherever that is.
+PREDICTION = replace(first_kind(OPTIMIZER), stage=(0, 0, 9), layer=((0,), (0,), (8,)),
+                     freed=((0,), (0,), (1,)))  # fmt: skip
+PREDICTION_APART = replace(PREDICTION, stage=(0, 9, 0), layer=((0,), (8,), (0,)),
+                           freed=((0,), (1,), (0,)))  # fmt: skip
+WITH_HEAD = replace(
+    ONE_KIND,
+    moments=(*(on_three_stages(own, apart=False) for own in ONE_KIND.moments), PREDICTION),
+)
+APART = replace(
+    ONE_KIND,
+    moments=(*(on_three_stages(own, apart=True) for own in ONE_KIND.moments), PREDICTION_APART),
+)
+PARTING = LayoutContext(
+    3, 1, (0, 0, 0), "any", "none", WITH_HEAD, lone_ends=True, mtp_apart=True,
+    apart=ApartNumbers(memory=APART),
+)  # fmt: skip
+
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
@@ -91,6 +118,11 @@ CONTEXTS = [
     LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
+    PARTING,
+    replace(PARTING, recomputation="free", kinds=(0, 0)),
+    replace(PARTING, lone_ends=False),
+    replace(PARTING, vpp=2, kinds=(0,) * 5, memory=None, head_layers=3,
+            apart=ApartNumbers(head_layers=2, mtp_layers=1)),
 ]
 
 
@@ -99,6 +131,10 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
+    if variables.apart is None and layout.mtp_apart:
+        return False
+    if variables.apart is not None:
+        model.add(variables.apart == layout.mtp_apart)
     taken = block_taken(layout, ctx)
     for block, own in enumerate(layout.block_layers):
         model.add(variables.layers[block] == own)
@@ -156,11 +192,27 @@ def split(*blocks: int, vpp: int = 1, again: tuple[int, ...] | None = None) -> L
     return Layout(pp, vpp, blocks, again or (0,) * pp)
 
 
+def apart(*blocks: int, vpp: int = 1) -> Layout:
+    return replace(split(*blocks, vpp=vpp), mtp_apart=True)
+
+
 def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
     return replace(LayoutContext(pp, 1, (0,) * layers), **changes)
 
 
+def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
+    """Where multi-token prediction may stand apart."""
+    changes = {"lone_ends": True, "mtp_apart": True, "apart": ApartNumbers()} | changes
+    return plain(pp, layers, **changes)
+
+
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
+def on_stages(*held: int) -> MomentNumbers:
+    """Units that stages hold before layers of two."""
+    none = tuple((0,) for _ in held)
+    return MomentNumbers(held, tuple((2,) for _ in held), none, (0,), (0,), (0,))
+
+
 ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
@@ -168,6 +220,12 @@ INSTANCES = [
     # A head alone, an embedding alone; but nobody else, and no whole model.
     Instance("blocks-not-empty", plain(2, 1, lone_ends=True), split(1, 0), split(0)),
     Instance("blocks-not-empty", plain(3, 1, lone_ends=True), split(0, 1, 0), split(1, 0, 0)),
+    # Multi-token prediction alone before the head, alone too; but not behind nobody.
+    Instance("blocks-not-empty", parting(3, 1), apart(1, 0, 0), apart(1, 0, 0, 0)),
+    # No layer behind multi-token prediction; and it does not join the embedding.
+    Instance("mtp-expressible", parting(3, 1), apart(0, 1, 0), apart(0, 0, 1)),
+    Instance("mtp-expressible", parting(3, 1), apart(1, 0, 0), apart(1, 0)),
+    Instance("mtp-expressible", plain(3, 1, lone_ends=True), split(1, 0, 0), apart(1, 0, 0)),
     Instance("split-expressible", plain(2, 3, layouts="even"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(2, 3, layouts="greedy"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(4, 5, layouts="even-or-ends"), split(2, 1, 1, 1),
@@ -183,6 +241,19 @@ INSTANCES = [
     # A head worth two layers beside none, but not beside three.
     Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
              split(3, 0, vpp=2)),
+    # Multi-token prediction worth one layer beside two, but not worth none.
+    Instance("chunks-balanced",
+             parting(3, 7, vpp=2, apart=ApartNumbers(head_layers=1, mtp_layers=2)),
+             apart(2, 2, 1, 2, 0, 0, vpp=2), apart(1, 2, 2, 2, 0, 0, vpp=2)),
+    # Two units of it and one of head and loss, against a limit of 3.
+    Instance("stage-memory",
+             parting(3, 1, memory=MemoryNumbers(1, 3, (on_stages(1, 1, 4),)),
+                     apart=ApartNumbers(memory=MemoryNumbers(1, 3, (on_stages(1, 2, 1),)))),
+             apart(1, 0, 0), split(1, 0, 0)),
+    Instance("stage-memory",
+             parting(3, 1, memory=MemoryNumbers(1, 3, (on_stages(1, 1, 3),)),
+                     apart=ApartNumbers(memory=MemoryNumbers(1, 3, (on_stages(1, 2, 1),)))),
+             split(1, 0, 0), apart(0, 1, 0)),
     Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
              split(2)),
 ]  # fmt: skip
