@@ -243,6 +243,49 @@ def test_uneven_stages_keep_their_multi_token_prediction(read: Read) -> None:
     assert written["--pipeline-model-parallel-layout"] == f'"Et*{layers}|mL"'
 
 
+def test_multi_token_prediction_before_the_loss_is_costed_there(read: Read) -> None:
+    """`m|L`, with layers before it or alone; its seconds are on the last stage but one."""
+    plans = {}
+    for layout in ("Et*5|t*5|t*6m|L", "Et*5|t*5|t*6|mL", "Et*8|t*8|m|L"):
+        own = assess(read(script(f"{SMALL} {_PREDICTS} '{layout}'")), "8xH100")
+        assert own.errors == ()
+        assert "not-modelled" not in {problem.rule for problem in own.problems}
+        assert own.plan is not None
+        plans[layout] = own.plan
+    apart, together, alone = plans.values()
+    assert (apart.layout.mtp_apart, together.layout.mtp_apart) == (True, False)
+    assert alone.layout.block_layers == (8, 8, 0, 0)
+    assert apart.stages[2].forward_s > together.stages[2].forward_s
+    assert apart.stages[3].forward_s < together.stages[3].forward_s
+    assert any("shapes" in text for text in apart.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("pp", "layout", "words"),
+    [(4, "Et*8|t*8m||L", "with empty stages"), (2, "Et*16m|L", "embedding's stage")],
+)
+def test_multi_token_prediction_elsewhere_is_costed_with_a_warning(
+    read: Read, pp: int, layout: str, words: str
+) -> None:
+    flags = f"--mtp-num-layers 1 --pipeline-model-parallel-size {pp}"
+    given = f"{SMALL} {flags} --pipeline-model-parallel-layout '{layout}'"
+    warning = problem_of(read, given, "not-modelled")
+    assert warning.severity == "warning"
+    assert words in warning.text
+
+
+def test_a_changed_layout_keeps_multi_token_prediction_apart(read: Read) -> None:
+    own = assess(read(script(f"{SMALL} {_PREDICTS} 'Et*5|t*5|t*6m|L'"), "run.sh"), "8xH100")
+    assert own.setup is not None
+    assert own.setup.mtp_apart
+    after = replace(own.setup, block_layers=(6, 5, 5, 0))
+    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, after)}
+    assert written["--pipeline-model-parallel-layout"] == '"Et*6|t*5|t*5m|L"'
+    back = replace(own.setup, mtp_apart=False)
+    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, back)}
+    assert written["--pipeline-model-parallel-layout"] == '"Et*5|t*5|t*6|mL"'
+
+
 def test_a_script_that_starts_another_asks_for_it(read: Read) -> None:
     with pytest.raises(UsageError, match=r"it starts scripts/train\.sh, which was not given"):
         read("srun docker run image bash -c 'TP=2 bash scripts/train.sh 2>&1'\n", "run.sh")

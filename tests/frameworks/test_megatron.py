@@ -109,6 +109,8 @@ def test_megatron_accepts_the_plan_and_reads_the_same(
             for block in range(own.pp * own.vpp)
         ]
         assert tuple(blocks) == launch.plan.layout.block_layers
+        apart = launch.plan.layout.mtp_apart
+        assert read["layout"][own.pp - 2][-1].count("mtp") == apart * launch.job.model.mtp_layers
 
 
 def _without(argv: list[str], option: str, values: int) -> list[str]:

@@ -73,6 +73,7 @@ MIXED_ONE_KIND = replace(
     ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
 )
 
+
 def on_three_stages(own: MomentNumbers, *, apart: bool) -> MomentNumbers:
     """The same numbers with a first stage like the second; the last two hold more and less where
     multi-token prediction is apart, and its moment keeps nothing of layers elsewhere."""
@@ -121,8 +122,14 @@ CONTEXTS = [
     PARTING,
     replace(PARTING, recomputation="free", kinds=(0, 0)),
     replace(PARTING, lone_ends=False),
-    replace(PARTING, vpp=2, kinds=(0,) * 5, memory=None, head_layers=3,
-            apart=ApartNumbers(head_layers=2, mtp_layers=1)),
+    replace(
+        PARTING,
+        vpp=2,
+        kinds=(0,) * 5,
+        memory=None,
+        head_layers=3,
+        apart=ApartNumbers(head_layers=2, mtp_layers=1),
+    ),
 ]
 
 
