@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
+from hardware.sharp import generation, with_sharp
 from hardware.units import (
     ArithmeticRate,
     Bandwidth,
@@ -99,6 +100,7 @@ class ClusterShape(_Record):
     one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
     the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
     memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
+    `sharp`: generation of switches that reduce for a job (`hardware.sharp`); empty: none do.
     """
 
     name: str
@@ -113,6 +115,7 @@ class ClusterShape(_Record):
     fabric: str
     rail_optimised: bool = True
     oversubscription: Ratio
+    sharp: str = ""
     host_memory: Size
     gpus_per_host_link: Count | None = None
     pcie: str = ""
@@ -125,12 +128,17 @@ class ClusterShape(_Record):
             raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
         return fabric
 
+    @field_validator("sharp")
+    @classmethod
+    def _sharp_is_known(cls, name: str) -> str:
+        return generation(name).name if name else ""
+
     def to_cluster(self, gpu: Gpu, num_gpus: int) -> Cluster:
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""
         node_gpus = int(self.gpus_per_node.si)
         nics = int(self.nics_per_node.si)
         link = self.scale_up_link
-        return Cluster(
+        cluster = Cluster(
             name=self.name,
             gpu=gpu,
             num_gpus=num_gpus,
@@ -151,6 +159,7 @@ class ClusterShape(_Record):
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
         )
+        return with_sharp(cluster, self.sharp) if self.sharp else cluster
 
     def resized(self, gpus_per_node: int) -> ClusterShape:
         """This shape with smaller or larger nodes; NICs and host memory in proportion.

@@ -61,7 +61,10 @@ def more_hbm(job: Job, size_bytes: float) -> Job:
 
 def faster_network(links: LinkInputs) -> LinkInputs:
     """Twice the rate between scale-up domains."""
-    return links._replace(scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s)
+    return links._replace(
+        scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s,
+        in_network_bytes_per_s=FASTER_LINKS * links.in_network_bytes_per_s,
+    )
 
 
 def lower_latency(links: LinkInputs) -> LinkInputs:
@@ -70,6 +73,8 @@ def lower_latency(links: LinkInputs) -> LinkInputs:
         scale_up_latency_s=links.scale_up_latency_s / FASTER_LINKS,
         scale_up_start_s=links.scale_up_start_s / FASTER_LINKS,
         scale_out_latency_s=links.scale_out_latency_s / FASTER_LINKS,
+        in_network_latency_s=links.in_network_latency_s / FASTER_LINKS,
+        in_network_tier_s=links.in_network_tier_s / FASTER_LINKS,
         scale_up_reduction_latency_s=links.scale_up_reduction_latency_s / FASTER_LINKS,
     )
 
