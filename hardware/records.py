@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
-from hardware.sharp import generation, with_sharp
+from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
     ArithmeticRate,
     Bandwidth,
@@ -100,7 +100,9 @@ class ClusterShape(_Record):
     one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
     the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
     memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
-    `sharp`: generation of switches that reduce for a job (`hardware.sharp`); empty: none do.
+    `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
+    follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
+    switches that reduce for a job (`hardware.sharp`); empty: none do.
     """
 
     name: str
@@ -115,6 +117,7 @@ class ClusterShape(_Record):
     fabric: str
     rail_optimised: bool = True
     oversubscription: Ratio
+    leaf_nodes: CountOrNone | None = None
     sharp: str = ""
     host_memory: Size
     gpus_per_host_link: Count | None = None
@@ -159,6 +162,9 @@ class ClusterShape(_Record):
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
         )
+        stated = self.leaf_nodes
+        below = leaf_nodes(cluster) if stated is None else int(stated.si)
+        cluster = cluster.model_copy(update={"leaf_nodes": below})
         return with_sharp(cluster, self.sharp) if self.sharp else cluster
 
     def resized(self, gpus_per_node: int) -> ClusterShape:

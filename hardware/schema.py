@@ -94,8 +94,9 @@ class Cluster(_Frozen):
     A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
     what the job sees there, `node_gpus` what a complete node holds, and each GPU keeps its
     share of a complete node's NICs. A scale-up domain may be smaller than a node (bridged
-    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `sharp`: generation of
-    InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
+    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `leaf_nodes`: nodes
+    among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
+    of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Cluster(_Frozen):
     fabric: str
     rail_optimised: bool = True
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    leaf_nodes: Annotated[int, Field(ge=0)] = 0
     sharp: str = ""
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 
 class Generation(NamedTuple):
-    """A generation of switches that reduce large messages, and the rate of the NICs it is for."""
+    """A generation of switches that reduce large messages, the rate of the NICs it is for, and the
+    ports of a switch at that rate (QM8700, QM9700, Q3400)."""
 
     name: str
     switches: str
     nic_bytes_per_s: float
+    ports: int
 
 
 # SHARPv1 (EDR switches) reduces short messages alone. NVIDIA SHARP 3.9, "Using NVIDIA SHARP with
 # NVIDIA NCCL": ConnectX-6 HDR and Quantum HDR switches or above.
 GENERATIONS = (
-    Generation("v2", "Quantum, HDR", 25e9),
-    Generation("v3", "Quantum-2, NDR", 50e9),
-    Generation("v4", "Quantum-X800, XDR", 100e9),
+    Generation("v2", "Quantum, HDR", 25e9, 40),
+    Generation("v3", "Quantum-2, NDR", 50e9, 64),
+    Generation("v4", "Quantum-X800, XDR", 100e9, 144),
 )
 # Streaming reductions at once on one switch (NVIDIA HPC-X 2.26, NCCL-RDMA-SHARP plugins): NCCL
 # makes one for each NIC, so a node with more NICs needs a leaf switch for each rail.
@@ -86,3 +88,16 @@ def with_sharp(cluster: Cluster, name: str = "") -> Cluster:
         raise HardwareError(f"no SHARP: {reason}")
     own = generation(name) if name else generation_of(cluster)
     return cluster.model_copy(update={"sharp": own.name if own else ""})
+
+
+def leaf_nodes(cluster: Cluster) -> int:
+    """Nodes of which no traffic among them crosses the spine of an InfiniBand network; 0: unknown.
+
+    With r:1 oversubscription r/(r + 1) of a leaf switch's ports lead down. With rails these are as
+    many nodes; without, a node takes a port for each of its NICs.
+    """
+    own = generation_of(cluster)
+    if own is None or cluster.nics_per_node == 0:
+        return 0
+    down = int(own.ports * cluster.oversubscription / (cluster.oversubscription + 1.0))
+    return down if cluster.rail_optimised else down // cluster.nics_per_node

@@ -36,14 +36,16 @@ def assemble(
     pair_bytes_per_s: float | None = None,
     nic_bytes_per_s: float | None = None,
     nic_per_gpu: bool = True,
+    leaf_gpus: int = 0,
 ) -> LinkInputs:
     """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
 
     `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
-    the leaf switch, where the network beyond it is oversubscribed; `nic_per_gpu`: a node has at
-    least as many NICs as GPUs.
+    the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs.
     """
     up, out = curves.scale_up, curves.scale_out
+    nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
     links = as_declared(
@@ -68,11 +70,12 @@ def assemble(
             root_bytes_per_s=math.inf if root is None else root.value,
             scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value,
             straggler_share=curves.straggler_share.value,
+            oversubscription=nominal / scale_out_bytes_per_s if scale_out_bytes_per_s else 1.0,
+            leaf_gpus=float(leaf_gpus),
         )
     )
     if curves.in_network is None:
         return links
-    nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
     return with_in_network(links, curves.in_network, nominal, nic_per_gpu)
 
 
@@ -137,5 +140,6 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
         host_bytes_per_s=host_bytes_per_s / cluster.gpus_per_host_link,
         pair_bytes_per_s=cluster.gpu.scale_up_pair_bytes_per_s_per_direction,
         nic_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
+        leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
         nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
     )
