@@ -186,7 +186,7 @@ def load_cluster_file(path: Path) -> Cluster:
         rail_optimised = true
         oversubscription = 1.0
         leaf_nodes = 32                 # nodes among which nothing crosses the spine
-        sharp = "v3"                    # switches that reduce: v2 HDR, v3 NDR, v4 XDR
+        sharp = "v3"                    # switches that reduce: v2 HDR, v3 NDR, v4 XDR, or true
         host_memory = "2 TiB"           # of a node
         gpus_per_host_link = 1          # GPUs that share one link to host memory
 

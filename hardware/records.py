@@ -25,6 +25,9 @@ from hardware.units import (
     Size,
 )
 
+# `sharp = true` in a file: the generation of switches that the NICs are made for.
+AS_THE_NICS = "as the NICs"
+
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,7 +105,7 @@ class ClusterShape(_Record):
     memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
     `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
     follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
-    switches that reduce for a job (`hardware.sharp`); empty: none do.
+    switches that reduce for a job (`hardware.sharp`), or true; empty: none do.
     """
 
     name: str
@@ -131,10 +134,15 @@ class ClusterShape(_Record):
             raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
         return fabric
 
-    @field_validator("sharp")
+    @field_validator("sharp", mode="before")
     @classmethod
-    def _sharp_is_known(cls, name: str) -> str:
-        return generation(name).name if name else ""
+    def _sharp_is_known(cls, given: object) -> str:
+        """A generation, or `true` for that of the NICs."""
+        if isinstance(given, bool):
+            return AS_THE_NICS if given else ""
+        if not isinstance(given, str):
+            raise ValueError(f"{given!r} is neither true nor v2, v3 or v4")
+        return generation(given).name if given not in ("", AS_THE_NICS) else given
 
     def to_cluster(self, gpu: Gpu, num_gpus: int) -> Cluster:
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""
@@ -165,7 +173,9 @@ class ClusterShape(_Record):
         stated = self.leaf_nodes
         below = leaf_nodes(cluster) if stated is None else int(stated.si)
         cluster = cluster.model_copy(update={"leaf_nodes": below})
-        return with_sharp(cluster, self.sharp) if self.sharp else cluster
+        if not self.sharp:
+            return cluster
+        return with_sharp(cluster, "" if self.sharp == AS_THE_NICS else self.sharp)
 
     def resized(self, gpus_per_node: int) -> ClusterShape:
         """This shape with smaller or larger nodes; NICs and host memory in proportion.

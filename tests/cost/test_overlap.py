@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
+from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.kernel import read_grid, read_key
 from planner.cost.step import slowdown
@@ -202,3 +203,40 @@ def test_stragglers_come_on_top_of_all_of_it(dense: Job) -> None:
     factor = slowdown(model.job_inputs, model.link_inputs)
     terms = own[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - own[f.STEP_STRAGGLERS]
     assert own[f.STEP_TIME] == pytest.approx(factor * terms)
+
+
+# -- what runs again, and the ends of the model -------------------------------------------------
+
+
+def test_recomputed_attention_costs_its_forward_kernel_again() -> None:
+    """--recompute-modules core_attn: layers times micro-batches times the kernel."""
+    job = make_job("llama-3-8b", "1xH100")
+    model = CostModel(replace(job, recompute=(job.framework.recompute_mode("core_attn"),)))
+    own = cost(model, grad_acc=3)[1]
+    kernel = attention_forward_time_s(
+        1.0, 8192.0, 8192.0, 32.0, 128.0, 128.0, 1.0, 0.0, model.gpu_inputs
+    )
+    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * kernel, rel=0.02)
+
+
+def test_full_recomputation_costs_the_layers_forward_again() -> None:
+    """A checkpoint of Megatron-Core runs the whole layer again, and neither embedding nor head."""
+    job = make_job("llama-3-8b", "1xH100")
+    names = [mode.name for mode in job.recompute]
+    costed, own = cost(CostModel(job), grad_acc=3, recompute=names.index("full"))
+    layer = costed.piece_costs(0)[0]
+    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * layer[f.PIECE_FORWARD], rel=0.02)
+
+
+def test_the_head_multiplies_three_times_and_makes_the_loss() -> None:
+    job = make_job("llama-3-8b", "1xH100")
+    model = CostModel(job)
+    costed, _ = cost(model)
+    head = costed.piece_costs(0)[model.job_inputs.kinds + 1]
+    gpu, loss = model.gpu_inputs, job.framework.kernels.loss_traffic
+    product = gemm_time_s(
+        8192.0, 128256.0, 4096.0, 1.0, gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency, 2.0, gpu
+    )
+    entropy = loss * 22 * 8192 * 128256 / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    both = head[f.PIECE_FORWARD] + head[f.PIECE_BACKWARD]
+    assert both == pytest.approx(3 * product + entropy, rel=0.05)

@@ -78,12 +78,15 @@ def test_switches_that_reduce(tmp_path: Path) -> None:
     assert cluster.sharp == "v3"
     assert cluster.describe().endswith("8×400 Gb/s InfiniBand, SHARPv3")
     assert load(tmp_path, 'gpu = "H100"\nnum_gpus = 64').sharp == ""
+    assert load(tmp_path, 'gpu = "A100"\nnum_gpus = 64\nsharp = true').sharp == "v2"
+    assert load(tmp_path, 'gpu = "A100"\nnum_gpus = 64\nsharp = false').sharp == ""
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         ('sharp = "v9"', "v2 (Quantum, HDR)"),
+        ("sharp = 3", "neither true nor v2"),
         ('like = "aws-p5"\nsharp = "v3"', "only InfiniBand switches reduce"),
         ('sharp = "v3"\nnic_rate = "100 Gbit/s"', "HDR (200 Gb/s)"),
         ('sharp = "v3"\nrail_optimised = false', "rail_optimised = true"),
