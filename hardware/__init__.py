@@ -18,6 +18,7 @@ from hardware.load import (
 from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
 from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
+from hardware.sharp import with_sharp
 from hardware.skypilot import load_skypilot
 from hardware.units import Quantity
 
@@ -49,4 +50,5 @@ __all__ = [
     "load_skypilot",
     "load_sources",
     "parse_gpus",
+    "with_sharp",
 ]

@@ -75,6 +75,20 @@ class ScaleOutCurve(_Frozen):
     pair_share: Fitted | None = None
 
 
+class InNetworkCurve(_Frozen):
+    """Reductions in the switches (SHARP): `share` of the nominal NIC rate that a stream reaches,
+    `latency_s` of one reduction below one leaf switch, `tier_s` of each further tier of switches,
+    up or down; `leaf_ports` nodes lie below one leaf switch of a rail, and `groups` communicators
+    at most have a tree at once."""
+
+    name: str
+    share: Fitted
+    latency_s: Fitted
+    tier_s: Fitted
+    leaf_ports: Fitted
+    groups: Fitted
+
+
 class LinkCurves(_Frozen):
     """The curves that apply to one cluster."""
 
@@ -83,6 +97,7 @@ class LinkCurves(_Frozen):
     launch_s: Fitted
     host_share: Fitted
     straggler_share: Fitted
+    in_network: InNetworkCurve | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -100,6 +115,7 @@ class CurveTable(_Frozen):
 
     scale_up: dict[str, ScaleUpCurve]
     scale_out: dict[str, ScaleOutCurve]
+    in_network: dict[str, InNetworkCurve]
     launch_s: Fitted
     host_share: Fitted
     straggler_share: Fitted
@@ -124,6 +140,7 @@ def load_curve_table() -> CurveTable:
     return CurveTable(
         scale_up={name: _inherit(name, raw["scale_up"]) for name in raw["scale_up"]},
         scale_out={name: _inherit(name, raw["scale_out"]) for name in raw["scale_out"]},
+        in_network={name: _inherit(name, raw["in_network"]) for name in raw["in_network"]},
         launch_s=raw["launch_s"],
         host_share=raw["host_share"],
         straggler_share=raw["straggler_share"],
@@ -183,4 +200,5 @@ def load_link_curves(cluster: Cluster) -> LinkCurves:
         launch_s=table.launch_s,
         host_share=table.host_share,
         straggler_share=table.straggler_share,
+        in_network=table.in_network[cluster.sharp] if cluster.sharp else None,
     )

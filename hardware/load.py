@@ -185,6 +185,8 @@ def load_cluster_file(path: Path) -> Cluster:
         fabric = "infiniband"           # roce, efa, efa-v1, tcpx, tcpxo, slingshot, none
         rail_optimised = true
         oversubscription = 1.0
+        leaf_nodes = 32                 # nodes among which nothing crosses the spine
+        sharp = "v3"                    # switches that reduce: v2 HDR, v3 NDR, v4 XDR, or true
         host_memory = "2 TiB"           # of a node
         gpus_per_host_link = 1          # GPUs that share one link to host memory
 
@@ -214,6 +216,8 @@ def load_cluster_file(path: Path) -> Cluster:
         return shape.to_cluster(gpu, num_gpus)
     except ValidationError as error:
         raise invalid_file(str(path), error) from None
+    except HardwareError as error:
+        raise HardwareError(f"{path}: {error}") from None
 
 
 def _read_user_file(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
+from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
     ArithmeticRate,
     Bandwidth,
@@ -23,6 +24,9 @@ from hardware.units import (
     Ratio,
     Size,
 )
+
+# `sharp = true` in a file: the generation of switches that the NICs are made for.
+AS_THE_NICS = "as the NICs"
 
 
 class _Record(BaseModel):
@@ -99,6 +103,9 @@ class ClusterShape(_Record):
     one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
     the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
     memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
+    `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
+    follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
+    switches that reduce for a job (`hardware.sharp`), or true; empty: none do.
     """
 
     name: str
@@ -113,6 +120,8 @@ class ClusterShape(_Record):
     fabric: str
     rail_optimised: bool = True
     oversubscription: Ratio
+    leaf_nodes: CountOrNone | None = None
+    sharp: str = ""
     host_memory: Size
     gpus_per_host_link: Count | None = None
     pcie: str = ""
@@ -125,12 +134,22 @@ class ClusterShape(_Record):
             raise ValueError(f"{fabric!r} is not one of {', '.join(FABRIC_TITLES)}")
         return fabric
 
+    @field_validator("sharp", mode="before")
+    @classmethod
+    def _sharp_is_known(cls, given: object) -> str:
+        """A generation, or `true` for that of the NICs."""
+        if isinstance(given, bool):
+            return AS_THE_NICS if given else ""
+        if not isinstance(given, str):
+            raise ValueError(f"{given!r} is neither true nor v2, v3 or v4")
+        return generation(given).name if given not in ("", AS_THE_NICS) else given
+
     def to_cluster(self, gpu: Gpu, num_gpus: int) -> Cluster:
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""
         node_gpus = int(self.gpus_per_node.si)
         nics = int(self.nics_per_node.si)
         link = self.scale_up_link
-        return Cluster(
+        cluster = Cluster(
             name=self.name,
             gpu=gpu,
             num_gpus=num_gpus,
@@ -151,6 +170,12 @@ class ClusterShape(_Record):
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
         )
+        stated = self.leaf_nodes
+        below = leaf_nodes(cluster) if stated is None else int(stated.si)
+        cluster = cluster.model_copy(update={"leaf_nodes": below})
+        if not self.sharp:
+            return cluster
+        return with_sharp(cluster, "" if self.sharp == AS_THE_NICS else self.sharp)
 
     def resized(self, gpus_per_node: int) -> ClusterShape:
         """This shape with smaller or larger nodes; NICs and host memory in proportion.

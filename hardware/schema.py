@@ -94,7 +94,9 @@ class Cluster(_Frozen):
     A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
     what the job sees there, `node_gpus` what a complete node holds, and each GPU keeps its
     share of a complete node's NICs. A scale-up domain may be smaller than a node (bridged
-    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72).
+    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `leaf_nodes`: nodes
+    among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
+    of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
     """
 
     name: str
@@ -110,6 +112,8 @@ class Cluster(_Frozen):
     fabric: str
     rail_optimised: bool = True
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    leaf_nodes: Annotated[int, Field(ge=0)] = 0
+    sharp: str = ""
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1
 
@@ -156,4 +160,6 @@ class Cluster(_Frozen):
         if self.nics_per_node == 0:
             return FABRIC_TITLES["none"]
         thinned = "" if self.oversubscription == 1 else f" {self.oversubscription:g}:1"
-        return f"{self.nics_per_node}×{self.nic_bytes_per_s * 8 / 1e9:g} Gb/s {title}{thinned}"
+        reducing = f", SHARP{self.sharp}" if self.sharp else ""
+        rate = self.nic_bytes_per_s * 8 / 1e9
+        return f"{self.nics_per_node}×{rate:g} Gb/s {title}{thinned}{reducing}"

@@ -33,6 +33,7 @@ from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
 from planner.search.mixture import cost_layout, other_modes
 from planner.search.shapes import broken_rules, given_columns
+from planner.sharp import or_by_hosts, sharp_notes
 from planner.uncertainty import (
     fit_probability,
     peak_interval,
@@ -231,6 +232,10 @@ def job_plan(
     probability = fit_probability(job, peak, limit)
     stages = costed_layout.stages
     interval = step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
+    if job.cluster.sharp:
+        hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
+        by_hosts = cost_layout(hosts, costed, row, layout, ctx, modes).step
+        interval = or_by_hosts(interval, step_time_s, float(by_hosts[f.STEP_TIME]))
     gpu = job.cluster.gpu
     return assemble_plan(
         job,
@@ -251,6 +256,7 @@ def job_plan(
                 *plan_assumptions(job, probability),
                 *_apart_notes(layout),
                 *unmeasured_notes(interval),
+                *sharp_notes(job, degrees),
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hardware.link_curves import LinkCurves, ScaleUpCurve, is_pcie_box, load_link_curves
+from hardware.link_curves import (
+    InNetworkCurve,
+    LinkCurves,
+    ScaleUpCurve,
+    is_pcie_box,
+    load_link_curves,
+)
 from planner.cost.inputs import LinkInputs, as_declared
 
 if TYPE_CHECKING:
@@ -28,15 +34,21 @@ def assemble(
     scale_out_bytes_per_s: float,
     host_bytes_per_s: float,
     pair_bytes_per_s: float | None = None,
+    nic_bytes_per_s: float | None = None,
+    nic_per_gpu: bool = True,
+    leaf_gpus: int = 0,
 ) -> LinkInputs:
     """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
 
-    `pair_bytes_per_s` is the link between two GPUs of a full mesh.
+    `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
+    the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs.
     """
     up, out = curves.scale_up, curves.scale_out
+    nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
-    return as_declared(
+    links = as_declared(
         LinkInputs(
             scale_up_domain=float(domain_gpus),
             gpus_per_node=float(gpus_per_node),
@@ -58,7 +70,29 @@ def assemble(
             root_bytes_per_s=math.inf if root is None else root.value,
             scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value,
             straggler_share=curves.straggler_share.value,
+            oversubscription=nominal / scale_out_bytes_per_s if scale_out_bytes_per_s else 1.0,
+            leaf_gpus=float(leaf_gpus),
         )
+    )
+    if curves.in_network is None:
+        return links
+    return with_in_network(links, curves.in_network, nominal, nic_per_gpu)
+
+
+def with_in_network(
+    links: LinkInputs, curve: InNetworkCurve, nominal_bytes_per_s: float, nic_per_gpu: bool
+) -> LinkInputs:
+    """The links with reductions in the switches, on a NIC share of so many bytes/s a GPU.
+
+    Gathers and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc).
+    """
+    return links._replace(
+        in_network_bytes_per_s=nominal_bytes_per_s * curve.share.value,
+        in_network_latency_s=curve.latency_s.value,
+        in_network_tier_s=curve.tier_s.value,
+        in_network_leaf_ports=float(curve.leaf_ports.value),
+        in_network_groups=float(curve.groups.value),
+        in_network_gathers=1.0 if nic_per_gpu else 0.0,
     )
 
 
@@ -105,4 +139,7 @@ def link_inputs(cluster: Cluster) -> LinkInputs:
         # All GPUs copy at the same time.
         host_bytes_per_s=host_bytes_per_s / cluster.gpus_per_host_link,
         pair_bytes_per_s=cluster.gpu.scale_up_pair_bytes_per_s_per_direction,
+        nic_bytes_per_s=cluster.scale_out_bytes_per_s_per_gpu_per_direction,
+        leaf_gpus=cluster.leaf_nodes * cluster.gpus_per_node,
+        nic_per_gpu=cluster.nics_per_node >= cluster.node_gpus,
     )

@@ -21,6 +21,7 @@ from planner.optimizers import load_optimizer
 from planner.pools.pool import parse_one_type
 from planner.recompute import demand_parts
 from planner.schedules import schedule_name
+from planner.sharp import framework_sharp
 from planner.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Request(BaseModel):
     degree name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
     (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context
     parallelism exchanges (Megatron's --cp-comm-type); None: a search takes the fastest that the
-    framework has; `cp_sizes`: ranks of the two levels of `a2a+p2p`. Raises UsageError (ValueError)
-    for what does not resolve.
+    framework has; `cp_sizes`: ranks of the two levels of `a2a+p2p`. `sharp`: InfiniBand switches
+    reduce (`planner.sharp`). Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,6 +118,7 @@ class Request(BaseModel):
     cuda_graphs: bool = False
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
+    sharp: bool = False
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
@@ -128,7 +130,7 @@ class Request(BaseModel):
             profile = profile.with_cuda_graphs()
         model = resolved.spec
         seq = self.seq or model.pretraining_seq
-        cluster = self.find_cluster()
+        cluster = self.job_cluster(profile)
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model)
@@ -272,6 +274,10 @@ class Request(BaseModel):
         if self.cluster is not None:
             return load_cluster_file(Path(self.cluster))
         return parse_one_type(self.gpus or "")
+
+    def job_cluster(self, profile: FrameworkProfile) -> Cluster:
+        """The machine, with what its switches do for the framework. UsageError, HardwareError."""
+        return framework_sharp(self.find_cluster(), profile, self.sharp)
 
     def _batch(self, seq: int) -> BatchTarget:
         if (self.gbs_tokens is None) == (self.gbs is None):

@@ -20,10 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardware.link_curves import LinkCurves, load_curve_table, scale_out_curve
+from planner.calibrate.compute_fit import pattern_search
 from planner.cost.inputs import LinkInputs
 from planner.links import assemble
 
 MEBIBYTE = 2.0**20
+# Log ratio from which a row's error counts in proportion only, and how far a fit may go.
+SOFT = 0.05
+REACH = 4.0
+START_UP = "start-up"
+SIZES = ((1.0, "below 1 MiB"), (16.0, "1-16 MiB"), (256.0, "16-256 MiB"), (math.inf, "> 256 MiB"))
 # Columns that identify a measurement; a second row with the same key is another quantity.
 Key = tuple[str, ...]
 
@@ -195,23 +201,32 @@ STAGES = (
 )
 
 
-def fit_stage(stage: Stage, rows: Iterable[Row]) -> tuple[dict[str, float], float]:
-    """Fitted fields and the benchmark's start-up, s: soft-L1 on the log of the time ratio."""
-    import numpy as np
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+def soft_l1(error: float) -> float:
+    """Squared below `SOFT`, linear beyond, so that a few odd rows do not decide a fit."""
+    return 2.0 * SOFT**2 * (math.sqrt(1.0 + (error / SOFT) ** 2) - 1.0)
 
+
+def fit_stage(stage: Stage, rows: Iterable[Row]) -> tuple[dict[str, float], float]:
+    """Fitted fields and the benchmark's start-up, s: soft-L1 on the log of the time ratio.
+
+    Each within a factor of `REACH` of what ships; starts of 1 us to 1 ms.
+    """
     chosen = [row for row in rows if stage.rows(row) and row.payload_bytes >= MEBIBYTE]
     links = shipped_links(stage.gpu)
-    start = [math.log(getattr(links, field)) for field in stage.free] + [math.log(20e-6)]
+    start = {field: math.log(getattr(links, field)) for field in stage.free}
+    bounds = {field: (log - math.log(REACH), log + math.log(REACH)) for field, log in start.items()}
+    start[START_UP], bounds[START_UP] = math.log(20e-6), (math.log(1e-6), math.log(1e-3))
 
-    def residuals(logs: Sequence[float]) -> list[float]:
-        *fields, harness_s = (math.exp(value) for value in logs)
-        trial = links._replace(**dict(zip(stage.free, fields, strict=True)))
-        return [math.log((predict_s(row, trial) + harness_s) / row.time_s) for row in chosen]
+    def objective(logs: dict[str, float]) -> float:
+        values = {name: math.exp(log) for name, log in logs.items()}
+        trial = links._replace(**{field: values[field] for field in stage.free})
+        return statistics.fmean(
+            soft_l1(math.log((predict_s(row, trial) + values[START_UP]) / row.time_s))
+            for row in chosen
+        )
 
-    solution = least_squares(residuals, np.array(start), loss="soft_l1", f_scale=0.05)
-    *fields, harness_s = (math.exp(value) for value in solution.x)
-    return dict(zip(stage.free, fields, strict=True)), harness_s
+    fitted = {name: math.exp(log) for name, log in pattern_search(objective, start, bounds).items()}
+    return fitted, fitted.pop(START_UP)
 
 
 def harness_s(rows: Sequence[Row]) -> float:
@@ -227,38 +242,48 @@ def harness_s(rows: Sequence[Row]) -> float:
 
 def errors(rows: Sequence[Row]) -> list[tuple[Row, float, float]]:
     """(row, relative error of what ships with its benchmark's start-up, and without)."""
-    large = [row for row in rows if row.payload_bytes >= MEBIBYTE and "nvlstree" not in row.label]
+    known = [row for row in rows if "nvlstree" not in row.label]
     start_up = {
-        bench: harness_s([row for row in large if row.bench == bench])
-        for bench in {row.bench for row in large}
+        bench: harness_s([row for row in known if row.bench == bench])
+        for bench in {row.bench for row in known}
     }
     found = []
-    for row in large:
+    for row in known:
         model_s = predict_s(row, shipped_links(row.gpu))
         with_start_up = (model_s + start_up[row.bench]) / row.time_s - 1.0
         found.append((row, with_start_up, model_s / row.time_s - 1.0))
     return found
 
 
+def size_class(payload_bytes: float) -> str:
+    """Which of `SIZES` a payload belongs to."""
+    return next(name for most, name in SIZES if payload_bytes < most * MEBIBYTE)
+
+
 def summary(found: Sequence[tuple[Row, float, float]]) -> list[str]:
-    """Median and worst absolute error by collective, machine and size class, as lines."""
-    groups: dict[Key, list[float]] = {}
-    for row, error, _ in found:
-        size = "1-16 MiB" if row.payload_bytes <= 16 * MEBIBYTE else "> 16 MiB"
-        where = f"{row.gpu} x{row.gpus}"
-        for key in ((row.collective, where, size), ("all", "", "")):
-            groups.setdefault(key, []).append(abs(error))
+    """Errors by collective, machine, fabric and size class, as lines: median and worst with the
+    benchmark's start-up, median without."""
+    groups: dict[Key, list[tuple[float, float]]] = {}
+    for row, error, plain in found:
+        fabric = f" {MACHINES[row.gpu].fabric}" if row.nodes > 1 else ""
+        where = f"{row.gpu} {row.nodes}x{row.gpus // row.nodes}{fabric}"
+        for key in ((row.collective, where, size_class(row.payload_bytes)), ("all", "", "")):
+            groups.setdefault(key, []).append((error, plain))
     return [
-        f"{' '.join(key):42} rows {len(values):3}  median {statistics.median(values):6.1%}"
-        f"  worst {max(values):6.1%}"
-        for key, values in sorted(groups.items())
+        f"{' '.join(key):44} {len(own):3} {statistics.median(e for e, _ in own):+7.1%} "
+        f"{max((e for e, _ in own), key=abs):+7.1%} {statistics.median(p for _, p in own):+7.1%}"
+        for key, own in sorted(groups.items())
     ]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the fit and the errors of what ships."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m planner.calibrate.collective_fit ROWS.csv\n")
+    if len(arguments) != 1 or not Path(arguments[0]).is_file():
+        given = " ".join(arguments) or "nothing"
+        sys.stderr.write(
+            f"given {given}; needed: one CSV file that exists\n"
+            "usage: python -m planner.calibrate.collective_fit ROWS.csv\n"
+        )
         return 2
     rows = read_rows(Path(arguments[0]))
     lines = []
@@ -270,6 +295,7 @@ def main(arguments: Sequence[str]) -> int:
             f"  {name:32} fitted {value:10.4g}  shipped {getattr(shipped, name):10.4g}"
             for name, value in fields.items()
         ]
+    lines.append(f"{'':44} rows  median   worst  median without start-up")
     lines += summary(errors(rows))
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from constraints import RULES, ConstraintError
 from hardware import HardwareError
+from hardware.sharp import why_not
 from planner.check.request import as_request
 from planner.errors import UsageError
 from planner.job import Job
@@ -15,6 +16,7 @@ from planner.launch.read.found import Found, Problem
 from planner.memory.advice import Setup
 from planner.plan import Degrees, Plan
 from planner.search.shapes import given_columns, rule_context
+from planner.sharp import sharp_use
 
 # Kernel launches of one stream keep their order here whatever the environment says.
 _NO_CONNECTION_RULE = ("blackwell",)
@@ -88,6 +90,7 @@ def assess(
         named = {own.rule for own in problems} & _NAMED_BY_READERS
         problems += [own for own in broken if own.rule not in named]
         problems += _world_problem(found, job)
+        problems += _sharp_problem(found, setup, job)
         if not broken and not any(own.rule == "not-predictable" for own in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else []
@@ -153,6 +156,21 @@ def _world_problem(found: Found, job: Job) -> Iterator[Problem]:
         "warning",
         (place.place,) if place else (),
     )
+
+
+def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
+    """SHARP is asked for, and these switches reduce nothing: NCCL takes the hosts unasked."""
+    if not found.sharp:
+        return
+    reason = why_not(setup.request.find_cluster())
+    if not reason:
+        use = sharp_use(job, setup.degrees)
+        reason = use.reason if use else f"{job.framework.name} names no communicator for it"
+    if reason:
+        own = found.setting("--use-sharp") or found.setting("dist.use_sharp")
+        place = (own.place,) if own else ()
+        text = f"the switches reduce nothing of this run: {reason}"
+        yield Problem("sharp-idle", text, "warning", place)
 
 
 def _prediction(setup: Setup) -> tuple[Plan | None, Problem | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from constraints.context_kinds import ContextKind
-from hardware import HardwareError
+from hardware import Cluster, HardwareError, with_sharp
+from hardware.sharp import why_not
 from planner.check.variations import varied_framework
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, load_framework
@@ -55,6 +56,13 @@ class LaunchRequest(Request):
             for own in super().offered_exchanges(profile, model, seq)
             if own == self.cp_comm_type
         )
+
+    def job_cluster(self, profile: FrameworkProfile) -> Cluster:
+        """The machine; its switches reduce where the files ask for it and they can."""
+        cluster = self.find_cluster()
+        if self.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
+            return with_sharp(cluster, cluster.sharp)
+        return cluster.model_copy(update={"sharp": ""})
 
     def find_framework(self) -> FrameworkProfile:
         """The profile as the settings change it."""
@@ -112,6 +120,7 @@ def _request(
         expert_imbalance=found.expert_imbalance,
         cp_comm_type=found.cp_comm_type,
         cp_sizes=found.cp_sizes,
+        sharp=found.sharp,
         optimizer_offload=found.optimizer_offload,
         activation_offload=found.activation_offload,
         # Launch files may split a product over nodes; it is slow, not wrong.

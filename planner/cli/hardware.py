@@ -16,7 +16,7 @@ from hardware import (
     load_sources,
 )
 from planner.cli.output import print_report
-from planner.report.hardware import facts_report, hardware_report
+from planner.report.hardware import facts_report, hardware_report, shape_sharp
 from planner.report.tables import Report
 
 
@@ -64,6 +64,7 @@ def _shape_report(name: str) -> Report:
         ("GPU", shape.gpu),
         ("fabric", shape.fabric + (", rail-optimised" if shape.rail_optimised else "")),
     ]
+    title.append(("SHARP", shape_sharp(shape)))
     if shape.note:
         title.append(("note", shape.note))
     return facts_report(title, cluster_facts(name), load_sources())

@@ -253,6 +253,11 @@ def job_options(function: Command) -> Command:
                 is_flag=True,
                 help="The step is captured as CUDA graphs: no CPU time per kernel.",
             ),
+            click.option(
+                "--sharp",
+                is_flag=True,
+                help="InfiniBand switches reduce gradients (SHARP): Megatron's --use-sharp.",
+            ),
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
@@ -441,6 +446,7 @@ _REQUEST_OPTIONS = (
     "schedule",
     "dropout",
     "cuda_graphs",
+    "sharp",
     "cp_comm_type",
     "expert_imbalance",
     "hbm_reserve",

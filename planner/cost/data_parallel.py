@@ -2,6 +2,10 @@
 
 Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
 that lie etp·ep apart (rank order tp-cp-ep-dp-pp).
+
+Where switches reduce (`planner.cost.in_network`), one kind of communicator has them, as in Megatron
+(--use-sharp): that of dense parameters, or under hybrid sharding that between replicas, which
+dense parameters and experts share. NCCL gives SHARP to the first communicator alone.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from typing import NamedTuple
 
 from planner.cost import fields as f
 from planner.cost._jit import jit
+from planner.cost.in_network import parameter_stream
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.keys import Key
 from planner.cost.piece_traffic import collective_stream
@@ -51,6 +56,16 @@ def make_grid(
 
 
 @jit
+def sharded_stream(
+    kind: int, size_bytes: float, key: Key, grid: Grid, job: JobInputs, links: LinkInputs
+) -> Stream:
+    """A collective of dense parameters over the ranks that share them."""
+    if grid.replicas > 1.0:
+        return collective_stream(kind, grid.shards, key.tp, size_bytes, job, links)
+    return parameter_stream(kind, grid.shards, key.tp, size_bytes, job, links)
+
+
+@jit
 def gather_stream(
     dense: float, expert: float, per_parameter_bytes: float, key: Key, grid: Grid,
     job: JobInputs, links: LinkInputs,
@@ -58,7 +73,7 @@ def gather_stream(
     """All-gather of sharded parameters: dense over dp·cp, experts over edp."""
     kind = f.COMM_ALL_GATHER
     return after(
-        collective_stream(kind, grid.shards, key.tp, dense * per_parameter_bytes, job, links),
+        sharded_stream(kind, dense * per_parameter_bytes, key, grid, job, links),
         collective_stream(
             kind, grid.expert_shards, key.etp * key.ep, expert * per_parameter_bytes, job, links
         ),
@@ -88,7 +103,7 @@ def reduce_stream(
     own, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
     expert_stride = key.etp * key.ep
     first = after(
-        collective_stream(kind, grid.shards, key.tp, own, job, links),
+        sharded_stream(kind, own, key, grid, job, links),
         collective_stream(kind, grid.expert_shards, expert_stride, own_expert, job, links),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
@@ -97,8 +112,8 @@ def reduce_stream(
     stride, expert_stride = key.tp * grid.shards, expert_stride * grid.expert_shards
     kind = f.COMM_ALL_REDUCE
     second = after(
-        collective_stream(kind, grid.replicas, stride, own, job, links),
-        collective_stream(kind, grid.replicas, expert_stride, own_expert, job, links),
+        parameter_stream(kind, grid.replicas, stride, own, job, links),
+        parameter_stream(kind, grid.replicas, expert_stride, own_expert, job, links),
     )
     return after(first, second)
 

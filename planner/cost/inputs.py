@@ -119,3 +119,16 @@ class LinkInputs(NamedTuple):
     scale_out_pair_bytes_per_s: float = math.inf
     # Share of a step that ranks wait for the slowest of them, per doubling of the domains.
     straggler_share: float = 0.0
+    # Nominal rate below a leaf switch over that through the spine, and GPUs among which no traffic
+    # crosses the spine (0: not known); see `planner.cost.leaf`.
+    oversubscription: float = 1.0
+    leaf_gpus: float = 0.0
+    # Reductions in the switches between domains (`planner.cost.in_network`): rate of a GPU's NIC
+    # share (0: none), latency below one leaf switch and of each further tier, nodes below a leaf,
+    # communicators that may have a tree, and 1 where gathers and scatters may use it too.
+    in_network_bytes_per_s: float = 0.0
+    in_network_latency_s: float = 0.0
+    in_network_tier_s: float = 0.0
+    in_network_leaf_ports: float = 2.0
+    in_network_groups: float = 0.0
+    in_network_gathers: float = 0.0

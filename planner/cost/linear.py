@@ -60,22 +60,12 @@ SCALAR_COLUMNS = 4
 TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
 
 
-@jit
-def secant(low: float, high: float, at_low: float, at_high: float) -> tuple[float, float]:
-    """(intercept, slope) of the line through two points; flat where they coincide.
-
-    Time over size of a collective is concave (`transfer_time_s`: x + sqrt(h·x)), so between the
-    points the line never lies above it: costs from it are valid lower bounds.
-    """
-    if high <= low:
-        return at_low, 0.0
-    slope = (at_high - at_low) / (high - low)
-    return at_low - slope * low, slope
+# Parameters whose traffic takes next to nothing but its latency.
+NEARLY_NONE = 1e-6
 
 
 @jit
 def traffic_line(
-    low: float,
     high: float,
     expert: bool,
     reduce: bool,
@@ -85,15 +75,19 @@ def traffic_line(
     framework: FrameworkInputs,
     links: LinkInputs,
 ) -> tuple[float, float]:
-    """(intercept, slope per parameter) of the seconds to reduce gradients or gather weights.
+    """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
-    `low`, `high`: fewest and most parameters of a stage. `expert`: over the expert-data group.
+    `high`: most parameters of a stage. `expert`: over the expert-data group. The line from the
+    latency to the time of `high`: a collective's time is the lesser of several algorithms, each the
+    slower of two link levels, each latency + (x + sqrt(h x))/B. So time less latency, over size,
+    never rises with size, and the line never lies above the time. (A line between two larger sizes
+    may, where one level takes over from the other.)
     """
-    if high <= 0.0:
+    if high <= NEARLY_NONE:
         return 0.0, 0.0
     ends = np.zeros(2)
     for index in range(2):
-        size = high if index else low
+        size = high if index else NEARLY_NONE
         dense, routed = (0.0, size) if expert else (size, 0.0)
         if reduce:
             per_parameter = framework.gradient_communication_bytes
@@ -101,7 +95,7 @@ def traffic_line(
         else:
             per_parameter = framework.parameter_communication_bytes
             ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, job, links)
-    return secant(low, high, ends[0], ends[1])
+    return ends[0], (ends[1] - ends[0]) / high
 
 
 @jit
@@ -153,13 +147,12 @@ def traffic_terms(
     for expert in (False, True):
         column = PIECE_EXPERT_PARAMETERS if expert else PIECE_DENSE_PARAMETERS
         smallest = costs[: job.kinds, column].min()
-        low = smallest * (grid.vpp - spare)
         ends = costs[job.kinds :, column].sum() * (2.0 + job.mtp_layers)
         high = costs[: job.kinds, column].max() * most_layers + ends
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
-            base, slope = traffic_line(low, high, expert, reduce, key, grid, job, framework, links)
+            base, slope = traffic_line(high, expert, reduce, key, grid, job, framework, links)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
             terms[:, term] += slope * costs[:, column]

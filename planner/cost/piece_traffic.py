@@ -21,6 +21,7 @@ from planner.cost.communication import (
 )
 from planner.cost.inputs import LinkInputs
 from planner.cost.keys import Key, shard_factor
+from planner.cost.leaf import group_links
 from planner.cost.placement import Group, place_group
 from planner.cost.sharing import Stream, exchange_stream, no_stream, ring_stream
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
@@ -56,11 +57,12 @@ def degree_and_stride(group: int, key: Key) -> tuple[float, float]:
 
 @jit
 def collective_stream(
-    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, links: LinkInputs
+    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, network: LinkInputs
 ) -> Stream:
     """One collective of a layer over `size` ranks that lie `stride` apart."""
     if size <= 1.0:
         return no_stream()
+    links = group_links(size, stride, job.world, network)
     group = group_of(size, stride, job, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     wire = size_bytes * (size - 1.0) / size
@@ -122,11 +124,12 @@ def exchange_draws(key: Key, job: JobInputs) -> float:
 
 @jit
 def expert_exchange_stream(
-    size_bytes: float, key: Key, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+    size_bytes: float, key: Key, job: JobInputs, framework: FrameworkInputs, network: LinkInputs
 ) -> Stream:
     """An expert exchange; `size_bytes`: of all routed copies of a rank's tokens."""
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
-        return collective_stream(f.COMM_ALL_TO_ALL, key.ep, key.etp, size_bytes, job, links)
+        return collective_stream(f.COMM_ALL_TO_ALL, key.ep, key.etp, size_bytes, job, network)
+    links = group_links(key.ep, key.etp, job.world, network)
     group = group_of(key.ep, key.etp, job, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     token_bytes, draws = size_bytes / job.top_k, exchange_draws(key, job)

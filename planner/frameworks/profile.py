@@ -82,6 +82,9 @@ class Parallelism(Frozen):
     schedules: tuple[str, ...] = ("1f1b", "interleaved")
     # Fewest chunks a stage under zb-h1.
     zero_bubble_chunks: int = 1
+    # Communicators that the framework can have switches reduce for (`planner.sharp`); none: it
+    # leaves that to NCCL, which takes whichever is made first.
+    sharp_groups: tuple[Literal["dp", "dp_replica"], ...] = ()
     # The optimizer steps before all stages have agreed on norm and overflow, and is validated
     # after (Qi et al. 2024, arXiv 2401.10241, section 4).
     optimizer_post_validation: bool = False

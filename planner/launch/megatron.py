@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from planner.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
-from planner.launch.megatron_choices import environment, megatron_choices
+from planner.launch.megatron_choices import SHARP_NEEDS, environment, megatron_choices
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
 from planner.launch.megatron_model import (
     attention_flags,
@@ -28,6 +28,7 @@ from planner.launch.megatron_run import (
     precision_flags,
     recompute_flags,
     sharding_flags,
+    sharp_group,
 )
 
 PROGRAM = "${MEGATRON_LM}/pretrain_gpt.py"
@@ -118,4 +119,6 @@ def requirements(launch: Launch) -> tuple[str, ...]:
         needs.append("Transformer Engine >= 2.8, for norms, attention, fp8 and fp4")
     if launch.job.optimizer.family not in ("adamw", "sgd"):
         needs.append("emerging-optimizers, for Muon and Lion")
+    if sharp_group(launch):
+        needs.append(SHARP_NEEDS)
     return tuple(needs)

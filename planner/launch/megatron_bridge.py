@@ -15,6 +15,7 @@ from planner.launch.megatron_bridge_overrides import all_overrides, base_precisi
 from planner.launch.megatron_bridge_schema import wrong_overrides
 from planner.launch.megatron_model import model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
+from planner.launch.megatron_run import sharp_group
 
 SCRIPT = "bridge_pretrain.py"
 
@@ -120,9 +121,10 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
     return tuple(own)
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:  # noqa: ARG001 (the writers' contract)
+def requirements(launch: Launch) -> tuple[str, ...]:
     """What the overrides are written for."""
     return (
         "megatron-bridge 0.6.x (Python 3.12) with the megatron-core that it brings (0.19)",
         "Transformer Engine >= 2.8",
+        *((megatron_choices.SHARP_NEEDS,) if sharp_group(launch) else ()),
     )

@@ -19,6 +19,7 @@ from planner.launch.megatron_run import (
     offload_flags,
     recompute_flags,
     reduces_in_bf16,
+    sharp_group,
 )
 from planner.specs import ModelSpec
 
@@ -230,6 +231,9 @@ def _sharding(launch: Launch) -> Overrides:
     if own.shard and own.zero and own.dp * own.cp > own.shard:
         instances = own.dp * own.cp // own.shard
         found["ddp.num_distributed_optimizer_instances"] = str(instances)
+    group = sharp_group(launch)
+    if group:
+        found |= {"dist.use_sharp": "true", "dist.sharp_enabled_group": group}
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from planner.launch.contract import Choice, Launch
-from planner.launch.megatron_run import is_fsdp, reduces_in_bf16
+from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
 from planner.report.units import share
 
 # From this generation on Megatron-LM no longer asks for one hardware queue.
@@ -19,6 +19,12 @@ _EXCHANGES: Mapping[str, str] = {
     "a2a+p2p": "an all-to-all among neighbours splits the heads, a ring between these groups "
     "passes keys and values",
 }
+
+
+SHARP_NEEDS = (
+    "NCCL's SHARP plugin (nccl-rdma-sharp-plugins, part of HPC-X) and an aggregation manager "
+    "(sharp_am) on the fabric; NVIDIA's Slurm plugin also wants SBATCH_NETWORK=sharp"
+)
 
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
@@ -96,6 +102,13 @@ def _sharding(launch: Launch) -> Iterator[Choice]:
         yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
     if reduces_in_bf16(launch):
         yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")
+    group = sharp_group(launch)
+    if group:
+        yield Choice(
+            f"SHARP for the group {group}",
+            "InfiniBand switches add up the gradients; without plugin, aggregation manager or a "
+            "free tree NCCL takes the hosts unasked (NCCL_DEBUG=INFO shows COLLNET or NVLS)",
+        )
     if launch.job.framework.overlap.gradient_reduction > 0 and replicas > 1:
         yield Choice(
             "overlap of gradient reduction and parameter gather",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
 _PRECISIONS = {
@@ -92,7 +93,16 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
         instances = own.dp * own.cp // own.shard
         if instances > 1:
             flags.append(flag("--num-distributed-optimizer-instances", instances))
+    group = sharp_group(launch)
+    if group:
+        flags += [flag("--use-sharp"), flag("--sharp-enabled-group", group)]
     return tuple(flags)
+
+
+def sharp_group(launch: Launch) -> str:
+    """The group that switches reduce for, in Megatron's words; empty where they reduce nothing."""
+    use = sharp_use(launch.job, launch.plan.degrees)
+    return use.group if use and not use.reason else ""
 
 
 def _adds_gradients(launch: Launch) -> bool:

@@ -15,10 +15,12 @@ _GBIT = 1e9 / 8.0
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """Kind of network (a name or alias of `hardware/efficiency/collectives.toml`; None: as the
-    GPU's default nodes have it) and bytes/s per node and direction (None: likewise)."""
+    GPU's default nodes have it) and bytes/s per node and direction (None: likewise); `sharp`: the
+    switches reduce."""
 
     kind: str | None
     node_bytes_per_s: float | None = None
+    sharp: bool = False
 
     def applied(self, cluster: Cluster) -> Cluster:
         """The cluster with this network."""
@@ -81,7 +83,8 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     )
     if stated is None or known is None:
         return stated or known
-    return Fabric(stated.kind or known.kind, stated.node_bytes_per_s or known.node_bytes_per_s)
+    rate = stated.node_bytes_per_s or known.node_bytes_per_s
+    return Fabric(stated.kind or known.kind, rate, stated.sharp)
 
 
 def _column(row: MeasuredRow) -> Fabric | None:
@@ -94,11 +97,15 @@ def _column(row: MeasuredRow) -> Fabric | None:
     kind = next((name for pattern, name in _OTHER_KINDS if re.search(pattern, cell, re.I)), None)
     # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
     unread = re.search(r"\d\s*(gbps|GB)", text) is not None and found.node_bytes_per_s is None
+    sharp = re.search(r"\bsharp(v\d)?\b", cell, re.I) is not None
+    if sharp and (found.kind or kind) is None:
+        kind = "infiniband"
     if unread or (found.kind or kind or found.node_bytes_per_s) is None:
         raise UnpredictableRowError(
-            f"fabric {cell!r} names no network; write it as 'roce 8x400Gbps' or '400Gbps/node'"
+            f"fabric {cell!r} names no network; write it as 'roce 8x400Gbps', '400Gbps/node' or "
+            "'infiniband 8x400Gbps sharp'"
         )
-    return Fabric(found.kind or kind, found.node_bytes_per_s)
+    return Fabric(found.kind or kind, found.node_bytes_per_s, sharp)
 
 
 def _stated(text: str) -> Fabric | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from hardware import Cluster, HardwareError, parse_gpus
+from hardware import Cluster, HardwareError, parse_gpus, with_sharp
 from planner.measured.fabric import Fabric, fabric_of
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow
@@ -67,7 +67,12 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         raise UnpredictableRowError("gpu is not stated")
     if not count:
         raise UnpredictableRowError("num_gpus is not stated")
+    fabric = fabric_of(row)
     try:
-        return _parse(_gpu_of(row, name), count, row.integer("gpus_per_node") or 0, fabric_of(row))
+        cluster = _parse(_gpu_of(row, name), count, row.integer("gpus_per_node") or 0, fabric)
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
+    try:
+        return with_sharp(cluster) if fabric is not None and fabric.sharp else cluster
+    except HardwareError as error:
+        raise UnpredictableRowError(str(error)) from error

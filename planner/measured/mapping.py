@@ -31,6 +31,7 @@ from planner.measured.variants import (
 )
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
+from planner.sharp import framework_sharp
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -86,6 +87,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
     cluster = cluster_of(row)
     precision = _precision(row, cluster)
     profile, assumed = profile_of(row, precision)
+    cluster = framework_sharp(cluster, profile, asked=False)
     degrees = _degrees(row, profile)
     mode = _recompute_mode(row, profile)
     eager = _is_eager(row, profile)

@@ -29,6 +29,11 @@ def pool_jobs(request: Request) -> tuple[Pool, tuple[Job, ...]]:
             f"--activation-offload {request.activation_offload}: not with GPUs of several types "
             f"({request.gpus}); leave it out  [activation-offload-pool]"
         )
+    if request.sharp:
+        raise UsageError(
+            f"--sharp: not with GPUs of several types ({request.gpus}), whose nodes need not share "
+            "switches; leave it out"
+        )
     jobs = tuple(
         _on_part(request.model_copy(update={"gpus": text}).resolve(), world)
         for text, world in zip(pool.texts, pool.worlds(), strict=True)

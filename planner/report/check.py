@@ -106,6 +106,8 @@ def _head_facts(
             rows.append(("on the host", activations_text(plan)))
     for name in found.variations:
         rows.append(("setting", variation(name, found.framework).words))
+    if assessment.job is not None and assessment.job.cluster.sharp:
+        rows.append(("setting", "gradients reduced in the switches (SHARP)"))
     rows += [("assumed", text) for text in found.assumed]
     if plan is not None:
         rows += [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hardware import ClusterShape, Fact, Gpu, Price, Source
+from hardware import ClusterShape, Fact, Gpu, Price, Source, load_gpu
+from hardware.sharp import generation_of, why_not
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import gib
 
@@ -83,6 +84,16 @@ def _shape_row(shape: ClusterShape) -> tuple[str, ...]:
         f"{nics:g}×{shape.nic_rate.value:g} {shape.nic_rate.unit}" if nics else _ABSENT,
         shape.fabric,
     )
+
+
+def shape_sharp(shape: ClusterShape) -> str:
+    """Whether the switches between such nodes can reduce, and how to ask for it."""
+    cluster = shape.to_cluster(load_gpu(shape.gpu), 2 * int(shape.gpus_per_node.value))
+    reason = why_not(cluster)
+    if reason:
+        return f"no: {reason}"
+    found = generation_of(cluster)
+    return f"SHARP{found.name} with --sharp, if switches are {found.switches}" if found else "no"
 
 
 def facts_report(

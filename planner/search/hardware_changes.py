@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hardware import with_sharp
+from hardware.sharp import why_not
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.job import Job
 from planner.search.trial import AlterGpu, AlterLinks
@@ -33,6 +35,10 @@ def hardware_changes(job: Job) -> Iterator[HardwareChange]:
     yield HardwareChange("hbm", "+8 GiB HBM", more_hbm(job, MORE_HBM_BYTES), MORE_HBM_BYTES)
     if cluster.num_gpus > cluster.scale_up_domain_gpus and cluster.nics_per_node:
         yield HardwareChange("network", "2× inter-node bandwidth", job, alter_links=faster_network)
+        groups = job.framework.parallelism.sharp_groups
+        if groups and not cluster.sharp and not why_not(cluster):
+            reducing = replace(job, cluster=with_sharp(cluster))
+            yield HardwareChange("sharp", "switches that reduce (--sharp)", reducing)
     if cluster.num_gpus > 1:
         yield HardwareChange("latency", "half the link latency", job, alter_links=lower_latency)
         link = _link_name(job)
@@ -61,7 +67,10 @@ def more_hbm(job: Job, size_bytes: float) -> Job:
 
 def faster_network(links: LinkInputs) -> LinkInputs:
     """Twice the rate between scale-up domains."""
-    return links._replace(scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s)
+    return links._replace(
+        scale_out_bytes_per_s=FASTER_LINKS * links.scale_out_bytes_per_s,
+        in_network_bytes_per_s=FASTER_LINKS * links.in_network_bytes_per_s,
+    )
 
 
 def lower_latency(links: LinkInputs) -> LinkInputs:
@@ -70,6 +79,8 @@ def lower_latency(links: LinkInputs) -> LinkInputs:
         scale_up_latency_s=links.scale_up_latency_s / FASTER_LINKS,
         scale_up_start_s=links.scale_up_start_s / FASTER_LINKS,
         scale_out_latency_s=links.scale_out_latency_s / FASTER_LINKS,
+        in_network_latency_s=links.in_network_latency_s / FASTER_LINKS,
+        in_network_tier_s=links.in_network_tier_s / FASTER_LINKS,
         scale_up_reduction_latency_s=links.scale_up_reduction_latency_s / FASTER_LINKS,
     )
 

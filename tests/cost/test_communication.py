@@ -361,6 +361,10 @@ def cluster(**changes: object) -> Any:
         "scale_out_bytes_per_s_per_gpu_per_direction": 50e9,
         "fabric": "infiniband",
         "oversubscription": 1.0,
+        "leaf_nodes": 0,
+        "nics_per_node": 8,
+        "node_gpus": 8,
+        "sharp": "",
     }
     return SimpleNamespace(**{**values, **changes})
 

@@ -73,6 +73,30 @@ def test_what_is_stated_replaces_what_the_shape_has(tmp_path: Path) -> None:
     assert cluster.describe().endswith("32×100 Gb/s EFA 2:1")
 
 
+def test_switches_that_reduce(tmp_path: Path) -> None:
+    cluster = load(tmp_path, 'gpu = "H100"\nnum_gpus = 64\nsharp = "SHARPv3"')
+    assert cluster.sharp == "v3"
+    assert cluster.describe().endswith("8×400 Gb/s InfiniBand, SHARPv3")
+    assert load(tmp_path, 'gpu = "H100"\nnum_gpus = 64').sharp == ""
+    assert load(tmp_path, 'gpu = "A100"\nnum_gpus = 64\nsharp = true').sharp == "v2"
+    assert load(tmp_path, 'gpu = "A100"\nnum_gpus = 64\nsharp = false').sharp == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ('sharp = "v9"', "v2 (Quantum, HDR)"),
+        ("sharp = 3", "neither true nor v2"),
+        ('like = "aws-p5"\nsharp = "v3"', "only InfiniBand switches reduce"),
+        ('sharp = "v3"\nnic_rate = "100 Gbit/s"', "HDR (200 Gb/s)"),
+        ('sharp = "v3"\nrail_optimised = false', "rail_optimised = true"),
+        ('sharp = "v3"\nnics_per_node = 0', "no network"),
+    ],
+)
+def test_switches_that_cannot_reduce(tmp_path: Path, more: str, words: str) -> None:
+    assert words in refusal(tmp_path, f'gpu = "H100"\nnum_gpus = 64\n{more}')
+
+
 def test_smaller_nodes_take_their_share_of_the_shape(tmp_path: Path) -> None:
     cluster = load(tmp_path, 'gpu = "H100"\nnum_gpus = 16\ngpus_per_node = 4')
     assert (cluster.nics_per_node, cluster.scale_up_domain_gpus) == (4, 4)

@@ -46,6 +46,14 @@ MEGATRON: Mapping[str, Case] = {
     "shards-of-8": Case(
         "llama-3-8b", "32xH100", {"tp": 2, "dp": 16, "zero": 1, "grad_acc": 4, "shard": 8}
     ),
+    "switches": Case(
+        "llama-3-8b", "32xH100", {"tp": 8, "dp": 4, "zero": 0, "grad_acc": 4},
+        request={"sharp": True},
+    ),
+    "switches-between-shards": Case(
+        "llama-3-8b", "32xH100", {"tp": 2, "dp": 16, "zero": 1, "grad_acc": 4, "shard": 8},
+        request={"sharp": True},
+    ),
     "long-context": Case(
         "qwen3-8b", "16xH100", {"tp": 2, "cp": 4, "dp": 2, "zero": 1, "grad_acc": 8},
         request={"seq": 32768},

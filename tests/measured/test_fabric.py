@@ -39,6 +39,22 @@ def test_a_network_that_cannot_be_read_is_not_taken_for_the_usual_one(cell: str)
         fabric_of(row(fabric=cell))
 
 
+def test_a_row_says_that_its_switches_reduce() -> None:
+    stated = fabric_of(row(fabric="infiniband 8x400Gbps sharp"))
+    assert stated == Fabric("infiniband", 3200 * GBIT, sharp=True)
+    assert fabric_of(row(source="", notes="", fabric="SHARPv3")) == Fabric("infiniband", None, True)
+    cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1"}
+    megatron = row(**cells, framework="megatron-core", fabric="8x400Gbps InfiniBand SHARP")
+    assert map_row(megatron).job.cluster.sharp == "v3"
+    titan = row(**cells, framework="torchtitan", zero="3", fabric="infiniband sharp")
+    assert map_row(titan).job.cluster.sharp == ""
+
+
+def test_a_row_whose_switches_cannot_reduce_is_refused() -> None:
+    with pytest.raises(UnpredictableRowError, match="only InfiniBand switches reduce"):
+        map_row(row(gpu="H100", num_gpus="16", dp="16", tp="1", pp="1", fabric="roce sharp"))
+
+
 def test_rows_that_say_nothing_have_the_usual_network() -> None:
     assert fabric_of(row(source="", notes="mean of 10 steps")) is None
 

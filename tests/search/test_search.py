@@ -194,7 +194,7 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
         ]
         for layout in legal[::7]:
             step, stages = model.cost_layout(costed, row, kernel_layout(model, layout, ctx))
-            # Collectives enter by a secant, which never lies above them.
+            # Collectives enter by a line that never lies above them.
             linear_s = step_time_s(terms, layout, ctx)
             assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
             assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)

@@ -153,6 +153,8 @@ class Found:
     # How context parallelism exchanges, and the ranks of its levels; None: as is usual.
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
+    # Switches reduce gradients (SHARP).
+    sharp: bool = False
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

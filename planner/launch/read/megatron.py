@@ -17,6 +17,7 @@ from planner.launch.read.megatron_context import read_exchange
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
+from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
 from planner.launch.read.text import Files
 from planner.specs import ModelSpec
@@ -89,14 +90,17 @@ class MegatronReader:
         self.problems += split.problems
         environment = self._environment()
         dp = self._data_parallel(degrees)
+        place = f"{self.launch.command.file}:{self.launch.command.line}"
         self.problems += option_problems(
             Facts(
                 self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
-                environment, f"{self.launch.command.file}:{self.launch.command.line}",
+                environment, place,
             )
         )  # fmt: skip
         exchange = read_exchange(self.arguments, degrees["cp"])
         self.problems += exchange.problems
+        sharp = read_sharp(self.arguments, environment, place)
+        self.problems += sharp.problems
         training = self._training(degrees)
         self._unpredictable()
         unmodelled = exchange.unmodelled + tuple(
@@ -126,6 +130,7 @@ class MegatronReader:
             environment=environment,
             cp_comm_type=exchange.kind if degrees["cp"] > 1 else None,
             cp_sizes=exchange.sizes if degrees["cp"] > 1 else (),
+            sharp=sharp.on,
             **degrees,
             **training,
         )

@@ -27,7 +27,6 @@ UNMODELLED: Mapping[str, str] = {
     "num-layers-at-end-in-bf16": "some layers stay in bf16: slower than predicted",
     "attention-output-gate": "a gate on the attention output",
     "microbatch-group-size-per-virtual-pipeline-stage": "costed as groups of pp",
-    "use-sharp": "reductions in the switch: faster than predicted",
     "use-nccl-ub": "registered buffers",
     "overlap-param-gather-with-optimizer-step": "costed as --overlap-param-gather",
     "rampup-batch-size": "costed at the full batch",

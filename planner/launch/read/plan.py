@@ -51,6 +51,7 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         expert_imbalance=request.expert_imbalance,
         cp_comm_type=plan.cp_comm_type or None,
         cp_sizes=plan.cp_sizes,
+        sharp=request.sharp,
         plan_gpus=request.gpus,
         main_file=str(path),
     )

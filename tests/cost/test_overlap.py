@@ -1,0 +1,242 @@
+"""What each framework's overlap hides, what hiding costs, and what only the end of a step pays:
+closed forms on whole steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import fields as f
+from planner.cost.compute import attention_forward_time_s, gemm_time_s
+from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.kernel import read_grid, read_key
+from planner.cost.step import slowdown
+from planner.cost.tables import Array
+from planner.cost_model import CostModel
+from planner.job import Job
+from tests.cost.jobs import cost, make_job
+
+SLOW = {"scale_out_bytes_per_s": 1e9}
+
+
+def overlapping(job: Job, **shares: float) -> Job:
+    """The job under a profile that hides so much."""
+    overlap = job.framework.overlap.model_copy(update=shares)
+    return replace(job, framework=job.framework.model_copy(update={"overlap": overlap}))
+
+
+def step(job: Job, links: dict[str, float] | None = None, **degrees: int) -> Array:
+    model = CostModel(job)
+    model.__dict__["link_inputs"] = model.link_inputs._replace(**(links or {}))
+    return cost(model, **degrees)[1]
+
+
+TENSOR = {"tp": 8, "dp": 2, "zero": 1, "grad_acc": 4}
+EXPERTS = {"ep": 8, "dp": 64, "zero": 1, "mbs": 1}
+
+
+@pytest.fixture(scope="module")
+def dense() -> Job:
+    return overlapping(make_job("llama-3-8b", "16xH100"), contention=0.0)
+
+
+@pytest.fixture(scope="module")
+def experts() -> Job:
+    return overlapping(make_job("mixtral-8x7b", "64xH100"), contention=0.0)
+
+
+# -- layers' own traffic ----------------------------------------------------------------------
+
+
+def test_tensor_traffic_hides_in_proportion(dense: Job) -> None:
+    """Half of what userbuffers could hide leaves half exposed, all of it nothing."""
+    exposed, half, hidden = (
+        step(overlapping(dense, tensor=s, tensor_backward=s), **TENSOR)[f.STEP_TP]
+        for s in (0.0, 0.5, 1.0)
+    )
+    assert hidden == pytest.approx(0.0, abs=1e-9)
+    assert half == pytest.approx(exposed / 2)
+
+
+def test_backward_has_products_beside_which_tensor_traffic_hides(dense: Job) -> None:
+    """Megatron without userbuffers. Of a layer's ten exchanges four in forward and the gathers of
+    two row-parallel products' gradients have nothing beside them; the gathers of two inputs hide
+    behind the gradient of the input, whose scatters hide behind that of the weight."""
+    neither, backward = (
+        step(overlapping(dense, tensor=0.0, tensor_backward=s), **TENSOR)[f.STEP_TP]
+        for s in (0.0, 1.0)
+    )
+    assert backward == pytest.approx(0.6 * neither, rel=0.02)
+
+
+def test_hidden_traffic_slows_the_compute_beside_it(dense: Job) -> None:
+    """c for each second of it: SMs and HBM are shared."""
+    exposed = step(overlapping(dense, tensor=0.0, tensor_backward=0.0), **TENSOR)[f.STEP_TP]
+    slowed = step(overlapping(dense, tensor=1.0, tensor_backward=1.0, contention=0.2), **TENSOR)
+    assert slowed[f.STEP_TP] == pytest.approx(0.2 * exposed)
+
+
+def test_expert_traffic_hides_in_proportion(experts: Job) -> None:
+    exposed, half, hidden = (
+        step(overlapping(experts, expert=s), **EXPERTS)[f.STEP_EP] for s in (0.0, 0.5, 1.0)
+    )
+    assert exposed > 0.0
+    assert half == pytest.approx(exposed / 2)
+    assert hidden < 0.05 * exposed
+
+
+def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> None:
+    pipeline = {"pp": 2, "vpp": 4, "dp": 8, "zero": 1, "grad_acc": 8}
+    exposed, hidden = (
+        step(overlapping(dense, pipeline=s), **pipeline)[f.STEP_PP] for s in (0.0, 1.0)
+    )
+    assert 0.0 <= hidden < exposed
+
+
+# -- once a step ------------------------------------------------------------------------------
+
+
+def ends_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
+    """Seconds to reduce gradients and to gather weights of one stage, and the step."""
+    model = CostModel(job)
+    model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
+    costed, own = cost(model, **degrees)
+    key = read_key(costed.keys[0], model.job_inputs)
+    grid = read_grid(costed.shapes[0], key)
+    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    framework = model.framework_inputs
+    ends = (key, grid, model.job_inputs, model.link_inputs)
+    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *ends)
+    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *ends)
+    return reduce, gather, own
+
+
+@pytest.mark.parametrize("grad_acc", [1, 4])
+def test_without_overlap_gradients_and_weights_travel_once_a_step(
+    dense: Job, grad_acc: int
+) -> None:
+    """However many micro-batches are accumulated."""
+    bare = overlapping(dense, gradient_reduction=0.0, parameter_gather=0.0)
+    reduce, gather, own = ends_of(bare, {}, dp=16, zero=1, grad_acc=grad_acc)
+    assert own[f.STEP_DP] == pytest.approx(reduce + gather)
+
+
+@pytest.mark.parametrize("grad_acc", [1, 4])
+def test_only_the_last_microbatch_hides_them(dense: Job, grad_acc: int) -> None:
+    """On a slow network what its passes leave over is exposed, the same for any accumulation."""
+    reduce, gather, own = ends_of(dense, SLOW, dp=16, zero=1, grad_acc=grad_acc)
+    passes = own[f.STEP_COMPUTE] / grad_acc
+    assert own[f.STEP_DP] == pytest.approx(reduce + gather - passes, rel=1e-6)
+
+
+def test_later_stages_reduce_in_the_drain_of_the_pipeline() -> None:
+    """Two stages hold half of the model each: less than half of its traffic is exposed, for each
+    has its own passes to hide behind."""
+    job = overlapping(make_job("llama-3-8b", "64xH100"), contention=0.0)
+    shape = {"tp": 8, "pp": 2, "dp": 4, "zero": 1, "grad_acc": 8}
+    reduce, gather, own = ends_of(job, SLOW, **shape)
+    assert 0.0 < own[f.STEP_DP] < 0.55 * (reduce + gather)
+    passes = own[f.STEP_COMPUTE] / shape["grad_acc"]
+    assert own[f.STEP_DP] > 0.5 * (reduce + gather) - 2 * passes
+
+
+def test_sharded_weights_are_prefetched_beside_compute() -> None:
+    """torchtitan, ZeRO-3: exposed without prefetch, hidden with it, slowed by contention."""
+    job = overlapping(make_job("llama-3-8b", "8xH100", "torchtitan"), contention=0.0)
+    shape = {"dp": 8, "zero": 3, "grad_acc": 2, "mbs": 2}
+    exposed, half, hidden = (
+        step(overlapping(job, fsdp_prefetch=s), **shape)[f.STEP_FSDP] for s in (0.0, 0.5, 1.0)
+    )
+    assert hidden < half < exposed
+    assert half - hidden == pytest.approx(exposed - half, rel=0.02)
+    slowed = step(overlapping(job, fsdp_prefetch=1.0, contention=0.3), **shape)[f.STEP_FSDP]
+    assert slowed - hidden == pytest.approx(0.3 * (exposed - hidden), rel=0.05)
+
+
+def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
+    """AdamW with fp32 master weights under ZeRO-1: master, two moments and gradient read, the first
+    three and a 16-bit weight written, and the gradient once more for its norm."""
+    model = CostModel(dense)
+    costed, own = cost(model, dp=16, zero=1)
+    parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    per_parameter = model.framework_inputs.optimizer_traffic_bytes
+    assert per_parameter == pytest.approx(3 * 4 + 4 + 3 * 4 + 2 + 4)
+    rate = model.gpu_inputs.hbm_bytes_per_s * model.gpu_inputs.hbm_efficiency
+    key = read_key(costed.keys[0], model.job_inputs)
+    grid = read_grid(costed.shapes[0], key)
+    whole = optimizer_seconds(parameters, 0.0, grid, model.framework_inputs, model.gpu_inputs)
+    assert whole == pytest.approx(parameters / 16 * per_parameter / rate)
+    assert own[f.STEP_OPTIMIZER] == pytest.approx(whole, rel=0.01)
+
+
+# -- experts, launches ------------------------------------------------------------------------
+
+
+def test_the_busiest_expert_rank_sets_the_pace(experts: Job) -> None:
+    """Twice the load: twice the exchange of ideal links, and its products take longer."""
+    ideal = {
+        "scale_up_half_bytes": 0.0, "scale_up_latency_s": 0.0, "collective_launch_s": 0.0,
+        "scale_out_half_bytes": 0.0, "scale_out_latency_s": 0.0,
+    }  # fmt: skip
+    bare = overlapping(experts, expert=0.0)
+    even, uneven = (
+        step(replace(bare, expert_imbalance=load), ideal, **EXPERTS) for load in (1.0, 2.0)
+    )
+    assert uneven[f.STEP_EP] == pytest.approx(2 * even[f.STEP_EP], rel=1e-6)
+    assert 1.2 < uneven[f.STEP_COMPUTE] / even[f.STEP_COMPUTE] < 2.0
+
+
+@pytest.mark.parametrize(("model", "gains"), [("gpt2", True), ("llama-3-8b", False)])
+def test_cuda_graphs_take_launches_out_of_small_models(model: str, gains: bool) -> None:
+    job = make_job(model, "1xH100")
+    graphs = replace(job, framework=job.framework.with_cuda_graphs())
+    plain, captured = (step(own)[f.STEP_COMPUTE] for own in (job, graphs))
+    assert captured <= plain
+    assert bool(captured < 0.8 * plain) is gains
+
+
+def test_stragglers_come_on_top_of_all_of_it(dense: Job) -> None:
+    own = step(dense, SLOW, dp=16, zero=1)
+    model = CostModel(dense)
+    cost(model, dp=16, zero=1)
+    factor = slowdown(model.job_inputs, model.link_inputs)
+    terms = own[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - own[f.STEP_STRAGGLERS]
+    assert own[f.STEP_TIME] == pytest.approx(factor * terms)
+
+
+# -- what runs again, and the ends of the model -------------------------------------------------
+
+
+def test_recomputed_attention_costs_its_forward_kernel_again() -> None:
+    """--recompute-modules core_attn: layers times micro-batches times the kernel."""
+    job = make_job("llama-3-8b", "1xH100")
+    model = CostModel(replace(job, recompute=(job.framework.recompute_mode("core_attn"),)))
+    own = cost(model, grad_acc=3)[1]
+    kernel = attention_forward_time_s(
+        1.0, 8192.0, 8192.0, 32.0, 128.0, 128.0, 1.0, 0.0, model.gpu_inputs
+    )
+    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * kernel, rel=0.02)
+
+
+def test_full_recomputation_costs_the_layers_forward_again() -> None:
+    """A checkpoint of Megatron-Core runs the whole layer again, and neither embedding nor head."""
+    job = make_job("llama-3-8b", "1xH100")
+    names = [mode.name for mode in job.recompute]
+    costed, own = cost(CostModel(job), grad_acc=3, recompute=names.index("full"))
+    layer = costed.piece_costs(0)[0]
+    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * layer[f.PIECE_FORWARD], rel=0.02)
+
+
+def test_the_head_multiplies_three_times_and_makes_the_loss() -> None:
+    job = make_job("llama-3-8b", "1xH100")
+    model = CostModel(job)
+    costed, _ = cost(model)
+    head = costed.piece_costs(0)[model.job_inputs.kinds + 1]
+    gpu, loss = model.gpu_inputs, job.framework.kernels.loss_traffic
+    product = gemm_time_s(
+        8192.0, 128256.0, 4096.0, 1.0, gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency, 2.0, gpu
+    )
+    entropy = loss * 22 * 8192 * 128256 / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    both = head[f.PIECE_FORWARD] + head[f.PIECE_BACKWARD]
+    assert both == pytest.approx(3 * product + entropy, rel=0.05)
