@@ -14,12 +14,12 @@ from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job, offered_exchanges
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
+from planner.measured.recomputing import recompute_mode
 from planner.measured.rows import PLAN_COLUMN, MeasuredRow
 from planner.measured.sanity import demand_counts, demand_possible
 from planner.measured.software import UNFUSED_MEGATRON, profile_of
 from planner.measured.spellings import (
     precision_named,
-    recompute_named,
     yes_or_no,
     zero_stage_named,
 )
@@ -31,6 +31,7 @@ from planner.measured.variants import (
 )
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
+from planner.specs import ModelSpec
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -38,12 +39,6 @@ _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
 _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.
 _COUNTED = ("embedding", "loss")
-
-# Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
-# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
-# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
-# maximizing-training, Table 1).
-_EVERY_NTH = 2
 
 # Of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
@@ -72,9 +67,9 @@ class MappedRow:
     @property
     def batch_share(self) -> float:
         """Sequences of the row's batch over those of the degrees: below 1 where the last
-        micro-batch is smaller."""
+        micro-batch is smaller, above where a step runs its pipeline several times."""
         stated = self.row.integer("gbs")
-        return min(1.0, stated / self.degrees.gbs) if stated else 1.0
+        return stated / self.degrees.gbs if stated else 1.0
 
 
 def map_row(row: MeasuredRow) -> MappedRow:
@@ -87,8 +82,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
     precision = _precision(row, cluster)
     profile, assumed = profile_of(row, precision)
     degrees = _degrees(row, profile)
-    mode = _recompute_mode(row, profile)
-    eager = _is_eager(row, profile)
+    mode = recompute_mode(row, profile)
+    eager = _is_eager(row, profile) or _lacks_wide_heads(row, model, cluster)
     dropout = states_dropout(row)
     job = Job(
         model=model,
@@ -157,7 +152,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
     # A batch that mbs·dp does not divide ends with a smaller micro-batch.
-    grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp))) // _pipeline_runs(row, pp)
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
@@ -171,6 +166,14 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     if not _is_eager(row, profile) or row.text("kernel") == "torch":
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
+
+
+def _pipeline_runs(row: MeasuredRow, pp: int) -> int:
+    """How often a step fills and drains its pipeline: NeMo AutoModel runs the schedule on one local
+    batch at a time and accumulates gradients over those (docs/performance-summary.mdx: LBS, "size
+    of one step per GPU", and GA, "number of local-batches before optimizer step")."""
+    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", row.text("notes") or "")
+    return int(stated[1]) if stated and pp > 1 else 1
 
 
 def _shard(row: MeasuredRow, ranks: int) -> int:
@@ -225,45 +228,6 @@ def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     return stage
 
 
-def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules where it lists them."""
-    text = recompute_named(row.text("recompute") or _usual_recompute(row))
-    if text.startswith("none"):
-        return profile.recompute_mode("none")
-    if text.startswith("full"):
-        return profile.recompute_mode("full")
-    if re.search(r"every (other|n-th)", text):
-        return RecomputeMode(name=text, modules=("FULL",), every=_EVERY_NTH)
-    names = {
-        "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
-        "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
-        "shared_experts": "SHARED_EXPERTS",
-    }  # fmt: skip
-    modules = [module for name, module in names.items() if name in text]
-    words = set(re.findall(r"[a-z_]+", text))
-    modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
-    if modules:
-        return RecomputeMode(name=text, modules=tuple(modules))
-    selective = re.search(r"select|\bops?\b|sac", text) is not None
-    if "op" in text or "sac" in text or (selective and profile.name.startswith("torchtitan")):
-        return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
-    if not re.search(r"select|attn|attention", text):
-        raise UnpredictableRowError(f"recompute {text!r} names nothing known")
-    return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
-
-
-# MaxText: `remat_policy=save_qkv_proj` of maxtext/configure.sh in NVIDIA/dgxc-benchmarking, which
-# runs a layer again but for its query, key and value products, a tenth of it.
-_USUAL_RECOMPUTE = (("pax", "full"), ("maxtext", "full"))
-
-
-def _usual_recompute(row: MeasuredRow) -> str:
-    """What a framework does unless told: Paxml keeps nothing of a layer, MaxText's recipes for
-    GPUs little more, the others everything."""
-    framework = (row.text("framework") or "").lower()
-    return next((mode for name, mode in _USUAL_RECOMPUTE if name in framework), "none")
-
-
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
     text, gpu = row.text("precision") or "bf16", cluster.gpu
     precision = precision_named(text)
@@ -290,6 +254,21 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
 
 # Architectures on which Transformer Engine prefers cuDNN's attention.
 _WITH_CUDNN = ("hopper", "blackwell")
+# Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/
+# fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
+# cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
+_NARROW_HEADS = 128
+_BEFORE_WIDE_HEADS = re.compile(r"(?:@v|nemo )25\.0[1-6]")
+
+
+def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
+    """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
+    if model.mla is None or cluster.gpu.architecture != "blackwell":
+        return False
+    width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+    words = (row.text(name) or "" for name in ("source_ref", "software"))
+    released = _BEFORE_WIDE_HEADS.search(" ".join(words).lower())
+    return width > _NARROW_HEADS and released is not None
 
 
 def _attention_kernel(
