@@ -18,7 +18,7 @@ from hardware.inheritance import as_extrapolated
 from hardware.schema import Gpu
 
 Provenance = Literal["measured", "extrapolated", "assumed"]
-AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter"]
+AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
 # Where an architecture without a table of its own looks: the vendor's best documented one.
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 

@@ -21,6 +21,8 @@ _RECIPES = (
     # deepseek_v3/pretraining/launch.sh in NVIDIA/dgxc-benchmarking, `--recompute_modules`.
     (r"^dgxc.*@v25\.05", "nemo", "deepseek-v3", "h100", "mla_up_proj"),
     (r"^dgxc.*@v25\.05", "nemo", "deepseek-v3", "gb200", "core_attn"),
+    # examples/megatron/configs of AMD-AGI/Primus: 72 of 80 layers.
+    (r"^amd.*primus", "", "70b", r"^mi3(00|25)x", "full"),
     # `remat_policy=save_qkv_proj` of maxtext/configure.sh there, which runs a layer again but for
     # its query, key and value products, a tenth of it.
     ("", "maxtext", "", "", "full"),
