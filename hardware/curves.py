@@ -89,6 +89,11 @@ class ComputeCurves(_Frozen):
     curves: ArchitectureCurves
     provenance: str
 
+    @property
+    def guessed(self) -> bool:
+        """Whether the GPU has a table of its own, whose rates nobody has measured on it."""
+        return bool(self.curves.gpus) and self.curves.sustained_share_16.provenance == "assumed"
+
     def sustained_share(self, dtype: str) -> float:
         """Share of the datasheet peak that a large GEMM sustains in `dtype`."""
         wide = dtype in ("bf16", "fp16")
