@@ -174,7 +174,8 @@ def _pipeline_runs(row: MeasuredRow, pp: int) -> int:
     """How often a step fills and drains its pipeline: NeMo AutoModel runs the schedule on one local
     batch at a time and accumulates gradients over those (docs/performance-summary.mdx: LBS, "size
     of one step per GPU", and GA, "number of local-batches before optimizer step")."""
-    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", row.text("notes") or "")
+    words = " ".join(row.text(name) or "" for name in ("variant", "notes"))
+    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", words)
     return int(stated[1]) if stated and pp > 1 else 1
 
 
