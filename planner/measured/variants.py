@@ -202,6 +202,13 @@ _VARIANTS = (
         _says(r"cross-entropy-loss-fusion=true"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
+    # Transformer Engine's, in one pass over the logits, which NeMo and Megatron-Bridge run too.
+    Variant(
+        "Transformer Engine's cross-entropy",
+        ("megatron-core",),
+        _says(r"cross-entropy-fusion-impl[= ]te\b"),
+        {"kernels": {"loss_traffic": load_framework("megatron-bridge").kernels.loss_traffic}},
+    ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
