@@ -36,6 +36,14 @@ def _torchtitan_eager(row: MeasuredRow) -> bool:
     return "torchtitan" in text and (not compiles or re.search(r"\beager\b", text) is not None)
 
 
+def _torchtitan_split_loss(row: MeasuredRow) -> bool:
+    """torchtitan splits the logits and runs the loss on them uncompiled."""
+    if (row.integer("tp") or 1) == 1:
+        return False
+    text = (row.text("framework") or "").lower()
+    return "torchtitan fsdp2" in text or _torchtitan_eager(row)
+
+
 def _torchtune_steps(row: MeasuredRow) -> str:
     """torchtune's table adds one option a row; each row has all options above it."""
     return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
@@ -231,6 +239,15 @@ _VARIANTS = (
             # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
             "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
+    ),
+    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
+    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
+    # fp32 copy, that less its maximum and the exponential of it live at once.
+    Variant(
+        "loss over split logits",
+        ("torchtitan", "torchtitan-2024"),
+        _torchtitan_split_loss,
+        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
     ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
