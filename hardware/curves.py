@@ -18,7 +18,7 @@ from hardware.inheritance import as_extrapolated
 from hardware.schema import Gpu
 
 Provenance = Literal["measured", "extrapolated", "assumed"]
-AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter"]
+AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
 # Where an architecture without a table of its own looks: the vendor's best documented one.
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
@@ -88,6 +88,11 @@ class ComputeCurves(_Frozen):
     gpu: Gpu
     curves: ArchitectureCurves
     provenance: str
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the GPU has a table of its own, whose rates nobody has measured on it."""
+        return bool(self.curves.gpus) and self.curves.sustained_share_16.provenance == "assumed"
 
     def sustained_share(self, dtype: str) -> float:
         """Share of the datasheet peak that a large GEMM sustains in `dtype`."""

@@ -20,7 +20,8 @@ class Conditions(NamedTuple):
     """Where a run lies on each axis; 0 where that is not known, which then says nothing.
 
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
-    it without exposed communication; `bits`: of the operands of linear layers.
+    it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
+    where its kernels' rates are an assumption.
     """
 
     gpus: float = 0.0
@@ -29,6 +30,7 @@ class Conditions(NamedTuple):
     tokens: float = 0.0
     overhead: float = 0.0
     bits: int = 0
+    guessed: str = ""
 
     @property
     def exposed(self) -> float:

@@ -144,6 +144,9 @@ class ResidualTable:
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
         if at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
+        if at.guessed:
+            # Runs on its architecture say nothing of rates that are its own.
+            terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
         return Further(hypot(self.communication * at.exposed, *terms.values()), tuple(named))

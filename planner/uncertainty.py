@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from hardware.curves import load_compute_curves
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.families import Family, Figure
@@ -52,6 +53,7 @@ def conditions_of(job: Job) -> Conditions:
         seq=job.seq,
         hidden=job.model.hidden,
         bits=int(_DIGITS.findall(job.precision)[-1]),
+        guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
     )
 
 

@@ -54,6 +54,17 @@ def test_an_interval_names_the_family_it_comes_from() -> None:
     assert "dense, megatron-core on hopper, several domains" in interval.family
 
 
+def test_runs_on_its_architecture_say_little_of_a_gpu_that_nobody_measured() -> None:
+    known, guessed = (
+        step_time_interval(make_job("llama-3-70b", cluster), 10.0)
+        for cluster in ("64xH200", "64xH20")
+    )
+    assert guessed.low < known.low
+    assert guessed.high > known.high
+    assert guessed.beyond == ("no kernel measured on H20-96GB",)
+    assert known.beyond == ()
+
+
 def test_runs_slower_than_predicted_push_the_interval_up(only: Callable[..., None]) -> None:
     only(*(index / 100 for index in range(-2, 9)))
     interval = step_time_interval(JOB, 10.0)

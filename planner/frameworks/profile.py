@@ -244,7 +244,8 @@ class OptimizerRules(Frozen):
 class FusedAttention(Frozen):
     """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
 
-    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2.
+    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
+    AMD torch has AOTriton's kernels instead.
     """
 
     ampere: AttentionKernel | Literal["auto"] = "auto"

@@ -14,12 +14,12 @@ from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job, offered_exchanges
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
+from planner.measured.recomputing import recompute_mode
 from planner.measured.rows import PLAN_COLUMN, MeasuredRow
 from planner.measured.sanity import demand_counts, demand_possible
 from planner.measured.software import UNFUSED_MEGATRON, profile_of
 from planner.measured.spellings import (
     precision_named,
-    recompute_named,
     yes_or_no,
     zero_stage_named,
 )
@@ -32,6 +32,7 @@ from planner.measured.variants import (
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 from planner.sharp import framework_sharp
+from planner.specs import ModelSpec
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -40,14 +41,10 @@ _ENDS = ("first", "last")
 # Ends of the model that Megatron may count as a layer when it splits layers over stages.
 _COUNTED = ("embedding", "loss")
 
-# Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
-# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
-# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
-# maximizing-training, Table 1).
-_EVERY_NTH = 2
-
 # Of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
+# Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
+_INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -73,9 +70,9 @@ class MappedRow:
     @property
     def batch_share(self) -> float:
         """Sequences of the row's batch over those of the degrees: below 1 where the last
-        micro-batch is smaller."""
+        micro-batch is smaller, above where a step runs its pipeline several times."""
         stated = self.row.integer("gbs")
-        return min(1.0, stated / self.degrees.gbs) if stated else 1.0
+        return stated / self.degrees.gbs if stated else 1.0
 
 
 def map_row(row: MeasuredRow) -> MappedRow:
@@ -89,8 +86,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
     profile, assumed = profile_of(row, precision)
     cluster = framework_sharp(cluster, profile, asked=False)
     degrees = _degrees(row, profile)
-    mode = _recompute_mode(row, profile)
-    eager = _is_eager(row, profile)
+    mode = recompute_mode(row, profile)
+    eager = _is_eager(row, profile) or _lacks_wide_heads(row, model, cluster)
     dropout = states_dropout(row)
     job = Job(
         model=model,
@@ -147,7 +144,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
-    vpp = row.integer("vpp") or _unstated_chunks(row, pp)
+    vpp = row.integer("vpp") or _unstated_chunks(row, profile, pp)
     gpus = row.integer("num_gpus") or 1
     zero = _zero(row, profile)
     if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
@@ -164,7 +161,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
     # A batch that mbs·dp does not divide ends with a smaller micro-batch.
-    grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp))) // _pipeline_runs(row, pp)
     etp = _expert_tp(row, tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
@@ -180,6 +177,15 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
+def _pipeline_runs(row: MeasuredRow, pp: int) -> int:
+    """How often a step fills and drains its pipeline: NeMo AutoModel runs the schedule on one local
+    batch at a time and accumulates gradients over those (docs/performance-summary.mdx: LBS, "size
+    of one step per GPU", and GA, "number of local-batches before optimizer step")."""
+    words = " ".join(row.text(name) or "" for name in ("variant", "notes"))
+    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", words)
+    return int(stated[1]) if stated and pp > 1 else 1
+
+
 def _shard(row: MeasuredRow, ranks: int) -> int:
     """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
     text, notes = (row.text("zero") or "").lower(), row.text("notes") or ""
@@ -193,13 +199,21 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
     return size if size < ranks and size > 0 and ranks % size == 0 else 0
 
 
-def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
-    """Chunks of a stage where a row says that p2p overlaps, which Megatron-LM does under the
-    interleaved schedule alone: two, the fewest, if they divide the layers."""
+def _unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
+    """Chunks of a stage where a row does not give them.
+
+    Where it says that p2p overlaps, which Megatron-LM does under the interleaved schedule alone:
+    two, the fewest. In NeMo's tables every dense pipeline that gives them interleaves (144 of 144
+    rows), with one to four layers a chunk: two layers.
+    """
     layers = row.integer("layers") or 0
-    overlaps = re.search(r"\bPP overlap on\b", row.text("notes") or "") is not None
-    interleaved = overlaps and pp > 1 and layers % (_FEWEST_CHUNKS * pp) == 0
-    return _FEWEST_CHUNKS if interleaved else 1
+    if re.search(r"\bPP overlap on\b", row.text("notes") or ""):
+        chunks = _FEWEST_CHUNKS
+    elif profile.name == _INTERLEAVING and not row.text("moe"):
+        chunks = layers // (_LAYERS_A_CHUNK * pp)
+    else:
+        return 1
+    return chunks if pp > 1 and chunks > 1 and layers % (chunks * pp) == 0 else 1
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
@@ -232,45 +246,6 @@ def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
     return stage
 
 
-def _recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules where it lists them."""
-    text = recompute_named(row.text("recompute") or _usual_recompute(row))
-    if text.startswith("none"):
-        return profile.recompute_mode("none")
-    if text.startswith("full"):
-        return profile.recompute_mode("full")
-    if re.search(r"every (other|n-th)", text):
-        return RecomputeMode(name=text, modules=("FULL",), every=_EVERY_NTH)
-    names = {
-        "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
-        "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",
-        "shared_experts": "SHARED_EXPERTS",
-    }  # fmt: skip
-    modules = [module for name, module in names.items() if name in text]
-    words = set(re.findall(r"[a-z_]+", text))
-    modules += [module for name, module in (("mlp", "MLP"), ("moe", "MOE")) if name in words]
-    if modules:
-        return RecomputeMode(name=text, modules=tuple(modules))
-    selective = re.search(r"select|\bops?\b|sac", text) is not None
-    if "op" in text or "sac" in text or (selective and profile.name.startswith("torchtitan")):
-        return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
-    if not re.search(r"select|attn|attention", text):
-        raise UnpredictableRowError(f"recompute {text!r} names nothing known")
-    return RecomputeMode(name=text, modules=("CORE_ATTENTION",))
-
-
-# MaxText: `remat_policy=save_qkv_proj` of maxtext/configure.sh in NVIDIA/dgxc-benchmarking, which
-# runs a layer again but for its query, key and value products, a tenth of it.
-_USUAL_RECOMPUTE = (("pax", "full"), ("maxtext", "full"))
-
-
-def _usual_recompute(row: MeasuredRow) -> str:
-    """What a framework does unless told: Paxml keeps nothing of a layer, MaxText's recipes for
-    GPUs little more, the others everything."""
-    framework = (row.text("framework") or "").lower()
-    return next((mode for name, mode in _USUAL_RECOMPUTE if name in framework), "none")
-
-
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
     text, gpu = row.text("precision") or "bf16", cluster.gpu
     precision = precision_named(text)
@@ -297,6 +272,21 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
 
 # Architectures on which Transformer Engine prefers cuDNN's attention.
 _WITH_CUDNN = ("hopper", "blackwell")
+# Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/
+# fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
+# cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
+_NARROW_HEADS = 128
+_BEFORE_WIDE_HEADS = re.compile(r"(?:@v|nemo )25\.0[1-6]")
+
+
+def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
+    """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
+    if model.mla is None or cluster.gpu.architecture != "blackwell":
+        return False
+    width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+    words = (row.text(name) or "" for name in ("source_ref", "software"))
+    released = _BEFORE_WIDE_HEADS.search(" ".join(words).lower())
+    return width > _NARROW_HEADS and released is not None
 
 
 def _attention_kernel(

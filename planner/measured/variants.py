@@ -36,6 +36,14 @@ def _torchtitan_eager(row: MeasuredRow) -> bool:
     return "torchtitan" in text and (not compiles or re.search(r"\beager\b", text) is not None)
 
 
+def _torchtitan_split_loss(row: MeasuredRow) -> bool:
+    """torchtitan splits the logits and runs the loss on them uncompiled."""
+    if (row.integer("tp") or 1) == 1:
+        return False
+    text = (row.text("framework") or "").lower()
+    return "torchtitan fsdp2" in text or _torchtitan_eager(row)
+
+
 def _torchtune_steps(row: MeasuredRow) -> str:
     """torchtune's table adds one option a row; each row has all options above it."""
     return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
@@ -202,6 +210,13 @@ _VARIANTS = (
         _says(r"cross-entropy-loss-fusion=true"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
+    # Transformer Engine's, in one pass over the logits, which NeMo and Megatron-Bridge run too.
+    Variant(
+        "Transformer Engine's cross-entropy",
+        ("megatron-core",),
+        _says(r"cross-entropy-fusion-impl[= ]te\b"),
+        {"kernels": {"loss_traffic": load_framework("megatron-bridge").kernels.loss_traffic}},
+    ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
@@ -224,6 +239,15 @@ _VARIANTS = (
             # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
             "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
+    ),
+    # The loss over logits that tensor parallelism splits was compiled from 2025 on, and then only
+    # with the blocks. Uncompiled (torch/distributed/tensor/parallel/loss.py), 16-bit logits, their
+    # fp32 copy, that less its maximum and the exponential of it live at once.
+    Variant(
+        "loss over split logits",
+        ("torchtitan", "torchtitan-2024"),
+        _torchtitan_split_loss,
+        {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
     ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
@@ -282,6 +306,16 @@ _VARIANTS = (
         ("torchtitan", "torchtitan-2024"),
         _says(r"\b(float8|f8) all-gather"),
         {"kernels": {"parameter_communication_bytes": 1.0}},
+    ),
+    # Layers run in a loop, and XLA moved collectives over its boundary only with the pipelining
+    # flags that JAX-Toolbox's guide brought in April 2024 (pull requests 674 and 708; not among
+    # those of 345, October 2023). Within an iteration the gather of the first weights has nothing
+    # to hide behind, nor has the reduction of their gradients: query, key and value, a quarter.
+    Variant(
+        "collectives within an iteration",
+        ("jax-xla",),
+        lambda row: re.search(r"\bpax\b.*\bv2023", row.text("source_ref") or "") is not None,
+        {"overlap": {"fsdp_prefetch": 0.75}},
     ),
     Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
     Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),

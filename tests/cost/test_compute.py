@@ -336,6 +336,29 @@ def test_whole_steps_sustain_less_than_isolated_products_on_a100_sxm() -> None:
     assert sxm.sustained_share("bf16") < pcie.sustained_share("bf16") * 271.2 / 252.9
 
 
+def test_attention_of_torch_on_amd_takes_the_share_of_a_traced_step() -> None:
+    """Primus deep dive, Tables 1 and 2: Llama 3.1 70B at 8,192 tokens under torchtitan with full
+    recompute spends 67.43 % of its time in products and 26.95 % in attention. Their ratio does
+    not hang on the batch, which the page does not give."""
+    gpu = gpu_inputs(load_gpu("MI300X"), "bf16", "aotriton")
+    layers, seq, heads, head_dim = 80, 8192.0, 64.0, 128.0
+    forward, backward = (
+        pass_s(1.0, seq, seq, heads, head_dim, head_dim, 1.0, 0.0, gpu)
+        for pass_s in (compute.attention_forward_time_s, compute.attention_backward_time_s)
+    )
+    attention = layers * (2.0 * forward + backward)
+    matrices = ((10240.0, 8192.0), (8192.0, 8192.0), (57344.0, 8192.0), (8192.0, 28672.0))
+    layer = sum(gemm_s(seq, n, k, gpu) for n, k in matrices)
+    head = gemm_s(seq, 128256.0, 8192.0, gpu)
+    products = layers * 4.0 * layer + 3.0 * head
+    assert attention / products == pytest.approx(26.95 / 67.43, rel=0.03)
+
+
+def test_a_gpu_with_rates_of_its_own_that_nobody_measured_is_guessed() -> None:
+    guessed = {name for name in gpu_names() if load_compute_curves(load_gpu(name)).guessed}
+    assert guessed == {"H20-96GB", "H20-141GB"}
+
+
 def test_unknown_attention_kernel_names_those_that_exist() -> None:
     with pytest.raises(HardwareError, match=r"flash2.*V100.*it has: flash1, eager"):
         gpu_inputs(load_gpu("V100-SXM2-32GB"), "fp16", "flash2")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.measured.mapping import map_row
+from planner.measured.mapping import MappedRow, map_row
 from planner.measured.model import UnpredictableRowError
+from planner.measured.predict import Prediction, cost_predictions
 from planner.modules import Module
 from tests.measured.rows_for_tests import row
+
+
+def _costed(mapped: MappedRow) -> Prediction:
+    return Prediction(mapped.row, mapped)
 
 
 def test_degrees_and_batch_come_from_the_row() -> None:
@@ -162,3 +167,38 @@ def test_gpt_oss_has_windows_and_biases() -> None:
     assert model.moe.expert_bias
     assert (model.sliding_window, model.kinds[0].attention) == (128, "sliding")
     assert [kind.attention for kind in model.kind_sequence[:3]] == ["sliding", "full", "sliding"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "chunks"),
+    [
+        # Two layers a chunk: Llama 2 13B and 70B on 4 stages.
+        ({"framework": "NeMo/Megatron-Core", "layers": "40"}, 5),
+        ({"framework": "NeMo/Megatron-Core", "layers": "80"}, 10),
+        ({"framework": "NeMo/Megatron-Core", "layers": "44"}, 1),
+        ({"framework": "NeMo/Megatron-Core", "layers": "40", "vpp": "1"}, 1),
+        ({"framework": "NeMo-Megatron", "layers": "40"}, 1),
+        ({"framework": "Megatron-LM", "layers": "40"}, 1),
+        ({"framework": "Megatron-LM", "layers": "40", "notes": "PP overlap on"}, 2),
+    ],
+)
+def test_chunks_of_pipelines_that_do_not_state_them(cells: dict[str, str], chunks: int) -> None:
+    assert map_row(row(**({"tp": "1", "pp": "4", "vpp": ""} | cells))).degrees.vpp == chunks
+
+
+def test_automodel_runs_its_pipeline_once_for_each_local_batch() -> None:
+    cells = {
+        "framework": "NeMo AutoModel", "precision": "bf16", "tp": "1", "pp": "4", "vpp": "8",
+        "zero": "fsdp2(16)", "mbs": "1", "layers": "96", "gbs": "512",
+    }  # fmt: skip
+    once = map_row(row(**cells))
+    often = map_row(row(**cells, notes="local batch 8, GA 4"))
+    assert (once.degrees.grad_acc, once.batch_share) == (32, 1.0)
+    assert (often.degrees.grad_acc, often.batch_share) == (8, 4.0)
+    alone = map_row(row(**(cells | {"pp": "1", "vpp": "1"}), notes="local batch 8, GA 4"))
+    assert alone.batch_share == 1.0
+    # Filled and drained four times, it bubbles four times as long.
+    fast, slow = (own.step_time_s for own in cost_predictions([_costed(once), _costed(often)]))
+    assert fast is not None
+    assert slow is not None
+    assert 1.02 * fast < slow < 1.5 * fast

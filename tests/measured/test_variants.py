@@ -285,3 +285,39 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
     assert (mla.q_lora_rank, mla.kv_lora_rank) == (None, 512)
     with pytest.raises(UnpredictableRowError, match="LoRA"):
         map_row(row(model="Llama3-70B (lora)"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "peak"),
+    [
+        ({"framework": "torchtitan", "tp": "8", "variant": "eager"}, 14.0),
+        ({"framework": "torchtitan", "tp": "8", "variant": "compile"}, 6.0),
+        ({"framework": "torchtitan", "tp": "1", "variant": "eager"}, 6.0),
+        ({"framework": "torchtitan FSDP2", "tp": "8", "variant": "compile"}, 14.0),
+    ],
+)
+def test_loss_over_split_logits_of_torchtitan(cells: dict[str, str], peak: float) -> None:
+    common = {"pp": "1", "vpp": "1", "zero": "fsdp-zero3", "precision": "bf16", "flash": "y"}
+    profile = map_row(row(**(common | cells))).job.framework
+    assert profile.saved.logits_peak_bytes == peak
+
+
+def test_cross_entropy_of_transformer_engine_where_a_row_states_it() -> None:
+    losses = [
+        map_row(row(framework="Megatron-Core", variant=text)).job.framework.kernels.loss_traffic
+        for text in ("", "cross-entropy-fusion-impl=te")
+    ]
+    assert losses == [
+        load_framework(name).kernels.loss_traffic for name in ("megatron-core", "megatron-bridge")
+    ]
+
+
+def test_pax_of_2023_gathered_within_an_iteration() -> None:
+    common = {"framework": "Paxml (JAX/XLA)", "zero": "zero3(FSDP)", "pp": "1", "vpp": "1"}
+    prefetched = [
+        map_row(
+            row(**common, source_ref=f"projects/pax/README.md {version}")
+        ).job.framework.overlap.fsdp_prefetch
+        for version in ("v2023-10", "latest (2024)")
+    ]
+    assert prefetched == [0.75, 1.0]
