@@ -99,6 +99,7 @@ class ClusterShape(_Record):
     one NIC's, per direction. `oversubscription` 2 means that the spine carries half of what
     the nodes could send. `gpus_per_host_link`: GPUs below one switch whose copies to and from host
     memory share its link. `scale_up_link` replaces the GPU's own figure where a node has less.
+    `host_speed`: of one core, over a DGX A100's (`hardware.schema.Cluster`).
     """
 
     name: str
@@ -115,6 +116,7 @@ class ClusterShape(_Record):
     oversubscription: Ratio
     host_memory: Size
     gpus_per_host_link: Count | None = None
+    host_speed: Ratio | None = None
     pcie: str = ""
     note: str = ""
 
@@ -150,6 +152,7 @@ class ClusterShape(_Record):
             gpus_per_host_link=(
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
+            host_speed=self.host_speed.si if self.host_speed else 1.0,
         )
 
     def resized(self, gpus_per_node: int) -> ClusterShape:

@@ -94,7 +94,9 @@ class Cluster(_Frozen):
     A node with fewer GPUs than the shape has (`2xH100`) is a partial node: `gpus_per_node` is
     what the job sees there, `node_gpus` what a complete node holds, and each GPU keeps its
     share of a complete node's NICs. A scale-up domain may be smaller than a node (bridged
-    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72).
+    pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `host_speed`: how fast
+    one core of the host runs what issues kernels (Python, autograd, launches), over that of a DGX
+    A100 (EPYC 7742).
     """
 
     name: str
@@ -112,6 +114,7 @@ class Cluster(_Frozen):
     oversubscription: Annotated[float, Field(ge=1)] = 1.0
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1
+    host_speed: Positive = 1.0
 
     @property
     def num_nodes(self) -> int:
