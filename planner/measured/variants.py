@@ -77,6 +77,7 @@ def _fills_memory(row: MeasuredRow) -> bool:
         and "deterministic-mode=true" in text
         and "no recipe entry at head" not in text
         and "(dev)" in (row.text("framework") or "")
+        and row.text("gpu") != "GB200"
     )
 
 
