@@ -20,8 +20,8 @@ class Conditions(NamedTuple):
     """Where a run lies on each axis; 0 where that is not known, which then says nothing.
 
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
-    it without exposed communication; `waiting`: share of the step in which the GPU waits for the CPU
-    to issue kernels (no axis: it has an error of its own); `bits`: of the operands of linear layers.
+    it without exposed communication; `bits`: of the operands of linear layers; `waiting`: share of
+    the step in which the GPU waits for the CPU to issue kernels (no axis: an error of its own).
     """
 
     gpus: float = 0.0

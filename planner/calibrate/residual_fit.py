@@ -6,9 +6,10 @@
 leave a run's source out (`planner.calibrate.held_out`, whose file is read); the model's memory has
 no such constants. The constants of the intervals come from leaving one source out as well: every
 run is given the interval that the runs of all *other* sources make. `own_rows`, `source_power`,
-`communication` and `launches` are those of short lists with the best mean interval score, `growth` and
-`unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then makes
-these held-out intervals cover 80 %, midway between the share of rows and the mean over sources.
+`communication` and `launches` are those of short lists with the best mean interval score, `growth`
+and `unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then
+makes these held-out intervals cover 80 %, midway between the share of rows and the mean over
+sources.
 """
 
 from __future__ import annotations

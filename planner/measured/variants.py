@@ -13,6 +13,12 @@ from functools import cache
 from typing import Any
 
 from planner.frameworks import FrameworkProfile, load_framework
+from planner.measured.functional_tests import (
+    FILLED_MEMORY,
+    SLOW_STORAGE,
+    fills_memory,
+    reads_slowly,
+)
 from planner.measured.rows import MeasuredRow
 
 Tables = dict[str, Mapping[str, Any]]
@@ -25,10 +31,6 @@ def _described(row: MeasuredRow) -> str:
 
 def _says(pattern: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: re.search(pattern, _described(row)) is not None
-
-
-def _says_moe(pattern: str) -> Callable[[MeasuredRow], bool]:
-    return lambda row: re.search(pattern, (row.text("moe") or "").lower()) is not None
 
 
 def _torchtitan_eager(row: MeasuredRow) -> bool:
@@ -51,39 +53,6 @@ def _before_torchtune_step(*names: str) -> Callable[[MeasuredRow], bool]:
 
 def _software(version: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: (row.text("software") or "").startswith(version)
-
-
-def _ci_layers(row: MeasuredRow) -> str:
-    """`transformer_engine` or `local` for a row of Megatron-Core's own tests, else an empty text.
-
-    Their recipes (tests/functional_tests/test_cases, model_config.yaml) set `--transformer-impl`
-    to local where the name does not say `te` before the degrees.
-    """
-    if "megatron-core ci" not in (row.text("framework") or "").lower():
-        return ""
-    named = re.search(r"/(gpt3_(moe_)?|bert_)mcore_(?!te_)", row.text("model") or "")
-    return "local" if named else "transformer_engine"
-
-
-def _fills_memory(row: MeasuredRow) -> bool:
-    """Deterministic mode on Transformer Engine's layers in the development container of 2026.
-
-    Tests that no recipe runs any longer ("no recipe entry at HEAD") kept the times of older
-    containers, as the long-term one has.
-    """
-    text = _described(row)
-    return (
-        _ci_layers(row) == "transformer_engine"
-        and "deterministic-mode=true" in text
-        and "no recipe entry at head" not in text
-        and "(dev)" in (row.text("framework") or "")
-        and row.text("gpu") != "GB200"
-    )
-
-
-def _reads_slowly(row: MeasuredRow) -> bool:
-    """Megatron-Core's tests on one node of GB200 (recipes/gb200/gpt-1node.yaml, moe-1node.yaml)."""
-    return bool(_ci_layers(row)) and (row.text("model") or "").endswith("_1node")
 
 
 def _shards_with_fsdp(row: MeasuredRow) -> bool:
@@ -246,32 +215,23 @@ _VARIANTS = (
         _says(r"deterministic-mode=true"),
         {"outside": {"workspace_bytes": 9e7}},
     ),
-    # Until Megatron-LM's pull request 7093 (2026-09) the mode filled every tensor that it allocated
-    # (torch.utils.deterministic.fill_uninitialized_memory): one more kernel a tensor, about 15 % of
-    # a step of a large model (pull request 7093, issue 6253). Elementwise rows write what they wrote
-    # once more. CPU time: fitted on 14 tests on A100 that the long-term container, without it, runs
-    # 1.30 to 1.57 times as fast. Not fitted on: pull request 7217 ran five tests on H100 again
-    # without the fill, 36 to 63 % faster.
     Variant(
         "deterministic, memory filled",
         ("megatron-core",),
-        _fills_memory,
-        {"kernels": {"issue_s": 2.4e-4, "memory_traffic": 2.25}},
+        fills_memory,
+        {"kernels": FILLED_MEMORY},
     ),
     Variant(
         "sequential experts",
         ("megatron-core", "megatron-fsdp"),
-        _says_moe(r"grouped_gemm=n"),
+        lambda row: "grouped_gemm=n" in (row.text("moe") or ""),
         {"kernels": {"sequential_experts": True}},
     ),
-    # They wait for storage: the steps of one run differ by a factor of 6 (0.15 to 1.25 s where two
-    # nodes take 0.067 s, each within 1 %) and are short after a checkpoint, while which the
-    # loaders read ahead. Fitted on the 12 of one data-parallel rank, pipelined, without experts.
     Variant(
         "slow storage",
         ("megatron-core",),
-        _reads_slowly,
-        {"outside": {"sample_load_s": 0.055}},
+        reads_slowly,
+        {"outside": SLOW_STORAGE},
     ),
     Variant(
         "bf16 gradients",
