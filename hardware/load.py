@@ -189,6 +189,7 @@ def load_cluster_file(path: Path) -> Cluster:
         sharp = "v3"                    # switches that reduce: v2 HDR, v3 NDR, v4 XDR, or true
         host_memory = "2 TiB"           # of a node
         gpus_per_host_link = 1          # GPUs that share one link to host memory
+        host_speed = 1.4                # of one CPU core, over a DGX A100's (EPYC 7742)
 
         [gpu]                           # instead of gpu = "...": fields of catalog/gpus/*.toml
         like = "H100-SXM5-80GB"         # optional: the GPU that fills what is not stated

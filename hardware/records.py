@@ -106,6 +106,7 @@ class ClusterShape(_Record):
     `leaf_nodes`: nodes below one leaf switch, or one set of rail leaves; where it is not stated it
     follows on InfiniBand from the switches (`hardware.sharp.leaf_nodes`). `sharp`: generation of
     switches that reduce for a job (`hardware.sharp`), or true; empty: none do.
+    `host_speed`: of one core, over a DGX A100's (`hardware.schema.Cluster`).
     """
 
     name: str
@@ -124,6 +125,7 @@ class ClusterShape(_Record):
     sharp: str = ""
     host_memory: Size
     gpus_per_host_link: Count | None = None
+    host_speed: Ratio | None = None
     pcie: str = ""
     note: str = ""
 
@@ -169,6 +171,7 @@ class ClusterShape(_Record):
             gpus_per_host_link=(
                 min(int(self.gpus_per_host_link.si), num_gpus) if self.gpus_per_host_link else 1
             ),
+            host_speed=self.host_speed.si if self.host_speed else 1.0,
         )
         stated = self.leaf_nodes
         below = leaf_nodes(cluster) if stated is None else int(stated.si)

@@ -97,6 +97,8 @@ class Cluster(_Frozen):
     pairs, PCIe boxes: 1) or span nodes (NVL72: nodes of 4, domains of 72). `leaf_nodes`: nodes
     among which no traffic crosses an oversubscribed spine, 0 where not known. `sharp`: generation
     of InfiniBand switches that reduce for the job (`hardware.sharp`), empty where none do.
+    `host_speed`: how fast one core of the host runs what issues kernels (Python, autograd,
+    launches), over that of a DGX A100 (EPYC 7742).
     """
 
     name: str
@@ -116,6 +118,7 @@ class Cluster(_Frozen):
     sharp: str = ""
     host_memory_bytes_per_node: Positive
     gpus_per_host_link: PositiveInt = 1
+    host_speed: Positive = 1.0
 
     @property
     def num_nodes(self) -> int:

@@ -18,6 +18,7 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
+from planner.host_notes import waiting_notes
 from planner.job import Job
 from planner.layout_wording import layout_problems
 from planner.links import link_inputs
@@ -231,7 +232,8 @@ def job_plan(
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
     stages = costed_layout.stages
-    interval = step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
+    at = plan_conditions(job, degrees, step)
+    interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:
         hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
         by_hosts = cost_layout(hosts, costed, row, layout, ctx, modes).step
@@ -257,6 +259,7 @@ def job_plan(
                 *_apart_notes(layout),
                 *unmeasured_notes(interval),
                 *sharp_notes(job, degrees),
+                *waiting_notes(job, at),
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),

@@ -21,7 +21,8 @@ class Conditions(NamedTuple):
 
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
     it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
-    where its kernels' rates are an assumption.
+    where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
+    for the CPU to issue kernels (no axis: an error of its own).
     """
 
     gpus: float = 0.0
@@ -31,6 +32,7 @@ class Conditions(NamedTuple):
     overhead: float = 0.0
     bits: int = 0
     guessed: str = ""
+    waiting: float = 0.0
 
     @property
     def exposed(self) -> float:

@@ -8,8 +8,10 @@ to all runs; n counts each source as a power of its rows, because rows of one so
 their error. Any source can be left out, and that is how the constants were fitted: `k` and the
 power give the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
 
-Exposed communication is harder to predict than compute: a further, independent error in
-proportion to its share of the step is part of every step time (`communication`, fitted likewise).
+Exposed communication is harder to predict than compute, and so is the time in which the GPU waits
+for the CPU: hosts differ, and so do versions of the same software. Further, independent errors in
+proportion to their shares of the step are part of every step time (`communication`, `launches`,
+fitted likewise).
 A job outside what was measured gets a further, independent error (`Further`): one that grows with
 each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
@@ -108,6 +110,7 @@ class ResidualTable:
     """Residuals of one figure, with the constants that the fit found (module docstring).
 
     `communication`: standard deviation of the error of exposed communication, relative to it;
+    `launches`: of the time in which the GPU waits for the CPU to issue kernels, likewise;
     `growth`: standard deviation for each doubling beyond what was measured, by axis;
     `unmeasured`: for an architecture, framework, model or precision without a run.
     """
@@ -118,6 +121,7 @@ class ResidualTable:
     inflation: float
     source_power: float = 0.5
     communication: float = 0.0
+    launches: float = 0.0
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
 
@@ -149,7 +153,12 @@ class ResidualTable:
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        return Further(hypot(self.communication * at.exposed, *terms.values()), tuple(named))
+        own = self.own_error(at)
+        return Further(hypot(own, *terms.values()), tuple(named))
+
+    def own_error(self, at: Conditions) -> float:
+        """Standard deviation of the errors in proportion to a part of the step."""
+        return hypot(self.communication * at.exposed, self.launches * at.waiting)
 
     def families(self) -> list[Family]:
         """The narrowest families with measured runs, in alphabetical order."""
@@ -369,6 +378,7 @@ def _parse_table(figure: Figure, block: dict[str, object]) -> ResidualTable:
         float(str(block["inflation"])),
         float(str(block.get("source_power", 0.5))),
         float(str(block.get("communication", 0.0))),
+        float(str(block.get("launches", 0.0))),
         _numbers(block.get("growth")),
         _numbers(block.get("unmeasured")),
     )

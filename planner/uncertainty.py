@@ -65,6 +65,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
         gpus=degrees.gpus,
         tokens=degrees.mbs * job.seq / degrees.cp,
         overhead=total / max(total - exposed, 0.01 * total),
+        waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
     )
 
 

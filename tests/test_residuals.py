@@ -136,6 +136,24 @@ def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
         assert (fit(found, "time").table.communication >= 0.3) == expected
 
 
+def test_waiting_for_the_cpu_adds_its_share_of_the_step() -> None:
+    own = replace(table(far_out("a", 0.0)), launches=0.4, communication=0.3)
+    assert own.further(NEAR, Conditions(waiting=0.5)) == Further(pytest.approx(0.2))  # type: ignore[arg-type]
+    both = own.further(NEAR, Conditions(waiting=0.5, overhead=2.0))
+    assert both.deviation == pytest.approx((0.2**2 + 0.15**2) ** 0.5)
+
+
+def test_the_fit_sees_that_steps_that_wait_for_the_cpu_err_more() -> None:
+    for steep, expected in ((0.8, True), (0.0, False)):
+        found = [
+            Residual(f"s{index}", NEAR, value, Conditions(waiting=0.1 * step))
+            for index in range(8)
+            for step in range(9)
+            for value in [(-1) ** index * (0.02 + steep * 0.1 * step * (index % 4) / 3)]
+        ]
+        assert (fit(found, "time").table.launches >= 0.2) == expected
+
+
 def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
     found = (Residual("a", NEAR, 0.0, Conditions(bits=16)), Residual("b", ELSEWHERE, 0.0))
     unmeasured = {"architecture": 0.3, "framework": 0.04, "model": 0.2, "bits": 0.05}

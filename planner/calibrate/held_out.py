@@ -44,7 +44,7 @@ Array = NDArray[np.float64]
 SourceFactors = Mapping[str, Mapping[str, float]]
 
 COMMAND = "python -m planner.calibrate.held_out DATA"
-# Toy models whose step is CPU time and logging: no guide to a constant.
+# Toy models whose step is CPU time: `issue_s` and `host_speed` alone were fitted on some of them.
 NOT_FITTED_ON = frozenset({"megatron-ci-golden"})
 
 # Change of a constant's log at which derivatives are taken: far above rounding, near linear.

@@ -65,8 +65,8 @@ class HeldOut:
 @dataclass(frozen=True)
 class Judged:
     """Runs with the quantiles that other sources give them, before inflation, the standard
-    deviation to add for exposed communication, and for what was never measured; one element a
-    run."""
+    deviation to add for exposed communication and waiting for the CPU (`own`), and for what was
+    never measured; one element a run."""
 
     figure: Figure
     sources: NDArray[np.str_]
@@ -74,7 +74,7 @@ class Judged:
     low: Array
     middle: Array
     high: Array
-    communication: Array
+    own: Array
     deviation: Array
 
     def ends(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
@@ -83,7 +83,7 @@ class Judged:
             self.middle,
             self.middle - inflation * (self.middle - self.low),
             self.middle + inflation * (self.high - self.middle),
-            further_width(self.figure, np.hypot(self.communication, growth * self.deviation)),
+            further_width(self.figure, np.hypot(self.own, growth * self.deviation)),
         )
 
     def coverage(self, inflation: float) -> HeldOut:
@@ -124,7 +124,7 @@ class Judged:
 
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
-    plain = replace(table, inflation=1.0, communication=0.0)
+    plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
     known: dict[tuple[Family, str], Spread] = {}
     for own in found:
         key = (own.family, own.source)
@@ -138,7 +138,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([own.low for own in spreads]),
         np.array([own.middle for own in spreads]),
         np.array([own.high for own in spreads]),
-        np.array([table.communication * own.at.exposed for own in found]),
+        np.array([table.own_error(own.at) for own in found]),
         np.array([plain.further(own.family, own.at, own.source).deviation for own in found]),
     )
 

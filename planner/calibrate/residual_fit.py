@@ -5,10 +5,11 @@
 `planner.residuals` says how the file is read. Step times are predicted with the constants that
 leave a run's source out (`planner.calibrate.held_out`, whose file is read); the model's memory has
 no such constants. The constants of the intervals come from leaving one source out as well: every
-run is given the interval that the runs of all *other* sources make. `own_rows`, `source_power` and
-`communication` are those of short lists with the best mean interval score, `growth` and
-`unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then makes
-these held-out intervals cover 80 %, midway between the share of rows and the mean over sources.
+run is given the interval that the runs of all *other* sources make. `own_rows`, `source_power`,
+`communication` and `launches` are those of short lists with the best mean interval score, `growth`
+and `unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then
+makes these held-out intervals cover 80 %, midway between the share of rows and the mean over
+sources.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+import numpy as np
 
 from planner.calibrate.growth_fit import FoldResult, with_growth
 from planner.calibrate.held_out import NOT_FITTED_ON, predict_held_out, shipped
@@ -36,9 +39,10 @@ _SMALLEST_PEAK_GIB = 8.0
 # Tried for `own_rows`: from believing a family's own runs at once to hardly ever.
 _OWN_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
-# Tried for `communication`.
-_COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
+# Tried for `communication` and `launches`.
+_COMMUNICATION = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+_LAUNCHES = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +87,26 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
             inflation = judged.inflation()
             scored.append((judged.score(inflation), own_rows, power, inflation))
     _, own_rows, power, _ = min(scored)
-    table = _with_communication(ResidualTable(figure, entries, own_rows, 1.0, power), found)
+    table = _with_own_errors(ResidualTable(figure, entries, own_rows, 1.0, power), found)
     table, folds = with_growth(table, found)
     table = replace(table, inflation=judge(table, found).inflation())
     return FittedTable(table, held_out(table, found), folds)
 
 
-def _with_communication(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
-    """The table with the error of exposed communication, and its inflation. Of memory it is 0."""
-    judged = judge(replace(table, communication=1.0), found)
+def _with_own_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
+    """The table with the errors of exposed communication and of waiting for the CPU, and its
+    inflation. Of memory both are 0."""
+    judged = judge(table, found)
+    exposed = np.array([own.at.exposed for own in found])
+    waiting = np.array([own.at.waiting for own in found])
     scored = []
-    for size in _COMMUNICATION:
-        own = replace(judged, communication=size * judged.communication)
-        inflation = own.inflation()
-        scored.append((own.score(inflation), size, inflation))
-    _, size, inflation = min(scored)
-    return replace(table, communication=size, inflation=inflation)
+    for launches in _LAUNCHES:
+        for communication in _COMMUNICATION:
+            own = replace(judged, own=np.hypot(communication * exposed, launches * waiting))
+            inflation = own.inflation()
+            scored.append((own.score(inflation), communication, launches, inflation))
+    _, communication, launches, inflation = min(scored)
+    return replace(table, communication=communication, launches=launches, inflation=inflation)
 
 
 def render(fitted: Sequence[FittedTable]) -> str:
@@ -126,6 +134,7 @@ def _render_table(fitted: FittedTable) -> Iterator[str]:
     yield f"source_power = {table.source_power:g}"
     yield f"inflation = {table.inflation:g}"
     yield f"communication = {table.communication:g}"
+    yield f"launches = {table.launches:g}"
     yield f"held_out_rows = {coverage.rows:.3f}"
     yield f"held_out_mean_of_sources = {coverage.sources:.3f}"
     for name in ("growth", "unmeasured"):

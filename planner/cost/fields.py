@@ -191,7 +191,11 @@ LINK_EXPOSED_BETWEEN = 1
 LINK_HIDDEN_INSIDE = 2
 LINK_HIDDEN_BETWEEN = 3
 LINK_PASS = 4
-PIECE_COLUMNS = PIECE_LINKS + 3 * LINK_PASS
+# Of PIECE_FORWARD and PIECE_BACKWARD together, and of PIECE_RECOMPUTE, what the GPU waits for the
+# CPU to issue kernels.
+PIECE_ISSUE = PIECE_LINKS + 3 * LINK_PASS
+PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
+PIECE_COLUMNS = PIECE_ISSUE_AGAIN + 1
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0
@@ -213,7 +217,9 @@ STEP_ALLOCATED_BYTES = 15  # live tensors at the peak of the heaviest stage
 STEP_TIME_BOUND = 16  # no layout of this shape is faster
 STEP_PEAK_BOUND = 17  # no layout of this shape has a lighter heaviest stage
 STEP_OFFLOAD = 18
-STEP_COLUMNS = 19
+# Of the slowest stage's terms above, what the GPU waits for the CPU to issue kernels.
+STEP_ISSUE = 19
+STEP_COLUMNS = 20
 
 # --- memory of one stage ---------------------------------------------------------------------
 STAGE_WEIGHTS = 0

@@ -107,7 +107,9 @@ def piece_cost(
                 issue += chunks * (key.tp - 1.0) * framework.outer_tensor_step_s
         if framework.blocking_launches > 0.0:
             device = 0.0
-        out[column] += max(0.0, issue - device)
+        waited = max(0.0, issue - device)
+        out[column] += waited
+        out[f.PIECE_ISSUE_AGAIN if column == f.PIECE_RECOMPUTE else f.PIECE_ISSUE] += waited
     if copied > 0.0:
         forward_s = out[f.PIECE_FORWARD : f.PIECE_FORWARD_EP + 1].sum()
         backward_s = out[f.PIECE_BACKWARD : f.PIECE_RECOMPUTE_EP + 1].sum()

@@ -75,6 +75,13 @@ def slowdown(job: JobInputs, links: LinkInputs) -> float:
 
 
 @jit
+def loading_seconds(key: Key, grid: Grid, framework: FrameworkInputs) -> float:
+    """Seconds in which the sequences of a data-parallel rank's batch are read: beside all else, so
+    a step takes at least as long. The layout solver leaves it out: it is alike for all layouts."""
+    return framework.sample_load_s * key.mbs * grid.grad_acc
+
+
+@jit
 def sum_pieces(stage: int, column: int, weights: Array, costs: Array, pieces: int) -> float:
     """Sum of one cost column over the pieces of a stage."""
     total = 0.0
@@ -265,8 +272,13 @@ def evaluate_step(
     out[f.STEP_BUBBLE] = span - grid.grad_acc * slowest_s
     out[f.STEP_DP] = dp_s
     out[f.STEP_OPTIMIZER] = optimizer_s
-    out[f.STEP_HOST] = framework.host_step_s
-    alike_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    out[f.STEP_ISSUE] = m * (
+        sum_pieces(slowest, f.PIECE_ISSUE, counts, costs, pieces)
+        + sum_pieces(slowest, f.PIECE_ISSUE_AGAIN, recomputed, costs, pieces)
+    )
+    busy_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
+    alike_s = max(busy_s, loading_seconds(key, grid, framework))
+    out[f.STEP_HOST] = framework.host_step_s + alike_s - busy_s
     out[f.STEP_TIME] = alike_s * slowdown(job, links)
     out[f.STEP_STRAGGLERS] = out[f.STEP_TIME] - alike_s
     heaviest = 0

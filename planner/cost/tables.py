@@ -154,6 +154,10 @@ class FrameworkInputs(NamedTuple):
     pipeline_scatters: float = 0.0
     # 1 where the CPU waits for every kernel before it issues the next.
     blocking_launches: float = 0.0
+    # 1 where each expert of a rank has products of its own, one after another.
+    sequential_experts: float = 0.0
+    # Seconds in which the host reads one sequence of a data-parallel rank, beside all else.
+    sample_load_s: float = 0.0
     # Offloaded activations: layers whose tensors are on the GPU all the same, on their way or back,
     # and bytes below which a tensor stays.
     resident_layers: float = 0.0

@@ -112,11 +112,14 @@ class Kernels(Frozen):
     blocking_launches: bool = False
     # CPU time to issue one kernel (Python, autograd and launch) of the op table, which lists
     # fused kernels: a framework that splits them further has a larger one. A piece takes at
-    # least the time to issue its kernels.
+    # least the time to issue its kernels. On the reference host (`hardware.schema.Cluster`,
+    # `host_speed` 1).
     issue_s: Annotated[float, Field(ge=0.0)] = 4e-5
     issue_evidence: str = ""
     # Flags that capture the step as CUDA graphs; empty where the framework has no such option.
     cuda_graph_flags: str = ""
+    # The experts of a rank run one after another, each with products of its own.
+    sequential_experts: bool = False
     # Passes over the routed copies around the dispatch: permute before the exchange and sort by
     # expert after it, or one where the exchange itself writes them in order.
     dispatch_passes: Annotated[float, Field(ge=0.0)] = 2.0
@@ -179,7 +182,11 @@ class Outside(Frozen):
     # cuBLAS workspaces and other library scratch, allocated like tensors.
     workspace_bytes: Bytes = 7e7
     # Time of a step outside kernels and collectives: data loading, logging, scheduler.
+    # On the reference host.
     host_step_s: Annotated[float, Field(ge=0.0)] = 0.01
+    # Time in which a data-parallel rank reads one sequence, beside compute: a step takes at least
+    # as long as its batch does. 0 where storage and loaders keep up.
+    sample_load_s: Annotated[float, Field(ge=0.0)] = 0.0
     evidence: str = ""
 
 

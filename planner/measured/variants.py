@@ -13,6 +13,12 @@ from functools import cache
 from typing import Any
 
 from planner.frameworks import FrameworkProfile, load_framework
+from planner.measured.functional_tests import (
+    FILLED_MEMORY,
+    SLOW_STORAGE,
+    fills_memory,
+    reads_slowly,
+)
 from planner.measured.rows import MeasuredRow
 
 Tables = dict[str, Mapping[str, Any]]
@@ -223,6 +229,24 @@ _VARIANTS = (
         ("megatron-core",),
         _says(r"deterministic-mode=true"),
         {"outside": {"workspace_bytes": 9e7}},
+    ),
+    Variant(
+        "deterministic, memory filled",
+        ("megatron-core",),
+        fills_memory,
+        {"kernels": FILLED_MEMORY},
+    ),
+    Variant(
+        "sequential experts",
+        ("megatron-core", "megatron-fsdp"),
+        lambda row: "grouped_gemm=n" in (row.text("moe") or ""),
+        {"kernels": {"sequential_experts": True}},
+    ),
+    Variant(
+        "slow storage",
+        ("megatron-core",),
+        reads_slowly,
+        {"outside": SLOW_STORAGE},
     ),
     Variant(
         "bf16 gradients",

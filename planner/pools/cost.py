@@ -25,6 +25,7 @@ from planner.cost_model import Columns, CostedShapes, CostModel, Layout
 from planner.job import Job
 
 _OF_SLOWEST = (
+    f.STEP_ISSUE,
     f.STEP_COMPUTE,
     f.STEP_RECOMPUTE,
     f.STEP_TP,

@@ -55,6 +55,13 @@ def test_a_name_and_a_count_are_enough(tmp_path: Path) -> None:
     assert cluster == parse_gpus("64xH100").model_copy(update={"name": "ours"})
 
 
+def test_the_host_is_a_dgx_a100s_unless_the_shape_or_the_file_says_more(tmp_path: Path) -> None:
+    assert load(tmp_path, 'gpu = "A100"\nnum_gpus = 8').host_speed == 1.0
+    assert load(tmp_path, 'gpu = "H100"\nnum_gpus = 8').host_speed > 1.0
+    assert load(tmp_path, 'gpu = "H100"\nnum_gpus = 8\nhost_speed = 1.1').host_speed == 1.1
+    assert "host_speed" in refusal(tmp_path, 'gpu = "H100"\nnum_gpus = 8\nhost_speed = 0')
+
+
 def test_what_is_stated_replaces_what_the_shape_has(tmp_path: Path) -> None:
     text = """
         name = "lab"

@@ -1,0 +1,101 @@
+"""The CPU's part of a step: issuing kernels, on a faster or slower core, and reading data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.cost_model import CostModel
+from planner.host_notes import waiting_notes
+from planner.job import Job
+from planner.plan import Degrees
+from planner.uncertainty import plan_conditions
+from tests.cost.jobs import cost, make_job
+
+DEGREES = {"dp": 8, "zero": 1, "mbs": 1, "grad_acc": 4}
+
+
+def small() -> Job:
+    """A model whose kernels are done before the CPU has issued the next."""
+    job = make_job("gpt2-small", "8xH100")
+    return replace(job, seq=256)
+
+
+def on_host(job: Job, speed: float) -> Job:
+    return replace(job, cluster=job.cluster.model_copy(update={"host_speed": speed}))
+
+
+def with_tables(job: Job, **tables: dict[str, object]) -> Job:
+    changed = {
+        name: getattr(job.framework, name).model_copy(update=values)
+        for name, values in tables.items()
+    }
+    return replace(job, framework=job.framework.model_copy(update=changed))
+
+
+def step(job: Job, **degrees: int) -> Array:
+    return cost(CostModel(job), **(DEGREES | degrees))[1]
+
+
+def test_a_launch_bound_step_is_the_hosts() -> None:
+    slow, fast = (step(on_host(small(), speed))[f.STEP_TIME] for speed in (1.0, 2.0))
+    assert slow == pytest.approx(2.0 * fast, rel=0.05)
+
+
+def test_a_large_model_does_not_depend_on_the_host() -> None:
+    job = make_job("llama-3-8b", "8xH100")
+    slow, fast = (step(on_host(job, speed), tp=2, dp=4) for speed in (1.0, 2.0))
+    assert slow[f.STEP_ISSUE] < 0.01 * slow[f.STEP_TIME]
+    assert slow[f.STEP_TIME] == pytest.approx(fast[f.STEP_TIME], rel=0.01)
+
+
+def test_waiting_is_what_cuda_graphs_take_away() -> None:
+    job = small()
+    issued = step(job)
+    graphs = step(replace(job, framework=job.framework.with_cuda_graphs()))
+    assert graphs[f.STEP_ISSUE] == 0.0
+    # On one stage the micro-batches follow each other: what is waited is what is saved.
+    saved = issued[f.STEP_COMPUTE] - graphs[f.STEP_COMPUTE]
+    assert issued[f.STEP_ISSUE] == pytest.approx(saved, rel=1e-9)
+    assert 0.5 * issued[f.STEP_TIME] < issued[f.STEP_ISSUE] < issued[f.STEP_TIME]
+
+
+def test_sequential_experts_are_issued_one_by_one() -> None:
+    """Six kernels of the grouped products, forward and backward, for each further expert."""
+    job = replace(make_job("qwen3-30b-a3b", "8xH100"), seq=64)
+    one_by_one = with_tables(job, kernels={"sequential_experts": True})
+    waits = {ep: [step(own, ep=ep)[f.STEP_ISSUE] for own in (job, one_by_one)] for ep in (4, 8)}
+    more = {ep: after - before for ep, (before, after) in waits.items()}
+    assert more[8] > 0.0
+    # 32 experts a rank in place of 16: 31 and 15 further ones.
+    assert more[4] == pytest.approx(more[8] * 31.0 / 15.0, rel=0.02)
+
+
+def test_a_step_takes_at_least_as_long_as_its_data() -> None:
+    job = small()
+    usual = step(job)
+    # Four sequences a rank and step.
+    share = usual[f.STEP_TIME] / 4.0
+    quick, slow = (
+        step(with_tables(job, outside={"sample_load_s": by * share})) for by in (0.9, 3.0)
+    )
+    assert quick[f.STEP_TIME] == usual[f.STEP_TIME]
+    assert slow[f.STEP_TIME] == pytest.approx(3.0 * usual[f.STEP_TIME], rel=1e-6)
+    assert slow[f.STEP_HOST] - usual[f.STEP_HOST] == pytest.approx(
+        2.0 * usual[f.STEP_TIME], rel=1e-6
+    )
+
+
+def test_a_plan_that_waits_for_the_cpu_says_so() -> None:
+    degrees = Degrees(
+        tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=8, zero=1, mbs=1, grad_acc=4, shard=0
+    )
+    job = small()
+    at = plan_conditions(job, degrees, step(job))
+    (note,) = waiting_notes(job, at)
+    assert f"{at.waiting:.0%} of the step" in note
+    assert "--cuda-graph-impl" in note
+    assert waiting_notes(job, at._replace(waiting=0.05)) == ()
