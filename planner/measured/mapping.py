@@ -47,6 +47,9 @@ _EVERY_NTH = 2
 
 # Of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
+_PAIR = 2
+# "In particular, we use the interleaved pipeline schedule": Narayanan et al. 2021, section 5.1.
+_INTERLEAVED = r"Table 1 of arXiv 2104\.04473"
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -188,11 +191,20 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 
 def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
     """Chunks of a stage where a row says that p2p overlaps, which Megatron-LM does under the
-    interleaved schedule alone: two, the fewest, if they divide the layers."""
-    layers = row.integer("layers") or 0
+    interleaved schedule alone, or is known to interleave: the fewest that divide the layers.
+
+    Interleaving asked for more than two stages at first (Megatron-LM, arguments.py of 2021).
+    """
+    each, spare = divmod(row.integer("layers") or 0, max(1, pp))
     overlaps = re.search(r"\bPP overlap on\b", row.text("notes") or "") is not None
-    interleaved = overlaps and pp > 1 and layers % (_FEWEST_CHUNKS * pp) == 0
-    return _FEWEST_CHUNKS if interleaved else 1
+    if spare or pp == 1:
+        return 1
+    if overlaps:
+        return _FEWEST_CHUNKS if each % _FEWEST_CHUNKS == 0 else 1
+    known = re.search(_INTERLEAVED, row.text("source_ref") or "") is not None
+    if not known or pp <= _PAIR:
+        return 1
+    return next((own for own in range(_FEWEST_CHUNKS, each + 1) if each % own == 0), 1)
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
