@@ -47,7 +47,7 @@ _EVERY_NTH = 2
 
 # Of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
-_PAIR = 2
+_FEWEST_STAGES = 3
 # "In particular, we use the interleaved pipeline schedule": Narayanan et al. 2021, section 5.1.
 _INTERLEAVED = r"Table 1 of arXiv 2104\.04473"
 
@@ -191,18 +191,16 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 
 def _unstated_chunks(row: MeasuredRow, pp: int) -> int:
     """Chunks of a stage where a row says that p2p overlaps, which Megatron-LM does under the
-    interleaved schedule alone, or is known to interleave: the fewest that divide the layers.
-
-    Interleaving asked for more than two stages at first (Megatron-LM, arguments.py of 2021).
-    """
+    interleaved schedule alone: two, if they divide the layers. Where its source says that it
+    interleaves: the fewest that divide them, on at least three stages, as Megatron-LM of 2021 asks
+    (arguments.py)."""
     each, spare = divmod(row.integer("layers") or 0, max(1, pp))
-    overlaps = re.search(r"\bPP overlap on\b", row.text("notes") or "") is not None
     if spare or pp == 1:
         return 1
-    if overlaps:
+    if re.search(r"\bPP overlap on\b", row.text("notes") or ""):
         return _FEWEST_CHUNKS if each % _FEWEST_CHUNKS == 0 else 1
     known = re.search(_INTERLEAVED, row.text("source_ref") or "") is not None
-    if not known or pp <= _PAIR:
+    if not known or pp < _FEWEST_STAGES:
         return 1
     return next((own for own in range(_FEWEST_CHUNKS, each + 1) if each % own == 0), 1)
 
