@@ -260,7 +260,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             reduce_copy_s=kernels.reduce_copy_bytes / streaming,
             gradient_communication_bytes=kernels.gradient_communication_bytes,
             parameter_communication_bytes=kernels.parameter_communication_bytes,
-            optimizer_traffic_bytes=traffic_bytes(setting),
+            optimizer_traffic_bytes=traffic_bytes(setting) + kernels.update_traffic_bytes,
             host_step_s=outside.host_step_s / job.cluster.host_speed,
             sample_load_s=outside.sample_load_s,
             schedule=schedule_named(job.schedule).code,

@@ -184,7 +184,7 @@ def layout_terms(
         costs, key, grid, job, framework, links
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(job, links)
+    factor = slowdown(key, grid, links)
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = framework.context_bytes + communicator_bytes(

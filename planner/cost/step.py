@@ -63,14 +63,16 @@ from planner.cost.update import stage_update_seconds
 
 
 @jit
-def slowdown(job: JobInputs, links: LinkInputs) -> float:
+def slowdown(key: Key, grid: Grid, links: LinkInputs) -> float:
     """Step time over that of ranks which all run alike: 1 + j·log2(domains), at least 1.
 
     Ranks meet in every collective, so each step waits for the slowest kernel, link and host of
-    all; the expected maximum of many grows with the logarithm of their number. j:
-    `LinkInputs.straggler_share`.
+    all that meet; the expected maximum of many grows with the logarithm of their number. These are
+    the ranks of one pipeline stage: stages hand micro-batches on, and what delays one of them is
+    made up while the next has some in hand. j: `LinkInputs.straggler_share`.
     """
-    domains = max(1.0, job.world / max(1.0, links.scale_up_domain))
+    ranks = key.tp * key.cp * grid.dp
+    domains = max(1.0, ranks / max(1.0, links.scale_up_domain))
     return 1.0 + links.straggler_share * float(np.log2(domains))
 
 
@@ -279,7 +281,7 @@ def evaluate_step(
     busy_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     out[f.STEP_HOST] = framework.host_step_s + alike_s - busy_s
-    out[f.STEP_TIME] = alike_s * slowdown(job, links)
+    out[f.STEP_TIME] = alike_s * slowdown(key, grid, links)
     out[f.STEP_STRAGGLERS] = out[f.STEP_TIME] - alike_s
     heaviest = 0
     for stage in range(int(grid.pp)):
@@ -331,7 +333,7 @@ def step_bounds(
             )
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
     transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    out[f.STEP_TIME_BOUND] = slowdown(job, links) * (
+    out[f.STEP_TIME_BOUND] = slowdown(key, grid, links) * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
         + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp

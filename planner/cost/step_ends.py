@@ -1,5 +1,5 @@
-"""Gradients and weights that travel beside the last backward and the first forward pass of a step,
-where tensor, context or expert traffic of the layers takes the same links.
+"""Gradients and weights that travel beside the last backward and the first forward pass of a step:
+what they slow of the compute there, and of tensor, context or expert traffic on the same links.
 
 Once a step and micro-batch, so linear in the layers: what the layout solver reads too. Left out:
 traffic of layers that run again, and transfers between stages, which are small beside a pass.
@@ -17,7 +17,7 @@ from planner.cost.sharing import Stream, Window, shared_seconds, times
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Seconds of a pass that hidden traffic of one piece takes from parameters' or gradients', and by
-# which both of these together delay the piece's exposed traffic.
+# which both of these together delay the piece's compute and exposed traffic.
 END_TAKEN_FORWARD = 0
 END_TAKEN_BACKWARD = 1
 END_SHARED = 2
@@ -40,8 +40,7 @@ def end_traffic(
 ) -> None:  # fmt: skip
     """Fill the END_* columns of one piece."""
     dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
-    own = cost[f.PIECE_LINKS : f.PIECE_LINKS + 2 * f.LINK_PASS].sum()
-    if own == 0.0 or dense + expert == 0.0:
+    if dense + expert == 0.0:
         return
     if grid.zero < 2:
         size = framework.gradient_communication_bytes
@@ -51,6 +50,7 @@ def end_traffic(
             window = pass_window(cost, 1)
             out[END_TAKEN_BACKWARD] = taken_seconds(window, stream)
             out[END_SHARED] += shared_seconds(window, stream)
+            out[END_SHARED] += framework.contention * min(stream.seconds, window.compute)
     if grid.zero in (1, 2):
         size = framework.parameter_communication_bytes
         stream = gather_stream(dense, expert, size, key, grid, job, links)
@@ -59,3 +59,4 @@ def end_traffic(
             window = pass_window(cost, 0)
             out[END_TAKEN_FORWARD] = taken_seconds(window, stream)
             out[END_SHARED] += shared_seconds(window, stream)
+            out[END_SHARED] += framework.contention * min(stream.seconds, window.compute)

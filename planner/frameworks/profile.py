@@ -140,6 +140,9 @@ class Kernels(Frozen):
     # HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
     # optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction.
     step_traffic_bytes: Bytes = 0.0
+    # The same per parameter that a rank updates: passes over its share of gradients and weights
+    # beside one read for the norm and the optimizer's own kernel.
+    update_traffic_bytes: Bytes = 0.0
     # CPU time of copying one rank's slice of one tensor between flat buffers and weights or
     # gradients under ZeRO-1, where slices are copied one by one.
     slice_copy_s: Annotated[float, Field(ge=0.0)] = 0.0

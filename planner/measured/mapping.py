@@ -45,6 +45,9 @@ _COUNTED = ("embedding", "loss")
 _FEWEST_CHUNKS = 2
 # Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
 _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
+_FEWEST_STAGES = 3
+# "In particular, we use the interleaved pipeline schedule": Narayanan et al. 2021, section 5.1.
+_INTERLEAVED = r"Table 1 of arXiv 2104\.04473"
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -200,20 +203,25 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 
 
 def _unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks of a stage where a row does not give them.
+    """Chunks of a stage where a row does not give them; they divide its layers, or there is one.
 
     Where it says that p2p overlaps, which Megatron-LM does under the interleaved schedule alone:
     two, the fewest. In NeMo's tables every dense pipeline that gives them interleaves (144 of 144
-    rows), with one to four layers a chunk: two layers.
+    rows), with one to four layers a chunk: two layers. Where its source says that it interleaves:
+    the fewest, on at least three stages, as Megatron-LM of 2021 asks (arguments.py).
     """
-    layers = row.integer("layers") or 0
-    if re.search(r"\bPP overlap on\b", row.text("notes") or ""):
-        chunks = _FEWEST_CHUNKS
-    elif profile.name == _INTERLEAVING and not row.text("moe"):
-        chunks = layers // (_LAYERS_A_CHUNK * pp)
-    else:
+    each, spare = divmod(row.integer("layers") or 0, max(1, pp))
+    if spare or pp == 1:
         return 1
-    return chunks if pp > 1 and chunks > 1 and layers % (chunks * pp) == 0 else 1
+    if re.search(r"\bPP overlap on\b", row.text("notes") or ""):
+        return _FEWEST_CHUNKS if each % _FEWEST_CHUNKS == 0 else 1
+    if profile.name == _INTERLEAVING and not row.text("moe"):
+        chunks = each // _LAYERS_A_CHUNK
+        return chunks if chunks and each % chunks == 0 else 1
+    known = re.search(_INTERLEAVED, row.text("source_ref") or "") is not None
+    if not known or pp < _FEWEST_STAGES:
+        return 1
+    return next((own for own in range(_FEWEST_CHUNKS, each + 1) if each % own == 0), 1)
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:

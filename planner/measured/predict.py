@@ -18,6 +18,7 @@ from planner.cost_model import CostModel, Layout
 from planner.job import Job
 from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
+from planner.measured.micro_batch import LEAST_GAIN, other_micro_batches
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow, demand_measurements
 from planner.reach import Conditions
@@ -81,7 +82,38 @@ class Prediction:
 
 def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
     """A prediction per row, in order; rows beyond the model carry their error."""
-    return cost_predictions([_uncosted(row) for row in rows])
+    return cost_predictions(_with_micro_batches([_uncosted(row) for row in rows]))
+
+
+def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """The same rows; one that states no micro-batch with that of `planner.measured.micro_batch`."""
+    results = list(predictions)
+    trials = [
+        (index, replace(own, mapped=mapped))
+        for index, own in enumerate(predictions)
+        if own.mapped is not None
+        for mapped in other_micro_batches(own.row, own.mapped)
+    ]
+    by_row: dict[int, list[Prediction]] = defaultdict(list)
+    costed = cost_predictions([trial for _, trial in trials])
+    for (index, _), trial in zip(trials, costed, strict=True):
+        by_row[index].append(trial)
+    for index, own in by_row.items():
+        results[index] = replace(results[index], mapped=_settled_on(own).mapped)
+    return results
+
+
+def _settled_on(trials: Sequence[Prediction]) -> Prediction:
+    """Of a row at several micro-batches, smallest first, the one that it is taken to have had."""
+    fitting = [own for own in trials if _fits(own)] or trials[:1]
+    fastest = min(own.step_time_s or np.inf for own in fitting)
+    limit = (1.0 + LEAST_GAIN) * fastest
+    return next(own for own in fitting if (own.step_time_s or np.inf) <= limit)
+
+
+def _fits(prediction: Prediction) -> bool:
+    memory, limit = prediction.memory_bytes(), prediction.limit_bytes
+    return memory is None or limit is None or memory <= limit
 
 
 def cost_predictions(

@@ -63,6 +63,12 @@ def _software(version: str) -> Callable[[MeasuredRow], bool]:
     return lambda row: (row.text("software") or "").startswith(version)
 
 
+def _of_early_2021(row: MeasuredRow) -> bool:
+    """Runs of Megatron-LM's README and paper of January and April 2021."""
+    published = f"{row.text('source_ref') or ''}; {_described(row)}".lower()
+    return re.search(r"2104\.04473|cases_(jan|april)2021|pre-april-2021", published) is not None
+
+
 def _shards_with_fsdp(row: MeasuredRow) -> bool:
     return "fsdp" in (row.text("zero") or "").lower()
 
@@ -189,6 +195,19 @@ _VARIANTS = (
         ("megatron-lm-2022",),
         lambda row: row.text("precision") == "bf16",
         {"kernels": {"gradient_communication_bytes": 4.0}},
+    ),
+    # Until October 2021 column-parallel linears waited for the all-reduce of their input's gradient
+    # (megatron/mpu/layers.py), and until 2022 fp16 gradients of micro-batches were added by kernels
+    # of their own, two read and one written (megatron/model/distributed.py; arguments.py: fusion
+    # "is supported only with fp32 gradient accumulation").
+    Variant(
+        "before asynchronous all-reduces",
+        ("megatron-lm-2022",),
+        _of_early_2021,
+        {
+            "overlap": {"tensor_backward": 0.0},
+            "kernels": {"accumulation_traffic_bytes": 6.0},
+        },
     ),
     Variant(
         "whole activations between stages",

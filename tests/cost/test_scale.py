@@ -17,7 +17,6 @@ from planner.cost.compute import (
     eager_attention_backward_time_s,
     eager_attention_forward_time_s,
 )
-from planner.cost.step import slowdown
 from planner.cost_model import CostModel
 from planner.job import Job
 from planner.links import link_inputs
@@ -45,8 +44,16 @@ def test_stragglers_cost_a_share_of_the_rest_with_each_doubling_of_the_domains(
 
 
 def test_one_rack_of_nvl72_waits_for_nobody_else() -> None:
-    model = CostModel(make_job(gpus="64xGB200"))
-    assert slowdown(model.job_inputs, model.link_inputs) == 1.0
+    _, step = cost(CostModel(make_job(gpus="64xGB200")), dp=64, zero=1)
+    assert step[f.STEP_STRAGGLERS] == 0.0
+
+
+@pytest.mark.parametrize(("pp", "dp", "doublings"), [(8, 1, 0), (4, 2, 1), (1, 8, 3)])
+def test_stages_of_a_pipeline_do_not_wait_for_each_other(pp: int, dp: int, doublings: int) -> None:
+    """Ranks that meet in collectives are those of a stage: here dp nodes."""
+    _, step = cost(CostModel(make_job(gpus="64xH100")), tp=8, pp=pp, dp=dp, zero=1, grad_acc=8)
+    rest = step[f.STEP_TIME] - step[f.STEP_STRAGGLERS]
+    assert step[f.STEP_STRAGGLERS] == pytest.approx(STRAGGLER_SHARE * doublings * rest)
 
 
 def test_scattered_activations_pass_the_network_once_and_are_gathered_inside() -> None:

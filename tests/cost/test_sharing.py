@@ -117,7 +117,7 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         ("8xH100", {"tp": 4, "dp": 2, "zero": 1}, True),
         ("64xH100", {"tp": 8, "dp": 8, "zero": 1}, False),
     ):
-        model = CostModel(make_job("llama-3-8b", gpus))
+        model = CostModel(overlapping(make_job("llama-3-8b", gpus), contention=0.0))
         costed, _ = cost(model, **degrees)
         layer = costed.piece_costs(0)[0]
         backward = layer[f.PIECE_LINKS + f.LINK_PASS :][: f.LINK_PASS]
@@ -132,6 +132,24 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         # Next to nothing of a ring over NICs passes the links inside a node.
         tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
         assert bool(ends[END_SHARED] > 0.02 * tensor) is shared
+
+
+def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:
+    """By `contention` for each second, where nothing else travels; alone nothing is lost."""
+    job = make_job("llama-3-8b", "8xH100")
+    _, free = cost(CostModel(overlapping(job, contention=0.0)), dp=8, zero=1)
+    seconds = {}
+    for share in (0.1, 0.3):
+        _, step = cost(CostModel(overlapping(job, contention=share)), dp=8, zero=1)
+        seconds[share] = step[f.STEP_DP] - free[f.STEP_DP]
+    assert seconds[0.1] > 0.0
+    assert seconds[0.3] == pytest.approx(3.0 * seconds[0.1])
+    _, exposed = cost(
+        CostModel(overlapping(job, contention=0.3, gradient_reduction=0.0, parameter_gather=0.0)),
+        dp=8, zero=1,
+    )  # fmt: skip
+    # Hidden behind slowed compute they still cost less than in the open.
+    assert free[f.STEP_DP] + seconds[0.3] < exposed[f.STEP_DP]
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -221,6 +221,22 @@ def test_traffic_at_the_end_of_a_step_is_of_all_parameters_of_a_rank() -> None:
         assert some - none == pytest.approx(100.0 * count / streaming(job), rel=1e-6)
 
 
+def test_passes_beside_the_update_are_of_the_parameters_that_a_rank_updates() -> None:
+    job = make_job("llama-3-8b", "8xH100", "megatron-lm-2022")
+    more = []
+    for zero in (0, 1):
+        less, own = (
+            step(with_kernels(job, update_traffic_bytes=size), dp=8, zero=zero)[f.STEP_OPTIMIZER]
+            for size in (20.0, 120.0)
+        )
+        more.append(own - less)
+    model = CostModel(job)
+    costs = cost(model)[0].piece_costs(0)
+    count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
+    whole = 100.0 * count / streaming(job)
+    assert more == pytest.approx([whole, whole / 8.0], rel=1e-6)
+
+
 def test_exchanges_of_a_group_over_nodes_wait_for_its_ring_in_a_pipeline() -> None:
     """Each of the 3 x 4 products of a layer adds tp - 1 = 15 steps to what the CPU issues."""
     passes = []

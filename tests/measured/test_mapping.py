@@ -160,6 +160,25 @@ def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], 
     assert map_row(row(**cells)).degrees.mbs == mbs
 
 
+TABLE_1 = "images/cases_april2021.png (= Table 1 of arXiv 2104.04473)"
+
+
+@pytest.mark.parametrize(
+    ("cells", "chunks"),
+    [
+        ({"source_ref": TABLE_1}, 2),
+        # 105 layers on 35 stages; two stages did not interleave.
+        ({"source_ref": TABLE_1, "layers": "105", "pp": "35", "num_gpus": "280"}, 3),
+        ({"source_ref": TABLE_1, "pp": "2", "num_gpus": "16"}, 1),
+        ({"source_ref": "images/cases_jan2021.png"}, 1),
+        ({"notes": "PP overlap on", "pp": "2", "num_gpus": "16"}, 2),
+    ],
+)
+def test_chunks_of_runs_that_are_known_to_interleave(cells: dict[str, str], chunks: int) -> None:
+    """Narayanan et al. 2021, section 5.1, of all runs of their Table 1."""
+    assert map_row(row(vpp="", **cells)).degrees.vpp == chunks
+
+
 def test_gpt_oss_has_windows_and_biases() -> None:
     moe = "128 experts top4, expert ffn 2880, head_dim 64, alternating sliding-window 128"
     model = map_row(row(model="GPT-OSS-120B", moe=moe, layers="36", act="swiglu")).job.model

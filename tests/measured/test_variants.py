@@ -74,6 +74,13 @@ def test_peak_of_a_measured_row(family: dict[str, str], cells: dict[str, str], p
     assert memory_error(prediction) == pytest.approx(0.0, abs=0.05)
 
 
+def test_megatron_of_early_2021_waits_and_adds_gradients_by_kernels_of_their_own() -> None:
+    later = map_row(row()).job.framework
+    early = map_row(row(source_ref="Megatron-LM images/cases_jan2021.png")).job.framework
+    assert (later.overlap.tensor_backward, later.kernels.accumulation_traffic_bytes) == (1.0, 0.0)
+    assert (early.overlap.tensor_backward, early.kernels.accumulation_traffic_bytes) == (0.0, 6.0)
+
+
 def _torchtune(step: str, **cells: str) -> MeasuredRow:
     return row(framework="torchtune", notes=f"cumulative flags table: {step}; packed", **cells)
 
