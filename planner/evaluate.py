@@ -18,6 +18,7 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
+from planner.full_memory import full_memory, full_step_time_s, with_full_memory
 from planner.job import Job
 from planner.layout_wording import layout_problems
 from planner.links import link_inputs
@@ -25,7 +26,7 @@ from planner.offload_rules import offload_flags
 from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
-from planner.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.plan import Degrees, FullMemory, Interval, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import MOST_SEQUENCES, Request
@@ -225,7 +226,12 @@ def job_plan(
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
     stages = costed_layout.stages
-    interval = step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
+    interval = with_full_memory(
+        step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step)),
+        step_time_s,
+        full_step_time_s(job, degrees, step_time_s),
+        1.0 - probability,
+    )
     gpu = job.cluster.gpu
     return assemble_plan(
         job,
@@ -248,6 +254,7 @@ def job_plan(
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
+            full_memory=full_memory(job, degrees, step_time_s, probability),
         ),
     )  # fmt: skip
 
@@ -287,6 +294,7 @@ class Outlook:
     fit_probability: float
     assumptions: tuple[str, ...]
     stage_gpus: tuple[str, ...] = ()
+    full_memory: FullMemory | None = None
 
 
 def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
@@ -354,6 +362,7 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         activation_offload_flags=offload_flags(job.framework, job.activation_offload),
         cp_comm_type=kind,
         cp_sizes=sizes,
+        full_memory=outlook.full_memory,
     )
 
 

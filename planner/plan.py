@@ -148,6 +148,18 @@ class Interval(_Frozen):
         return self.family + wider
 
 
+class FullMemory(_Frozen):
+    """The chance that what the allocator reserves does not fit, and what follows.
+
+    `step_time_s`: seconds of a step that goes on then, None where no measured run says;
+    `note`: what was measured, and what lowers the chance.
+    """
+
+    probability: float
+    step_time_s: float | None = None
+    note: str = ""
+
+
 # How near a plan's step time is to the best possible where it is called optimal.
 OPTIMAL_WITHIN = 0.01
 
@@ -204,3 +216,5 @@ class Plan(_Frozen):
     # cp is 1, and in plans written before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
+    # None where memory is safe, and in plans written before the field existed.
+    full_memory: FullMemory | None = None

@@ -178,6 +178,17 @@ class Outside(Frozen):
     evidence: str = ""
 
 
+class FullMemory(Frozen):
+    """What runs did whose allocator had next to nothing left (`planner.full_memory`)."""
+
+    # Torch's caching allocator frees its cache and asks again before it gives up; others do not.
+    allocator: Literal["torch", "other"] = "torch"
+    # Seconds that each send or receive of a pipeline stage then takes more; 0: no such runs.
+    exchange_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # The measured runs near the limit, and what they did.
+    evidence: str = ""
+
+
 def _pairs(table: object) -> object:
     """A table as sorted pairs: profiles are hashable."""
     return tuple(sorted(table.items())) if isinstance(table, dict) else table
@@ -271,6 +282,7 @@ class FrameworkProfile(Frozen):
     overlap: Overlap = Overlap()
     kernels: Kernels = Kernels()
     outside: Outside = Outside()
+    full_memory: FullMemory = FullMemory()
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()

@@ -1,0 +1,96 @@
+"""Plans near full memory: how likely memory fills up, and what a step takes then.
+
+Torch's caching allocator that gets no new segment frees those it holds unused, synchronises the
+device and asks again (`num_alloc_retries` of `torch.cuda.memory_stats`); only then it gives up.
+So a plan whose reserved memory outgrows the GPU runs slowly or not at all. The chance of that is
+what the memory model's own error leaves; the seconds come from the framework's measured runs near
+the limit, where they slowed down at all (`full_memory` of the profile). It is a risk beside the
+step time that the search proves, not a term of it: the kernel, its bounds and the layout solver
+know nothing of it.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+from statistics import NormalDist
+
+from planner.job import Job
+from planner.plan import Degrees, FullMemory, Interval
+from planner.residuals import COVERAGE
+
+# Chances below this are not worth a word; those from here on widen error bars and are shown.
+SMALL_CHANCE = 0.1
+
+_CURE = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer, --hbm-reserve or a "
+    "lighter plan avoids it"
+)
+_QUANTILE = 0.5 + COVERAGE / 2
+_Z = NormalDist().inv_cdf(_QUANTILE)
+
+
+def exchanges(pp: int) -> int:
+    """Sends and receives of the busiest stage for one micro-batch, forward and backward: one of
+    each with its only neighbour, or with both."""
+    return 0 if pp == 1 else 2 if pp == 2 else 4
+
+
+def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
+    """Seconds of a step once memory is full: t + exchanges(pp) · m · exchange_s over m
+    micro-batches. None where no measured run of the framework tells."""
+    extra = job.framework.full_memory.exchange_s * exchanges(degrees.pp) * degrees.grad_acc
+    return step_time_s + extra if extra > 0.0 else None
+
+
+def full_memory(
+    job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
+) -> FullMemory | None:
+    """The risk of a configuration; None where it is small, or the allocator is not torch's."""
+    known, chance = job.framework.full_memory, 1.0 - fit_probability
+    if chance < SMALL_CHANCE or known.allocator != "torch":
+        return None
+    evidence = known.evidence or "no run near the limit was measured"
+    return FullMemory(
+        probability=chance,
+        step_time_s=full_step_time_s(job, degrees, step_time_s),
+        note=f"{evidence}; {_CURE}",
+    )
+
+
+def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
+    are ranked by. A run that dies instead does no better than one that crawls."""
+    if full_s is None:
+        return step_time_s
+    return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
+
+
+def with_full_memory(
+    interval: Interval, step_time_s: float, full_s: float | None, chance: float
+) -> Interval:
+    """The interval with its upper end at the 90 % quantile of both outcomes.
+
+    (1 - p) F(x) + p F(x · t/full), with F the half normal above the prediction in ln(x) that the
+    interval's own upper end is the 90 % quantile of. Its lower end stays.
+    """
+    if full_s is None or chance < SMALL_CHANCE:
+        return interval
+    width, ratio = log(interval.high / step_time_s), log(full_s / step_time_s)
+
+    def below(log_ratio: float) -> float:
+        return (1.0 - chance) * _share(log_ratio, width) + chance * _share(
+            log_ratio - ratio, width
+        )
+
+    low, high = width, width + ratio
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if below(middle) < _QUANTILE else (low, middle)
+    return interval.model_copy(update={"high": step_time_s * exp(high)})
+
+
+def _share(log_ratio: float, width: float) -> float:
+    """Distribution function of ln(true / predicted) whose 90 % quantile is `width`."""
+    if width <= 0.0:
+        return NormalDist().cdf(inf if log_ratio >= 0.0 else -inf)
+    return NormalDist().cdf(_Z * log_ratio / width)
