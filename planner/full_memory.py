@@ -18,12 +18,12 @@ from planner.job import Job
 from planner.plan import Degrees, FullMemory, Interval
 from planner.residuals import COVERAGE
 
-# Chances below this are not worth a word; those from here on widen error bars and are shown.
+# Plans more likely than this to be full, and to fit, are shown, and their error bars widened.
 SMALL_CHANCE = 0.1
 
-_CURE = (
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer, --hbm-reserve or a "
-    "lighter plan avoids it"
+CURE = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "
+    "--hbm-reserve avoids it."
 )
 _QUANTILE = 0.5 + COVERAGE / 2
 _Z = NormalDist().inv_cdf(_QUANTILE)
@@ -45,15 +45,15 @@ def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | 
 def full_memory(
     job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
 ) -> FullMemory | None:
-    """The risk of a configuration; None where it is small, or the allocator is not torch's."""
+    """The risk of a configuration; None where it hardly exists (nor does a plan that hardly fits
+    go on), or the allocator is not torch's."""
     known, chance = job.framework.full_memory, 1.0 - fit_probability
-    if chance < SMALL_CHANCE or known.allocator != "torch":
+    if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
         return None
-    evidence = known.evidence or "no run near the limit was measured"
     return FullMemory(
         probability=chance,
         step_time_s=full_step_time_s(job, degrees, step_time_s),
-        note=f"{evidence}; {_CURE}",
+        note=known.evidence or "no run near the limit",
     )
 
 
@@ -73,14 +73,12 @@ def with_full_memory(
     (1 - p) F(x) + p F(x · t/full), with F the half normal above the prediction in ln(x) that the
     interval's own upper end is the 90 % quantile of. Its lower end stays.
     """
-    if full_s is None or chance < SMALL_CHANCE:
+    if full_s is None or not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE:
         return interval
     width, ratio = log(interval.high / step_time_s), log(full_s / step_time_s)
 
     def below(log_ratio: float) -> float:
-        return (1.0 - chance) * _share(log_ratio, width) + chance * _share(
-            log_ratio - ratio, width
-        )
+        return (1.0 - chance) * _share(log_ratio, width) + chance * _share(log_ratio - ratio, width)
 
     low, high = width, width + ratio
     while high - low > 1e-6:

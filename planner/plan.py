@@ -152,7 +152,7 @@ class FullMemory(_Frozen):
     """The chance that what the allocator reserves does not fit, and what follows.
 
     `step_time_s`: seconds of a step that goes on then, None where no measured run says;
-    `note`: what was measured, and what lowers the chance.
+    `note`: what was measured near the limit.
     """
 
     probability: float
