@@ -21,25 +21,22 @@ from planner.residuals import COVERAGE
 # Plans more likely than this to be full, and to fit, are shown, and their error bars widened.
 SMALL_CHANCE = 0.1
 
-CURE = (
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "
-    "--hbm-reserve avoids it."
-)
 _QUANTILE = 0.5 + COVERAGE / 2
 _Z = NormalDist().inv_cdf(_QUANTILE)
 
 
-def exchanges(pp: int) -> int:
-    """Sends and receives of the busiest stage for one micro-batch, forward and backward: one of
-    each with its only neighbour, or with both."""
-    return 0 if pp == 1 else 2 if pp == 2 else 4
-
-
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
-    """Seconds of a step once memory is full: t + exchanges(pp) · m · exchange_s over m
-    micro-batches. None where no measured run of the framework tells."""
-    extra = job.framework.full_memory.exchange_s * exchanges(degrees.pp) * degrees.grad_acc
-    return step_time_s + extra if extra > 0.0 else None
+    """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
+    more (`exchange_wait_s`). None where no measured run of the framework tells."""
+    from planner.cost.pipeline import exchange_wait_s
+
+    wait_s = job.framework.full_memory.exchange_s
+    if degrees.tp > 2 * job.cluster.scale_up_domain_gpus:
+        # Such a stage waits in the step as it is.
+        wait_s -= job.framework.kernels.wide_stage_wait_s
+    if wait_s <= 0.0 or degrees.pp == 1:
+        return None
+    return step_time_s + float(exchange_wait_s(wait_s, degrees.pp, degrees.grad_acc))
 
 
 def full_memory(
@@ -55,14 +52,6 @@ def full_memory(
         step_time_s=full_step_time_s(job, degrees, step_time_s),
         note=known.evidence or "no run near the limit",
     )
-
-
-def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
-    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
-    are ranked by. A run that dies instead does no better than one that crawls."""
-    if full_s is None:
-        return step_time_s
-    return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
 
 
 def with_full_memory(

@@ -160,6 +160,14 @@ class FullMemory(_Frozen):
     note: str = ""
 
 
+def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
+    are ranked by. A run that dies instead does no better than one that crawls."""
+    if full_s is None:
+        return step_time_s
+    return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
+
+
 # How near a plan's step time is to the best possible where it is called optimal.
 OPTIMAL_WITHIN = 0.01
 

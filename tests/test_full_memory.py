@@ -12,9 +12,6 @@ from click.testing import CliRunner
 from planner.cli.main import cli
 from planner.evaluate import evaluate
 from planner.full_memory import (
-    CURE,
-    exchanges,
-    expected_step_time_s,
     full_memory,
     full_step_time_s,
     with_full_memory,
@@ -22,8 +19,8 @@ from planner.full_memory import (
 from planner.measured.predict import predict_rows
 from planner.measured.ranking import rank_groups
 from planner.measured.rows import MeasuredRow
-from planner.plan import Degrees, Interval, Plan
-from planner.report.full_memory import full_memory_facts, full_memory_note
+from planner.plan import Degrees, Interval, Plan, expected_step_time_s
+from planner.report.full_memory import CURE, full_memory_facts, full_memory_note
 from planner.request import Request
 from tests.cost.jobs import make_job
 
@@ -42,11 +39,6 @@ def near_full(framework: str, tp: int, pp: int, dp: int) -> Plan:
     return evaluate(
         request, Degrees(tp=tp, pp=pp, dp=dp, zero=1, mbs=1, grad_acc=256 // dp), recompute="none"
     )
-
-
-@pytest.mark.parametrize(("pp", "expected"), [(1, 0), (2, 2), (3, 4), (16, 4)])
-def test_a_stage_exchanges_with_each_neighbour_twice(pp: int, expected: int) -> None:
-    assert exchanges(pp) == expected
 
 
 def test_every_exchange_of_every_micro_batch_takes_more() -> None:

@@ -18,13 +18,12 @@ from planner.cost.keys import Key
 from planner.cost.memory import communicator_bytes
 from planner.cost.passes import (
     backward_seconds,
+    exposed_pipeline_seconds,
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
     table_reduction_seconds,
-    transfer_seconds,
 )
-from planner.cost.pipeline import exposed_transfer_s
 from planner.cost.step import slowdown
 from planner.cost.step_ends import (
     END_COLUMNS,
@@ -188,9 +187,8 @@ def layout_terms(
     for piece in range(job.pieces):
         piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
     traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_transfer_s(
-        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    scalars[SCALAR_FIXED_S] = framework.host_step_s + exposed_pipeline_seconds(
+        costs, key, grid, job, framework, links
     )
     scalars[SCALAR_FIXED_S] += table_reduction_seconds(costs, key, grid, job, framework, links)
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.

@@ -10,6 +10,7 @@ from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
 from planner.cost.inputs import LinkInputs
 from planner.cost.keys import Key, local_tokens
 from planner.cost.piece_traffic import collective_stream, group_of
+from planner.cost.pipeline import exchange_wait_s, exposed_transfer_s
 from planner.cost.schedule import copies_of_model, head_stage
 from planner.cost.sharing import (
     Stream,
@@ -186,6 +187,25 @@ def transfer_seconds(
     """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
     met = transfers_met(costs, key, grid, job, framework, links)
     return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links)
+
+
+@jit
+def exposed_pipeline_seconds(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds of a step that the busiest stage spends on its neighbours, whatever its layers."""
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
+    seconds = exposed_transfer_s(
+        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    )
+    if key.tp > 2.0 * links.scale_up_domain:
+        seconds += exchange_wait_s(framework.wide_stage_wait_s, grid.pp, grid.grad_acc)
+    return seconds
 
 
 @jit

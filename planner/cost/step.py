@@ -32,15 +32,14 @@ from planner.cost.moments import (
 )
 from planner.cost.passes import (
     backward_seconds,
+    exposed_pipeline_seconds,
     forward_seconds,
     fsdp_seconds,
     recompute_seconds,
     table_reduction_seconds,
-    transfer_seconds,
 )
 from planner.cost.pipeline import (
     all_forward_first_s,
-    exposed_transfer_s,
     pipeline_bound_s,
     pipeline_time_s,
 )
@@ -235,8 +234,7 @@ def evaluate_step(
     times = stage_times(counts, recomputed, costs, key, grid, job, framework, links, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    pp_s = exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+    pp_s = exposed_pipeline_seconds(costs, key, grid, job, framework, links)
     pp_s += table_reduction_seconds(costs, key, grid, job, framework, links)
     dp_s, optimizer_s = data_parallel_terms(
         counts, costs, key, grid, job, framework, gpu, links, stages
@@ -320,10 +318,9 @@ def step_bounds(
                 costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
             )
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     out[f.STEP_TIME_BOUND] = slowdown(job, links) * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
-        + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+        + exposed_pipeline_seconds(costs, key, grid, job, framework, links)
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
         + framework.host_step_s
     )

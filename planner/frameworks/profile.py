@@ -129,6 +129,9 @@ class Kernels(Frozen):
     # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
     # beyond the links' latency: the ring advances at the pace of its slowest exchange.
     outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # What each send or receive of a pipeline stage waits, whatever its size, where the stage's
+    # tensor-parallel group spans more than two scale-up domains.
+    wide_stage_wait_s: Annotated[float, Field(ge=0.0)] = 0.0
     # HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
     # optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction.
     step_traffic_bytes: Bytes = 0.0

@@ -15,12 +15,13 @@ from planner.cost.layout import mirror
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
 from planner.cost.tables import Array
 from planner.cost_model import CostModel, Layout
-from planner.full_memory import expected_step_time_s, full_step_time_s
+from planner.full_memory import full_step_time_s
 from planner.job import Job
 from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow, demand_measurements
+from planner.plan import expected_step_time_s
 from planner.reach import Conditions
 from planner.recomputation import recomputation
 from planner.search.arrays import kernel_layout, plain_context

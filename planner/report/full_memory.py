@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.full_memory import CURE, expected_step_time_s
-from planner.plan import Plan
+from planner.plan import Plan, expected_step_time_s
 from planner.report.units import percent_sure, seconds
+
+CURE = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "
+    "--hbm-reserve avoids it."
+)
 
 
 def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
