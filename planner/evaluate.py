@@ -18,7 +18,12 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
-from planner.full_memory import full_memory, full_step_time_s, with_full_memory
+from planner.full_memory import (
+    full_memory,
+    full_memory_notes,
+    full_step_time_s,
+    with_full_memory,
+)
 from planner.job import Job
 from planner.layout_wording import layout_problems
 from planner.links import link_inputs
@@ -232,7 +237,7 @@ def job_plan(
         full_step_time_s(job, degrees, step_time_s),
         1.0 - probability,
     )
-    gpu = job.cluster.gpu
+    gpu, risk = job.cluster.gpu, full_memory(job, degrees, step_time_s, probability)
     return assemble_plan(
         job,
         CostedPlan(
@@ -251,10 +256,11 @@ def job_plan(
             assumptions=(
                 *plan_assumptions(job, probability),
                 *unmeasured_notes(interval),
+                *full_memory_notes(risk),
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
-            full_memory=full_memory(job, degrees, step_time_s, probability),
+            full_memory=risk,
         ),
     )  # fmt: skip
 

@@ -54,6 +54,16 @@ def full_memory(
     )
 
 
+def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
+    """That the step time holds with memory to spare, where runs without it were slower."""
+    if risk is None or risk.step_time_s is None:
+        return ()
+    return (
+        f"the step time is that with memory to spare; full, of which the chance is "
+        f"{risk.probability:.0%}, a step takes {risk.step_time_s:.3g} s",
+    )
+
+
 def with_full_memory(
     interval: Interval, step_time_s: float, full_s: float | None, chance: float
 ) -> Interval:
