@@ -251,6 +251,7 @@ def framework_inputs(job: Job) -> FrameworkInputs:
             cast_traffic_bytes=kernels.cast_traffic_bytes,
             pipeline_exchange_s=kernels.pipeline_exchange_s,
             outer_tensor_step_s=kernels.outer_tensor_step_s,
+            wide_stage_wait_s=kernels.wide_stage_wait_s,
             step_traffic_bytes=kernels.step_traffic_bytes,
             slice_copy_s=kernels.slice_copy_s,
             accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,

@@ -19,6 +19,12 @@ from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
 from planner.host_notes import waiting_notes
+from planner.full_memory import (
+    full_memory,
+    full_memory_notes,
+    full_step_time_s,
+    with_full_memory,
+)
 from planner.job import Job
 from planner.layout_wording import layout_problems
 from planner.links import link_inputs
@@ -26,7 +32,7 @@ from planner.offload_rules import offload_flags
 from planner.ops import flop_per_token, parameter_count
 from planner.optimizer_rules import optimizer_flags
 from planner.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
-from planner.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.plan import Degrees, FullMemory, Interval, LayerLayout, Plan, StageMemory, TimeTerms
 from planner.recomputation import recomputation
 from planner.recompute import demand_parts, layout_flags
 from planner.request import MOST_SEQUENCES, Request
@@ -238,7 +244,10 @@ def job_plan(
         hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
         by_hosts = cost_layout(hosts, costed, row, layout, ctx, modes).step
         interval = or_by_hosts(interval, step_time_s, float(by_hosts[f.STEP_TIME]))
-    gpu = job.cluster.gpu
+    interval = with_full_memory(
+        interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
+    )
+    gpu, risk = job.cluster.gpu, full_memory(job, degrees, step_time_s, probability)
     return assemble_plan(
         job,
         CostedPlan(
@@ -260,9 +269,11 @@ def job_plan(
                 *unmeasured_notes(interval),
                 *sharp_notes(job, degrees),
                 *waiting_notes(job, at),
+                *full_memory_notes(risk),
                 *_offload_notes(job, degrees),
                 *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
             ),
+            full_memory=risk,
         ),
     )  # fmt: skip
 
@@ -302,6 +313,7 @@ class Outlook:
     fit_probability: float
     assumptions: tuple[str, ...]
     stage_gpus: tuple[str, ...] = ()
+    full_memory: FullMemory | None = None
 
 
 def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
@@ -370,6 +382,7 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         activation_offload_flags=offload_flags(job.framework, job.activation_offload),
         cp_comm_type=kind,
         cp_sizes=sizes,
+        full_memory=outlook.full_memory,
     )
 
 

@@ -151,6 +151,26 @@ class Interval(_Frozen):
         return self.family + wider
 
 
+class FullMemory(_Frozen):
+    """The chance that what the allocator reserves does not fit, and what follows.
+
+    `step_time_s`: seconds of a step that goes on then, None where no measured run says;
+    `note`: what was measured near the limit.
+    """
+
+    probability: float
+    step_time_s: float | None = None
+    note: str = ""
+
+
+def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
+    are ranked by. A run that dies instead does no better than one that crawls."""
+    if full_s is None:
+        return step_time_s
+    return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
+
+
 # How near a plan's step time is to the best possible where it is called optimal.
 OPTIMAL_WITHIN = 0.01
 
@@ -207,3 +227,5 @@ class Plan(_Frozen):
     # cp is 1, and in plans written before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
+    # None where memory is safe, and in plans written before the field existed.
+    full_memory: FullMemory | None = None

@@ -93,7 +93,10 @@ class SearchResult(_Frozen):
 
 def _flat(plan: Plan) -> dict[str, Any]:
     """Scalar fields of a plan with its degrees and time terms, for tables."""
-    nested = {"degrees", "layout", "time", "stages", "assumptions", "step_time", "peak_interval"}
+    nested = {
+        "degrees", "layout", "time", "stages", "assumptions", "step_time", "peak_interval",
+        "full_memory",
+    }  # fmt: skip
     row: dict[str, Any] = plan.degrees.model_dump()
     row |= plan.model_dump(exclude=nested)
     row |= {
@@ -104,5 +107,6 @@ def _flat(plan: Plan) -> dict[str, Any]:
         "layers_per_stage": "/".join(str(n) for n in plan.layout.stage_layers(plan.degrees.pp)),
         "recomputed_per_stage": "/".join(str(n) for n in plan.layout.recomputed),
         "stage_gpus": "/".join(plan.stage_gpus),
+        "full_memory_step_time_s": plan.full_memory.step_time_s if plan.full_memory else None,
     }
     return row | plan.time.model_dump()

@@ -11,7 +11,7 @@ from planner.cost.inputs import LinkInputs
 from planner.cost.keys import Key, local_tokens
 from planner.cost.layout import mtp_stage
 from planner.cost.piece_traffic import collective_stream, group_of
-from planner.cost.pipeline import exposed_transfer_s
+from planner.cost.pipeline import exchange_wait_s, exposed_transfer_s
 from planner.cost.schedule import copies_of_model, head_stage
 from planner.cost.sharing import (
     Stream,
@@ -194,6 +194,25 @@ def transfer_seconds(
 
 
 @jit
+def exposed_pipeline_seconds(
+    costs: Array,
+    key: Key,
+    grid: Grid,
+    job: JobInputs,
+    framework: FrameworkInputs,
+    links: LinkInputs,
+) -> float:
+    """Seconds of a step that the busiest stage spends on its neighbours, whatever its layers."""
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
+    seconds = exposed_transfer_s(
+        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
+    )
+    if key.tp > 2.0 * links.scale_up_domain:
+        seconds += exchange_wait_s(framework.wide_stage_wait_s, grid.pp, grid.grad_acc)
+    return seconds
+
+
+@jit
 def table_reduction_seconds(
     costs: Array,
     key: Key,
@@ -243,13 +262,11 @@ def pipeline_traffic_seconds(
     the CPU waits for before it issues more (p2p_communication.py, `_communicate_shapes`;
     megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
     """
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    seconds = exposed_transfer_s(
-        transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
-    )
+    seconds = exposed_pipeline_seconds(costs, key, grid, job, framework, links)
     seconds += table_reduction_seconds(costs, key, grid, job, framework, links)
     if grid.mtp_apart == 0.0:
         return seconds
+    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     own = transfer_alone_seconds(key, grid, job, framework, links, 1.0)
     wide = transfer_alone_seconds(key, grid, job, framework, links, 1.0 + job.mtp_layers)
     shown = 1.0 - (framework.hide_pipeline if grid.vpp > 1.0 else 0.0)

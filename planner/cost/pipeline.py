@@ -59,3 +59,21 @@ def exposed_transfer_s(
     hidden = hidden_share if vpp > 1.0 else 0.0
     steady = 2.0 * grad_acc * vpp * transfer_s * (1.0 - hidden)
     return steady + 2.0 * (pp - 1.0) * transfer_s
+
+
+@jit
+def exchanges(pp: float) -> float:
+    """Sends and receives of the busiest stage for one micro-batch, forward and backward: one of
+    each with its only neighbour, or with both."""
+    if pp <= 1.0:
+        return 0.0
+    return 2.0 if pp <= 2.0 else 4.0
+
+
+@jit
+def exchange_wait_s(wait_s: float, pp: float, grad_acc: float) -> float:
+    """Seconds that the busiest stage waits beside its transfers: m · exchanges · wait.
+
+    `wait_s`: of each send or receive whatever its size. Ignores filling and draining.
+    """
+    return grad_acc * exchanges(pp) * wait_s

@@ -32,15 +32,14 @@ from planner.cost.moments import (
 )
 from planner.cost.passes import (
     backward_seconds,
+    exposed_pipeline_seconds,
     forward_seconds,
     fsdp_seconds,
     pipeline_traffic_seconds,
     recompute_seconds,
-    transfer_seconds,
 )
 from planner.cost.pipeline import (
     all_forward_first_s,
-    exposed_transfer_s,
     pipeline_bound_s,
     pipeline_time_s,
 )
@@ -332,10 +331,9 @@ def step_bounds(
                 costs[piece, f.PIECE_SAVED], costs[piece, f.PIECE_SAVED_RECOMPUTED]
             )
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
     out[f.STEP_TIME_BOUND] = slowdown(key, grid, links) * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
-        + exposed_transfer_s(transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline)
+        + exposed_pipeline_seconds(costs, key, grid, job, framework, links)
         + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
         + framework.host_step_s
     )

@@ -100,6 +100,9 @@ class FrameworkInputs(NamedTuple):
     # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
     # leaves the scale-up domain.
     outer_tensor_step_s: float
+    # Seconds that each send or receive of a stage waits whose tensor group spans more than two
+    # scale-up domains.
+    wide_stage_wait_s: float
     # HBM bytes per parameter of a rank, ZeRO or not, that a step moves beyond its optimizer's.
     step_traffic_bytes: float
     # Seconds of copying one data-parallel rank's slice of one tensor under ZeRO-1.

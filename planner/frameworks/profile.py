@@ -137,6 +137,9 @@ class Kernels(Frozen):
     # Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain,
     # beyond the links' latency: the ring advances at the pace of its slowest exchange.
     outer_tensor_step_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # What each send or receive of a pipeline stage waits, whatever its size, where the stage's
+    # tensor-parallel group spans more than two scale-up domains.
+    wide_stage_wait_s: Annotated[float, Field(ge=0.0)] = 0.0
     # HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
     # optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction.
     step_traffic_bytes: Bytes = 0.0
@@ -190,6 +193,17 @@ class Outside(Frozen):
     # Time in which a data-parallel rank reads one sequence, beside compute: a step takes at least
     # as long as its batch does. 0 where storage and loaders keep up.
     sample_load_s: Annotated[float, Field(ge=0.0)] = 0.0
+    evidence: str = ""
+
+
+class FullMemory(Frozen):
+    """What runs did whose allocator had next to nothing left (`planner.full_memory`)."""
+
+    # Torch's caching allocator frees its cache and asks again before it gives up; others do not.
+    allocator: Literal["torch", "other"] = "torch"
+    # Seconds that each send or receive of a pipeline stage then takes more; 0: no such runs.
+    exchange_s: Annotated[float, Field(ge=0.0)] = 0.0
+    # The measured runs near the limit, and what they did.
     evidence: str = ""
 
 
@@ -287,6 +301,7 @@ class FrameworkProfile(Frozen):
     overlap: Overlap = Overlap()
     kernels: Kernels = Kernels()
     outside: Outside = Outside()
+    full_memory: FullMemory = FullMemory()
     recompute: tuple[RecomputeMode, ...]
     recomputing: RecomputeForms = RecomputeForms()
     optimizer: OptimizerRules = OptimizerRules()

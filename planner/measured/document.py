@@ -32,6 +32,7 @@ PREDICTED_COLUMNS = (
     "predicted_step_time_s",
     "predicted_low_s",
     "predicted_high_s",
+    "predicted_expected_s",
     "predicted_tokens_per_s_per_gpu",
     "predicted_peak_mem_gib",
     "predicted_fits",
@@ -62,6 +63,7 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_step_time_s": seconds,
         "predicted_low_s": interval.low,
         "predicted_high_s": interval.high,
+        "predicted_expected_s": prediction.expected_step_time_s,
         "predicted_tokens_per_s_per_gpu": (
             mapped.degrees.gbs * job.seq / (seconds * job.cluster.num_gpus)
         ),

@@ -15,16 +15,18 @@ from planner.cost.layout import mirror
 from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
 from planner.cost.tables import Array
 from planner.cost_model import CostModel, Layout
+from planner.full_memory import full_step_time_s
 from planner.job import Job
 from planner.measured.completion import complete
 from planner.measured.mapping import MappedRow, map_row
 from planner.measured.micro_batch import LEAST_GAIN, other_micro_batches
 from planner.measured.model import UnpredictableRowError
 from planner.measured.rows import MeasuredRow, demand_measurements
+from planner.plan import expected_step_time_s
 from planner.reach import Conditions
 from planner.recomputation import recomputation
 from planner.search.arrays import kernel_layout, plain_context
-from planner.uncertainty import plan_conditions
+from planner.uncertainty import fit_probability, plan_conditions
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,33 @@ class Prediction:
         if self.step is None or self.mapped is None:
             return None
         return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
+
+    @property
+    def full_chance(self) -> float:
+        """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
+        peak = self.memory_bytes()
+        if self.mapped is None or peak is None:
+            return 0.0
+        job = self.mapped.job
+        return 1.0 - fit_probability(job, peak, job.hbm_limit_bytes, self.row.source)
+
+    @property
+    def full_step_time_s(self) -> float | None:
+        """Seconds of a step if memory is full; None where no measured run tells."""
+        seconds, own = self.step_time_s, self.mapped
+        if seconds is None or own is None:
+            return None
+        share = own.batch_share
+        full_s = full_step_time_s(own.job, own.degrees, seconds / share)
+        return None if full_s is None else full_s * share
+
+    @property
+    def expected_step_time_s(self) -> float | None:
+        """Seconds of a step at the expected throughput: what the row is ranked by."""
+        seconds, full_s = self.step_time_s, self.full_step_time_s
+        if seconds is None or full_s is None:
+            return seconds
+        return expected_step_time_s(seconds, full_s, self.full_chance)
 
     @property
     def conditions(self) -> Conditions | None:

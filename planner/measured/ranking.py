@@ -97,7 +97,7 @@ def _fits(prediction: Prediction) -> bool:
 
 def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
     """A run that we say does not fit is picked only if none does; runs of unknown fate are left
-    out of the choice."""
+    out of the choice. The rest are ranked by expected throughput (`planner.full_memory`)."""
     known = [member for member in members if _measured(member) is not None or member.row.ran_out]
     candidates = [member for member in known if _fits(member)] or known
     ran = [member for member in known if _measured(member) is not None]
@@ -107,17 +107,19 @@ def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
         runs=len(ran),
         pick=fmean(_throughput_share(member, best) for member in _first(candidates)),
         rank_correlation=spearman(
-            [member.step_time_s or 0.0 for member in ran],
+            [member.expected_step_time_s or 0.0 for member in ran],
             [_measured(member) or 0.0 for member in ran],
         ),
     )
 
 
 def _first(candidates: Sequence[Prediction]) -> list[Prediction]:
-    """Those with the shortest predicted step: several where the model sees no difference, as
+    """Those with the shortest expected step: several where the model sees no difference, as
     between repeats of one run; their mean counts."""
-    shortest = min(member.step_time_s or float("inf") for member in candidates)
-    return [member for member in candidates if member.step_time_s == shortest]
+    expected = [member.expected_step_time_s or float("inf") for member in candidates]
+    shortest = min(expected)
+    pairs = zip(candidates, expected, strict=True)
+    return [member for member, seconds in pairs if seconds == shortest]
 
 
 def _throughput_share(member: Prediction, best_s: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from planner.full_memory import with_full_memory
 from planner.measured.predict import Prediction
 from planner.measured.ranking import GroupRanking, rank_groups, spearman
 from planner.plan import Interval
@@ -122,7 +123,8 @@ def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = 
     if prediction.mapped is None:
         raise ValueError("a refused row has no interval")
     without = "" if own_source else prediction.row.source
-    return step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    own = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    return with_full_memory(own, seconds, prediction.full_step_time_s, prediction.full_chance)
 
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:

@@ -13,6 +13,7 @@ from planner.check.variations import variation
 from planner.explain import Explanation
 from planner.launch.read.found import Found, Problem
 from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
+from planner.report.full_memory import full_memory_facts
 from planner.report.plans import (
     activations_text,
     batch_sentence,
@@ -114,6 +115,7 @@ def _head_facts(
             ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
             ("MFU", _mfu_text(assessment)),
             ("peak", f"stage {plan.heaviest_stage}: {peak_sentence(plan)}"),
+            *full_memory_facts(plan),
         ]
     return tuple(rows)
 

@@ -12,6 +12,7 @@ from planner.explain import (
     Term,
 )
 from planner.plan import Plan
+from planner.report.full_memory import full_memory_facts
 from planner.report.plans import (
     LIKELY_TO_FIT,
     activations_text,
@@ -112,6 +113,7 @@ def _result_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (
         ("step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"),
         ("peak", peak_sentence(plan)),
+        *full_memory_facts(plan),
     )
 
 

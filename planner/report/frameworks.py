@@ -17,6 +17,7 @@ _PARTS = {
     "recomputing": "Further forms of recomputation",
     "overlap": "Share of traffic that may hide behind compute",
     "outside": "Memory outside tensors",
+    "full_memory": "Runs near full memory",
 }
 
 

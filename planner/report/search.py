@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from planner.plan import OPTIMAL_WITHIN, Plan
+from planner.report.full_memory import full_memory_note
 from planner.report.plans import (
     LIKELY_TO_FIT,
     batch_difference,
@@ -301,7 +302,8 @@ def _doubt_note(plans: Sequence[Plan]) -> str:
     ]
     if not doubtful:
         return ""
-    return f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
+    said = f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
+    return " ".join(filter(None, (said, full_memory_note(plans))))
 
 
 def _next_steps(saved_as: str | None) -> tuple[str, ...]:

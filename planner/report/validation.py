@@ -187,7 +187,9 @@ def _notes(shown: Validation) -> Notes:
     if total.picks is not None:
         lines.append(
             f"Picks: {plural(total.picks.groups, 'group')} of one source, model, cluster, batch, "
-            "precision and framework; a pick that ran out of memory counts 0."
+            "precision and framework; a pick that ran out of memory counts 0. Ranked by expected "
+            "throughput: the step time, with the chance that memory is full where runs of the "
+            "framework slowed down then (--json: predicted_expected_s)."
         )
     if shown.repeats:
         lines.append(

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.pipeline import exposed_transfer_s, pipeline_bound_s, pipeline_time_s
+from planner.cost.pipeline import (
+    exchange_wait_s,
+    exchanges,
+    exposed_transfer_s,
+    pipeline_bound_s,
+    pipeline_time_s,
+)
 
 seconds = st.floats(1e-4, 10.0)
 
@@ -41,3 +47,9 @@ def test_transfers_hide_only_when_interleaved() -> None:
 def test_compiled_equals_python() -> None:
     arguments = (0.3, 1.1, 12.0, 0.25)
     assert pipeline_time_s(*arguments) == pipeline_time_s.py_func(*arguments)
+
+
+@pytest.mark.parametrize(("pp", "expected"), [(1, 0.0), (2, 2.0), (3, 4.0), (16, 4.0)])
+def test_a_stage_exchanges_with_each_neighbour_twice(pp: int, expected: float) -> None:
+    assert exchanges(float(pp)) == expected
+    assert exchange_wait_s(0.25, float(pp), 8.0) == 8.0 * expected * 0.25

@@ -252,6 +252,22 @@ def test_exchanges_of_a_group_over_nodes_wait_for_its_ring_in_a_pipeline() -> No
     assert passes[1] - passes[0] == pytest.approx(3 * 4 * 15.0)
 
 
+@pytest.mark.parametrize(("tp", "pp", "waits"), [(32, 2, 2), (32, 4, 4), (16, 4, 0), (32, 1, 0)])
+def test_stages_over_more_than_two_nodes_wait_at_each_exchange(
+    tp: int, pp: int, waits: int
+) -> None:
+    """nanotron: 8 micro-batches, in the step and in its bound alike."""
+    job = make_job("llama-3-70b", f"{tp * pp}xH100", "nanotron")
+    free, slow = (
+        step(with_kernels(job, wide_stage_wait_s=own), tp=tp, pp=pp, grad_acc=8)
+        for own in (0.0, 0.5)
+    )
+    assert slow[f.STEP_PP] - free[f.STEP_PP] == pytest.approx(8 * waits * 0.5)
+    rest = slow[f.STEP_TIME] - free[f.STEP_TIME]
+    assert slow[f.STEP_TIME_BOUND] - free[f.STEP_TIME_BOUND] == pytest.approx(rest)
+    assert slow[f.STEP_TIME_BOUND] <= slow[f.STEP_TIME]
+
+
 @pytest.mark.parametrize(
     ("framework", "gpus", "kernel"),
     [

@@ -1,0 +1,62 @@
+"""Words for plans whose memory may be full: the chance, the step then, the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.plan import Plan, expected_step_time_s
+from planner.report.units import percent_sure, seconds
+
+CURE = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "
+    "--hbm-reserve avoids it."
+)
+
+
+def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The row of a plan's facts; none where memory is safe."""
+    risk = plan.full_memory
+    if risk is None:
+        return ()
+    sentence = (
+        f"{percent_sure(risk.probability)} chance that torch's allocator finds it so, frees its "
+        f"cache and asks again, or gives up{_slowly(plan)}. Measured: {risk.note}. {CURE}"
+    )
+    return (("memory full", sentence),)
+
+
+def full_memory_note(plans: Sequence[Plan]) -> str:
+    """What follows if the plans that may not fit do not; an empty text where nothing is known."""
+    at_risk = {n: plan for n, plan in enumerate(plans, start=1) if plan.full_memory is not None}
+    slow = {n: plan for n, plan in at_risk.items() if _full_s(plan) is not None}
+    if not at_risk:
+        return ""
+    if not slow:
+        return CURE
+    first = next(iter(slow.values()))
+    evidence = first.full_memory.note if first.full_memory else ""
+    listed = ", ".join(f"plan {n}: {seconds(_full_s(own) or 0.0)}" for n, own in slow.items())
+    return f"A step with full memory: {listed}. Measured: {evidence}. {CURE}{_best(plans)}"
+
+
+def _slowly(plan: Plan) -> str:
+    """`; a step then takes 167 s, 7.6 times as long`."""
+    full_s = _full_s(plan)
+    if full_s is None:
+        return ""
+    return f"; a step then takes {seconds(full_s)}, {full_s / plan.step_time_s:.1f} times as long"
+
+
+def _full_s(plan: Plan) -> float | None:
+    return None if plan.full_memory is None else plan.full_memory.step_time_s
+
+
+def _best(plans: Sequence[Plan]) -> str:
+    """Which plan promises most with that chance counted, if it is not the first."""
+    best = max(range(len(plans)), key=lambda index: _expected_tokens_per_s(plans[index]))
+    return f" With that chance counted, plan {best + 1} promises most." if best else ""
+
+
+def _expected_tokens_per_s(plan: Plan) -> float:
+    chance = plan.full_memory.probability if plan.full_memory else 0.0
+    return plan.gbs_tokens / expected_step_time_s(plan.step_time_s, _full_s(plan), chance)
