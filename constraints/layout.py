@@ -24,6 +24,7 @@ from constraints.layout_context import (
 )
 from constraints.layout_variables import LayoutVariables, make_variables
 from constraints.memory import StageMemory
+from constraints.offload import OffloadExpressible, OffloadShares
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "LayoutContext",
     "LayoutShape",
     "LayoutVariables",
+    "OffloadShares",
     "Recomputation",
     "block_recomputed",
     "block_taken",
@@ -228,6 +230,7 @@ AnyLayoutRule = (
     | SplitExpressible
     | RecomputeExpressible
     | ChunksBalanced
+    | OffloadExpressible
     | StageMemory
 )
 stage_memory = StageMemory()
@@ -237,5 +240,6 @@ EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     BlocksNotEmpty(),
     SplitExpressible(),
     RecomputeExpressible(),
+    OffloadExpressible(),
 )
 LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, ChunksBalanced(), stage_memory)

@@ -73,6 +73,7 @@ class Layout:
 
     `recomputed` counts the layers of each stage that run again in backward, in the plan's mode;
     `others`, one row for each other mode of a mix, those that run again in that mode.
+    `offload_fraction`: of the groups of activations that can leave the GPU (`constraints.offload`).
     """
 
     pp: int
@@ -81,6 +82,7 @@ class Layout:
     recomputed: tuple[int, ...]
     placement: Placement = "straight"
     others: tuple[tuple[int, ...], ...] = ()
+    offload_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:

@@ -31,7 +31,8 @@ from planner.recompute import demand_parts, layout_flags
 from planner.request import MOST_SEQUENCES, Request
 from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
-from planner.search.mixture import cost_layout, other_modes
+from planner.search.mixture import other_modes
+from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.shapes import broken_rules, given_columns
 from planner.uncertainty import (
     fit_probability,
@@ -147,7 +148,7 @@ def given_layout(
     even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks)
+    layout = replace(even, block_layers=blocks, offload_fraction=job.at_fraction)
     again = layout.stage_layers if recomputes else (0,) * degrees.pp
     if job.recompute[0].block:
         again = _block_recomputed(layout, job.recompute[0].block)
@@ -163,6 +164,7 @@ def given_layout(
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
+    ctx = replace(ctx, offload=row_shares(job, given_columns(degrees), 0))
     broken = layout_problems(job, layout, ctx)
     if broken:
         raise UsageError("\n".join(broken))
@@ -219,7 +221,8 @@ def job_plan(
     modes = other_modes(job, mode) if layout.others else ()
     again = recomputation(mode, job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
-    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, modes)
+    ctx = replace(ctx, offload=row_shares(job, columns, row))
+    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
@@ -351,7 +354,10 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
         activation_offload=job.activation_offload,
-        activation_offload_flags=offload_flags(job.framework, job.activation_offload),
+        activation_offload_fraction=layout.offload_fraction,
+        activation_offload_flags=offload_flags(
+            job.framework, job.activation_offload, layout.offload_fraction
+        ),
         cp_comm_type=kind,
         cp_sizes=sizes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from planner.errors import UsageError, unknown_name
 from planner.frameworks.profile import FrameworkProfile, framework_names, load_framework
@@ -12,7 +13,10 @@ from planner.recompute import RecomputeMode
 from planner.specs import ModelSpec
 
 Modules = tuple[str, ...]
+# Of the activations of some modules: a share of them, or one that the layout has.
+Fraction = float | Literal["search"]
 OPTION = "--activation-offload"
+FRACTION_OPTION = "--activation-offload-fraction"
 # What a model must have for a module's tensors to exist, and what else holds them.
 _NEEDS: Mapping[str, tuple[str, str]] = {
     "attn_norm": (
@@ -165,8 +169,39 @@ def usable_modes(
     )
 
 
-def offload_flags(profile: FrameworkProfile, modules: Modules) -> str:
+def check_fraction(
+    fraction: Fraction, offloads: bool, profile: FrameworkProfile
+) -> None:
+    """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
+    if fraction == 1.0:
+        return
+    given = f"{FRACTION_OPTION} {fraction}"
+    if fraction != "search" and not 0.0 < fraction <= 1.0:
+        instead = f"{OPTION} off" if fraction == 0.0 else "a number above 0 and up to 1"
+        raise UsageError(f"{given}: give {instead}  [activation-offload-fraction]")
+    if not offloads:
+        raise UsageError(
+            f"{given}: a share of nothing; name modules too, as {OPTION} search  "
+            "[activation-offload-fraction]"
+        )
+    if not profile.activation_offload.fraction_flags:
+        having = [
+            own
+            for own in framework_names()
+            if load_framework(own).activation_offload.fraction_flags
+        ]
+        raise UsageError(
+            f"{given}: {profile.name} offloads all layers or none; a fraction is there in "
+            f"{', '.join(having)}  [activation-offload-fraction]"
+        )
+
+
+def offload_flags(profile: FrameworkProfile, modules: Modules, fraction: float = 1.0) -> str:
     """How the framework spells the offload."""
     if not modules:
         return ""
-    return profile.activation_offload.flags.format(modules=" ".join(modules))
+    rules = profile.activation_offload
+    flags = rules.flags.format(modules=" ".join(modules))
+    if fraction == 1.0:
+        return flags
+    return f"{flags} {rules.fraction_flags.format(fraction=repr(fraction))}"

@@ -15,7 +15,14 @@ from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, l
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
-from planner.offload_rules import OPTION, Modules, read_offload, searched_offloads, usable_modes
+from planner.offload_rules import (
+    OPTION,
+    Modules,
+    check_fraction,
+    read_offload,
+    searched_offloads,
+    usable_modes,
+)
 from planner.optimizer_rules import searched_shares
 from planner.optimizers import load_optimizer
 from planner.pools.pool import parse_one_type
@@ -114,6 +121,7 @@ class Request(BaseModel):
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     activation_offload: str = "off"
+    activation_offload_fraction: float | Literal["search"] = 1.0
     cuda_graphs: bool = False
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
@@ -132,6 +140,8 @@ class Request(BaseModel):
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model)
+        fraction = self.activation_offload_fraction
+        check_fraction(fraction, bool(offload or choices), profile)
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
         if self.recompute is None:
             modes = usable_modes(profile, offload, modes, precision) or modes
@@ -158,6 +168,8 @@ class Request(BaseModel):
             offload_shares=self._offload_shares(profile),
             activation_offload=offload,
             offload_choices=choices,
+            offload_fraction=1.0 if fraction == "search" else fraction,
+            fraction_open=fraction == "search",
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
@@ -173,6 +185,8 @@ class Request(BaseModel):
             decided["optimizer_offload"] = plan.optimizer_offload
         if self.activation_offload == "search":
             decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+        if self.activation_offload_fraction != plan.activation_offload_fraction:
+            decided["activation_offload_fraction"] = plan.activation_offload_fraction
         if plan.degrees.cp > 1 and self.cp_comm_type is None:
             decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
         return self.model_copy(update=decided) if decided else self

@@ -27,7 +27,8 @@ from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, solve_layout
-from planner.search.mixture import cheapest_costs, cost_layout, other_modes
+from planner.search.mixture import cheapest_costs, other_modes
+from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.rungs import (
     RUNG,
     RUNGS,
@@ -103,7 +104,9 @@ class Explorer:
 
     @cached_property
     def pace(self) -> Floats:
-        """Pace of every shape in its even layout."""
+        """Pace of every shape in its even layout; infinite where shapes have costs of a bound."""
+        if self.cost_model.is_bound:
+            return np.full(len(self.costed.steps), np.inf)
         return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
 
     @cached_property
@@ -126,6 +129,8 @@ class Explorer:
     @cached_property
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
+        if self.cost_model.is_bound:
+            return np.zeros(len(self.costed.steps), dtype=np.bool_)
         whole = np.array([own in ("none", "all") for own in self.recomputations])
         job = self.cost_model.job
         split = job.framework.parallelism.layouts
@@ -370,7 +375,8 @@ class Explorer:
         mode = job.recompute[index]
         modes = self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes)
+        shares = row_shares(job, self.columns, row)
+        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
@@ -388,7 +394,8 @@ class Explorer:
         ctx = plain_context(
             self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
         )
-        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
+        ctx = replace(ctx, offload=row_shares(self.cost_model.job, self.columns, row))
+        step = cost_any_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
 

@@ -192,7 +192,15 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
         recomputed=per_stage(variables.recomputed),
         placement=ctx.placement,
         others=tuple(per_stage(own) for own in variables.others),
+        offload_fraction=_fraction(solver, variables, ctx),
     )
+
+
+def _fraction(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> float:
+    """The fraction of activations that leave the GPU."""
+    if ctx.offload is None or variables.offload is None:
+        return 1.0
+    return ctx.offload.fractions[solver.value(variables.offload.fraction)]
 
 
 def share_fraction(share: float, vpp: int) -> tuple[int, int]:
@@ -221,6 +229,13 @@ class _Objective:
         self.others = [
             [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
         ]
+        self.staying: list[list[Expression]] = []
+        if variables.offload is not None:
+            leaving = [variables.stage(variables.offload.kind_some, s, ctx) for s in stages]
+            self.staying = [
+                [own - gone for own, gone in zip(*pair, strict=True)]
+                for pair in zip(self.layers, leaving, strict=True)
+            ]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
@@ -299,9 +314,16 @@ class _Objective:
         terms = self.terms
         constant = float(terms.stage[stage, list(columns)].sum())
         per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
-        return self._units(constant, rounding) + self._weighted(
+        total = self._units(constant, rounding) + self._weighted(
             self.layers[stage], per_layer, rounding
         )
+        if terms.staying is None:
+            return total
+        stay = terms.staying.layer[:, list(columns)].sum(axis=1)
+        for count, leaves_s, stays_s in zip(self.staying[stage], per_layer, stay, strict=True):
+            leaves, stays = (self._units(float(own), rounding) for own in (leaves_s, stays_s))
+            total = total + count * (stays - leaves)
+        return total
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
         column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]

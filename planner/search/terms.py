@@ -12,7 +12,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import LayoutContext, Recomputation
+from constraints.layout import LayoutContext, OffloadShares, Recomputation
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Placement
 from planner.cost import bounds, linear, schedule
@@ -24,6 +24,7 @@ from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import job_placement, model_costs
 from planner.search.mixture import OtherMode, price_modes
+from planner.search.offload_share import StayingTerms, price_share
 from planner.specs import ModelSpec
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
@@ -53,6 +54,8 @@ class ShapeTerms:
     bubble_share: float
     placement: Placement = "straight"
     others: tuple[OtherMode, ...] = ()
+    # Layers whose offloadable activations stay, where a share leaves (`layer`: those that leave).
+    staying: StayingTerms | None = None
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
 
@@ -113,13 +116,19 @@ def shape_terms(
         linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
     ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
+    layer, staying = terms[: job.kinds], None
+    if cost_model.is_bound:
+        layer, staying, memory = price_share(cost_model, costed, row, mode == "all")
+    else:
+        memory = memory_moments(shape, costed.keys[key], costed.costs[key], job, framework)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
-        layer=terms[: job.kinds],
+        layer=layer,
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
-        memory=memory_moments(shape, costed.keys[key], costed.costs[key], job, framework),
+        memory=memory,
+        staying=staying,
         scalars=scalars,
         framework=framework,
         bubble_share=share,
@@ -168,6 +177,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
                 tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
             ),
             working_others=tuple(_up(other.working[row]) for other in terms.others),
+            staying=tuple(_up(sizes) for sizes in terms.staying.more[row]) if terms.staying else (),
         )
         for row in range(len(own.stage))
         if own.stage[row].any() or own.layer[row].any()
@@ -193,6 +203,7 @@ def layout_context(
     framework: FrameworkProfile,
     mode: RecomputeMode,
     limit_bytes: float,
+    offload: OffloadShares | None = None,
 ) -> LayoutContext:
     """What the layout rules read for one shape under a memory limit."""
     return LayoutContext(
@@ -207,4 +218,5 @@ def layout_context(
         lone_ends=framework.parallelism.lone_ends,
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),
+        offload=offload,
     )
