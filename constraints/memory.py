@@ -82,7 +82,6 @@ class MomentNumbers:
         )
         return per_layer and all(own <= theirs for own, theirs in maxima)
 
-
     def _stays_lighter(self, other: MomentNumbers) -> bool:
         """Whether layers that stay weigh no more here than at the other moment, all else apart."""
         if not self.staying:

@@ -38,9 +38,7 @@ def kept_groups(groups: int, fraction: float) -> int:
     return int(groups * (1 - fraction))
 
 
-def leaving_layers(
-    kinds: Sequence[int], groups: Sequence[int], fraction: float
-) -> tuple[int, int]:
+def leaving_layers(kinds: Sequence[int], groups: Sequence[int], fraction: float) -> tuple[int, int]:
     """(first layers of a block that leave with all their groups, those of which any group leaves).
 
     `kinds`: of the block's layers. They differ by the layer that the fraction divides, if any.

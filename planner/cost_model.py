@@ -89,7 +89,7 @@ class CostModel:
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of framework and optimizer; of an offloaded share those of a bound (`is_bound`)."""
+        """Numbers of framework and optimizer; of a share those of a bound (`is_bound`)."""
         own = cost_tables.framework_inputs(self.job)
         return own._replace(resident_layers=0.0) if self.is_bound else own
 

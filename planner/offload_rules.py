@@ -169,9 +169,7 @@ def usable_modes(
     )
 
 
-def check_fraction(
-    fraction: Fraction, offloads: bool, profile: FrameworkProfile
-) -> None:
+def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile) -> None:
     """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
     if fraction == 1.0:
         return

@@ -86,11 +86,12 @@ class Request(BaseModel):
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
     optimizer on the CPU, or `search`, which lets the search choose it for each plan;
-    `activation_offload`: modules whose activations are kept on the host, `off` or `search`. limits:
-    degree name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
-    (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context
-    parallelism exchanges (Megatron's --cp-comm-type); None: a search takes the fastest that the
-    framework has; `cp_sizes`: ranks of the two levels of `a2a+p2p`. Raises UsageError (ValueError)
+    `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
+    `activation_offload_fraction` of them, or `search`: each plan its own. limits: degree name to
+    allowed values. `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`),
+    as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges
+    (Megatron's --cp-comm-type); None: a search takes the fastest that the framework has;
+    `cp_sizes`: ranks of the two levels of `a2a+p2p`. Raises UsageError (ValueError)
     for what does not resolve.
     """
 
@@ -140,7 +141,7 @@ class Request(BaseModel):
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model)
-        fraction = self.activation_offload_fraction
+        fraction = self.offload_share(model)
         check_fraction(fraction, bool(offload or choices), profile)
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
         if self.recompute is None:
@@ -244,6 +245,10 @@ class Request(BaseModel):
     def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
         """The modules of `activation_offload`, as they are read for a model."""
         return self.activation_offload
+
+    def offload_share(self, model: ModelSpec) -> float | Literal["search"]:  # noqa: ARG002 (as above)
+        """`activation_offload_fraction`, as it is read for a model."""
+        return self.activation_offload_fraction
 
     def _context_kinds(
         self, profile: FrameworkProfile, model: ModelSpec, seq: int

@@ -119,6 +119,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "cluster": None if request.cluster is None else _absolute(request.cluster),
         "optimizer_offload": plan.optimizer_offload,
         "activation_offload": ",".join(plan.activation_offload) or "off",
+        "activation_offload_fraction": plan.activation_offload_fraction,
     }
     if gpus is not None and request.gpus is not None:
         cluster = request.resolve().cluster
@@ -290,4 +291,6 @@ def as_command(launch: Launch) -> str:
         words.append(f"--optimizer-offload {plan.optimizer_offload:g}")
     if plan.activation_offload:
         words.append(f"--activation-offload {','.join(plan.activation_offload)}")
+    if plan.activation_offload_fraction < 1.0:
+        words.append(f"--activation-offload-fraction {plan.activation_offload_fraction!r}")
     return " ".join([*words, "-o plans.json"])

@@ -403,7 +403,7 @@ class Explorer:
         """(pace, peak) of everything costed within the limit."""
         pace = np.concatenate([self.pace, [own.pace for own in self.solved]])
         peak = np.concatenate([self.peak, [own.peak for own in self.solved]])
-        inside = peak <= limit_bytes
+        inside = (peak <= limit_bytes) & np.isfinite(pace)
         return pace[inside], peak[inside]
 
     def unable_to_improve(self, rungs: list[Rung]) -> int:

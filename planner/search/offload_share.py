@@ -22,13 +22,9 @@ from planner.cost.linear_memory import MemoryMoments, memory_moments
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.cost_model import Layout as KernelLayout
-from planner.cost_tables import job_pieces, op_context
 from planner.frameworks import RecomputeMode
 from planner.job import Job
-from planner.memory.rank import RankShape, saved_bytes
-from planner.ops.context import OpContext
-from planner.ops.offload import offload_group
-from planner.ops.rows import Piece
+from planner.memory.offload import shape_groups
 from planner.search.arrays import even_layout, kernel_layout
 from planner.search.mixture import CostedLayout, cost_layout, stack, wider_job
 
@@ -47,29 +43,6 @@ class StayingTerms:
     more: Array
 
 
-def layer_groups(job: Job, shape: RankShape) -> tuple[int, ...]:
-    """Groups of activations of a layer of each kind that leave the GPU: one for each offloaded
-    module with a tensor of the framework's least size."""
-    context, kinds = op_context(job), len(job.model.kinds)
-    return tuple(
-        sum(_leaves(name, piece, context, shape) for name in job.activation_offload)
-        for piece in job_pieces(job)[:kinds]
-    )
-
-
-def _leaves(name: str, piece: Piece, context: OpContext, shape: RankShape) -> bool:
-    group = offload_group(name, context, piece)
-    names = {*group.own, *group.shared}
-    least = context.profile.activation_offload.least_bytes
-    return any(
-        row.name in names
-        and (not row.only_with or bool(row.only_with & shape.recompute))
-        and saved_bytes(row, context, shape) >= least
-        for op in piece.ops
-        for row in op.saved
-    )
-
-
 def row_shares(job: Job, columns: Columns, row: int) -> OffloadShares | None:
     """The fractions that a shape may have; None where all that can leaves, or nothing does."""
     if job.offload_fraction == 1.0:
@@ -82,20 +55,6 @@ def row_shares(job: Job, columns: Columns, row: int) -> OffloadShares | None:
     pp, vpp = int(columns["pp"][row]), int(columns["vpp"][row])
     longest = max(even_layout(job, pp, vpp, recomputes=False).block_layers)
     return OffloadShares(fractions(longest, max(groups)), groups)
-
-
-def shape_groups(
-    job: Job, mode: RecomputeMode, *, tp: int, cp: int, ep: int, etp: int, mbs: int
-) -> tuple[int, ...]:
-    """`layer_groups` under a recompute mode and degrees."""
-    return layer_groups(
-        job,
-        RankShape(
-            tp=tp, cp=cp, ep=ep, etp=etp, shards=1, zero=0, mbs=mbs,
-            sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
-            recompute=mode.mask, recompute_share=mode.share, recompute_span=mode.span,
-        ),
-    )  # fmt: skip
 
 
 def fractions(layers: int, groups: int) -> tuple[float, ...]:

@@ -228,14 +228,26 @@ def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str,
     return (note,)
 
 
+_FRACTION_NOTE = (
+    "a fraction of the activations: with several micro-batches in flight a stage holds all of the "
+    "next one's again before its backward, for Megatron-Core fetches ahead; layers divided by the "
+    "fraction count as on the GPU, and as copied"
+)
+
+
 def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
-    tried = dict.fromkeys(own.activation_offload for own in (*jobs, *left_out))
+    every = (*jobs, *left_out)
+    tried = dict.fromkeys(own.activation_offload for own in every)
+    notes: tuple[str, ...] = ()
+    if any(own.offload_fraction != 1.0 for own in every):
+        notes = (_FRACTION_NOTE,)
     if len(tried) == 1:
-        return ()
+        return notes
     named = "; ".join(" + ".join(modules) or "none" for modules in tried)
     return (
         f"activation offload: the best of {named}; few measured runs offload, so the error bars "
         "do not cover the copies",
+        *notes,
     )
 
 

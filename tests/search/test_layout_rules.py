@@ -12,6 +12,7 @@ from constraints.layout import (
     LAYOUT_RULES,
     AnyLayoutRule,
     LayoutContext,
+    OffloadShares,
     block_recomputed,
     block_taken,
     even_split,
@@ -20,6 +21,7 @@ from constraints.layout import (
     shared_count,
 )
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
+from constraints.offload import leaving_blocks
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
@@ -72,6 +74,18 @@ MIXED_ONE_KIND = replace(
     ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
 )
 
+
+
+def with_staying(own: MomentNumbers) -> MomentNumbers:
+    """The same numbers with layers that hold more if their activations stay."""
+    return replace(own, staying=tuple(tuple(size // 2 for size in sizes) for sizes in own.layer))
+
+
+STAYING = replace(MEMORY, moments=tuple(with_staying(own) for own in MEMORY.moments), limit=26)
+STAYING_ONE_KIND = replace(
+    ONE_KIND, moments=tuple(with_staying(own) for own in ONE_KIND.moments), limit=28
+)
+
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
@@ -91,6 +105,12 @@ CONTEXTS = [
     LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
+    LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", STAYING_ONE_KIND,
+                  offload=OffloadShares((0.7, 0.4, 0.1), (2,))),
+    LayoutContext(2, 1, (0, 1, 1), "any", "none", STAYING,
+                  offload=OffloadShares((0.6, 0.3), (1, 3))),
+    LayoutContext(1, 2, (0, 1, 0), "any", "all", STAYING,
+                  offload=OffloadShares((0.5, 0.3), (0, 2))),
 ]
 
 
@@ -110,6 +130,15 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
         for counts, blocks in pairs:
             for stage, count in enumerate(counts):
                 model.add(sum(blocks[stage :: ctx.pp]) == count)
+    if variables.offload is not None and ctx.offload is not None:
+        if layout.offload_fraction not in ctx.offload.fractions:
+            return False
+        index = ctx.offload.fractions.index(layout.offload_fraction)
+        model.add(variables.offload.fraction == index)
+        whole, some = leaving_blocks(layout, ctx, ctx.offload)
+        for block in range(ctx.blocks):
+            model.add(sum(variables.offload.kind_whole[block]) == whole[block])
+            model.add(sum(variables.offload.kind_some[block]) == some[block])
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return bool(solver.solve(model) == cp_model.OPTIMAL)
@@ -162,6 +191,8 @@ def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
 ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
+STAYS = replace(ONE_LAYER, staying=((1,),))
+HALF = OffloadShares((0.5, 0.4), (2,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
@@ -183,6 +214,11 @@ INSTANCES = [
     # A head worth two layers beside none, but not beside three.
     Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
              split(3, 0, vpp=2)),
+    Instance("offload-expressible", plain(1, 1, offload=HALF), replace(split(1),
+             offload_fraction=0.5), split(1)),
+    # Two layers of which one stays: 1 + 2·2 + 1 units.
+    Instance("stage-memory", plain(1, 2, offload=HALF, memory=MemoryNumbers(1, 6, (STAYS,))),
+             replace(split(2), offload_fraction=0.5), replace(split(2), offload_fraction=0.4)),
     Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
              split(2)),
 ]  # fmt: skip
