@@ -103,8 +103,9 @@ def _offload(
     for block, most in enumerate(layers):
         model.add(some[block] <= most)
         model.add(whole[block] <= some[block])
-    fraction = model.new_int_var(0, len(ctx.offload.fractions) - 1, "offload_fraction")
-    return OffloadVariables(fraction, sequence.first(whole), sequence.first(some))
+    chosen = [model.new_bool_var(f"fraction[{own:g}]") for own in ctx.offload.fractions]
+    model.add_exactly_one(chosen)
+    return OffloadVariables(chosen, sequence.first(whole), sequence.first(some))
 
 
 def _counts(model: CpModel, ctx: LayoutContext, name: str) -> list[IntVar]:

