@@ -24,7 +24,7 @@ from constraints.layout_context import (
 )
 from constraints.layout_variables import LayoutVariables, make_variables
 from constraints.memory import StageMemory
-from constraints.offload import OffloadExpressible, OffloadShares
+from constraints.offload import OffloadChunks, OffloadExpressible, OffloadShares
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
@@ -230,6 +230,7 @@ AnyLayoutRule = (
     | SplitExpressible
     | RecomputeExpressible
     | ChunksBalanced
+    | OffloadChunks
     | OffloadExpressible
     | StageMemory
 )
@@ -240,6 +241,7 @@ EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     BlocksNotEmpty(),
     SplitExpressible(),
     RecomputeExpressible(),
+    OffloadChunks(),
     OffloadExpressible(),
 )
 LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, ChunksBalanced(), stage_memory)

@@ -42,6 +42,8 @@ class LayoutContext:
     head_layers: int = 0
     # None: all that can be offloaded leaves the GPU, or nothing.
     offload: OffloadShares | None = None
+    # Modules whose activations leave the GPU in groups (`constraints.offload`).
+    offload_modules: int = 0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
     greedy_costs: tuple[int, int] = (1, 0)
 

@@ -6,19 +6,23 @@ order. Of a model chunk's N groups a fraction f leaves ⌊N·(1-f)⌋, its last 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
-from constraints.rule import Layout
+from constraints.context import Columns, Mask, RuleContext
+from constraints.rule import Layout, shape_rule
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, CpModel, IntVar
 
     from constraints.layout_context import LayoutContext
     from constraints.layout_variables import Expression, LayoutVariables
+
+# From so many modules on a chunk of one layer fails.
+_SEVERAL = 2
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,71 @@ class OffloadVariables:
     """Decision variables of a share: which of the fractions it is, and per block and kind the
     layers that leave wholly (at most) and those of which anything leaves (at least)."""
 
-    chosen: list[BoolVarT]
+    chosen: Sequence[BoolVarT]
     kind_whole: list[list[Expression]]
     kind_some: list[list[Expression]]
+
+
+_ONE_LAYER = (
+    "megatron-core 0.19.2, pipeline_parallel/fine_grained_activation_offload.py: "
+    "post_warmup_callback keeps the last group of each module of the chunk that runs backward "
+    "first; finish_all_groups takes a chunk none of whose groups leave for done after the first"
+)
+
+
+@shape_rule(
+    "offload-chunks",
+    "with activations of several modules on the host every chunk has two layers or more",
+    source=_ONE_LAYER,
+    wording=lambda ctx: (
+        f"with activations of {ctx.offload_modules} modules on the host every chunk needs two of "
+        f"the {ctx.model.layers} layers or more: Megatron-Core fails in the second step with one "
+        "(Chunk mismatch)"
+    ),
+)
+def offload_chunks(columns: Columns, ctx: RuleContext) -> Mask | bool:
+    if ctx.offload_modules < _SEVERAL:
+        return True
+    fits: Mask = 2 * columns["pp"] * columns["vpp"] <= ctx.model.layers
+    return fits
+
+
+@dataclass(frozen=True)
+class OffloadChunks:
+    """What the framework's manager of offloaded activations survives."""
+
+    name: str = "offload-chunk-layers"
+    sentence: str = (
+        "with activations of several modules on the host, the last chunk of a stage holds two "
+        "layers or more, or is the stage's only one and has none"
+    )
+    source: str = _ONE_LAYER
+
+    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
+        """Not one layer in a stage's last chunk."""
+        from ortools.sat.python.cp_model import Domain
+
+        for block, least in _last_chunks(ctx):
+            counts = [[2, ctx.layers], *([[0, 0]] if not least else [])]
+            domain = Domain.from_intervals(sorted(counts))
+            own = variables.layers[block]
+            variables.hold(model, model.add_linear_expression_in_domain(own, domain), self.name)
+
+    def check(self, layout: Layout, ctx: LayoutContext) -> bool:
+        """Not one layer in a stage's last chunk."""
+        return all(
+            layout.block_layers[block] > 1 or layout.block_layers[block] == least == 0
+            for block, least in _last_chunks(ctx)
+        )
+
+
+def _last_chunks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
+    """(block, fewest layers) of the chunk of each stage that runs backward first."""
+    if ctx.offload_modules < _SEVERAL:
+        return
+    for stage in range(ctx.pp):
+        block = ctx.stage_blocks(stage)[-1]
+        yield block, ctx.least_layers(block) if ctx.vpp == 1 else 1
 
 
 @dataclass(frozen=True)

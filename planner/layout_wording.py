@@ -28,6 +28,12 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
     if name == "blocks-not-empty":
         but = " but the first and the last" if ctx.lone_ends else ""
         return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
+    if name == "offload-chunk-layers":
+        return (
+            f"layers {blocks}: with activations of {ctx.offload_modules} modules on the host the "
+            f"last chunk of every stage needs two layers or more; {framework} fails in the second "
+            f"step with one  [{name}]"
+        )
     if name == "split-expressible":
         near = list(nearest_split(layout.block_layers, ctx))
         return f"layers {blocks}: {framework} {_SPLITS[ctx.layouts]}; nearest: {near}  [{name}]"

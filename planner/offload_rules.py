@@ -169,6 +169,11 @@ def usable_modes(
     )
 
 
+def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
+    """Modules whose activations leave in groups of their own, where a framework has such."""
+    return len(modules) if profile.activation_offload.fraction_flags else 0
+
+
 def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile) -> None:
     """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
     if fraction == 1.0:

@@ -10,6 +10,7 @@ from planner.cost.layout import mirror, place_ends
 from planner.cost_model import CostModel
 from planner.cost_model import Layout as KernelLayout
 from planner.job import Job
+from planner.offload_rules import grouped_modules
 from planner.schedules import schedule_named
 from planner.specs import ModelSpec
 
@@ -34,6 +35,7 @@ def plain_context(
         others=others,
         lone_ends=job.framework.parallelism.lone_ends,
         greedy_costs=model_costs(job.model),
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
 
 

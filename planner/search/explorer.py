@@ -22,6 +22,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.frameworks import RecomputeMode
+from planner.offload_rules import grouped_modules
 from planner.recomputation import recomputation
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, job_placement, plain_context
@@ -376,7 +377,8 @@ class Explorer:
         modes = self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
         shares = row_shares(job, self.columns, row)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares)
+        modules = grouped_modules(job.framework, job.activation_offload)
+        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares, modules)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:

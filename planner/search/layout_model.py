@@ -140,9 +140,9 @@ def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> Non
     for own, wanted in zip(variables.recomputed, again, strict=True):
         model.add_hint(own, wanted)
     if ctx.offload is not None and variables.offload is not None:
-        wanted = _least_fraction(blocks, again, ctx, ctx.offload.fractions)
-        for own, fraction in zip(variables.offload.chosen, ctx.offload.fractions, strict=True):
-            model.add_hint(own, fraction == wanted)
+        least = _least_fraction(blocks, again, ctx, ctx.offload.fractions)
+        for chosen, fraction in zip(variables.offload.chosen, ctx.offload.fractions, strict=True):
+            model.add_hint(chosen, fraction == least)
 
 
 def _least_fraction(

@@ -204,6 +204,7 @@ def layout_context(
     mode: RecomputeMode,
     limit_bytes: float,
     offload: OffloadShares | None = None,
+    offload_modules: int = 0,
 ) -> LayoutContext:
     """What the layout rules read for one shape under a memory limit."""
     return LayoutContext(
@@ -219,4 +220,5 @@ def layout_context(
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),
         offload=offload,
+        offload_modules=offload_modules,
     )

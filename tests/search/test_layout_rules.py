@@ -104,6 +104,9 @@ CONTEXTS = [
     LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
+    LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
+    LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, lone_ends=True),
+    LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, lone_ends=True),
     LayoutContext(
         2,
         1,
@@ -229,6 +232,9 @@ INSTANCES = [
     # A head worth two layers beside none, but not beside three.
     Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
              split(3, 0, vpp=2)),
+    Instance("offload-chunk-layers", plain(1, 2, offload_modules=2), split(2), split(1)),
+    Instance("offload-chunk-layers", plain(2, 2, offload_modules=2, lone_ends=True), split(2, 0),
+             split(1, 1)),
     Instance("offload-expressible", plain(1, 1, offload=HALF), replace(split(1),
              offload_fraction=0.5), split(1)),
     # Two layers of which one stays: 1 + 2·2 + 1 units.
