@@ -164,13 +164,9 @@ class OffloadChunks:
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Not one layer in a stage's last chunk."""
-        from ortools.sat.python.cp_model import Domain
-
         for block, least in _last_chunks(ctx):
-            counts = [[2, ctx.layers], *([[0, 0]] if not least else [])]
-            domain = Domain.from_intervals(sorted(counts))
             own = variables.layers[block]
-            variables.hold(model, model.add_linear_expression_in_domain(own, domain), self.name)
+            variables.hold(model, model.add(own > 1 if least else own != 1), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Not one layer in a stage's last chunk."""

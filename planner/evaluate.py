@@ -249,7 +249,9 @@ def job_plan(
                 *plan_assumptions(job, probability),
                 *unmeasured_notes(interval),
                 *_offload_notes(job, degrees),
-                *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
+                *_activation_notes(
+                    job, float(stages[:, f.STAGE_OFFLOADED].max()), layout.offload_fraction
+                ),
             ),
         ),
     )  # fmt: skip
@@ -410,7 +412,14 @@ def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
     return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
 
 
-def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
+FRACTION_NOTE = (
+    "a fraction of the activations: with several micro-batches in flight a stage has all of the "
+    "next one's back before its backward starts, for Megatron-Core fetches ahead; a layer that the "
+    "fraction divides counts as on the GPU, and as copied"
+)
+
+
+def _activation_notes(job: Job, size_bytes: float, fraction: float) -> tuple[str, ...]:
     """What offloaded activations take of the host, and how fast its link is taken to be."""
     if not job.activation_offload:
         return ()
@@ -424,6 +433,7 @@ def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
         f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
         "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
         "error bars do not cover it",
+        *([FRACTION_NOTE] if fraction < 1.0 else []),
     )
 
 

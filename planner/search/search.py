@@ -12,7 +12,7 @@ from planner._version import __version__
 from planner.assumed import hardware_ledger
 from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
-from planner.evaluate import job_plan
+from planner.evaluate import FRACTION_NOTE, job_plan
 from planner.job import Job
 from planner.launch.registry import job_launch_note, launch_note
 from planner.ops import parameter_count
@@ -228,19 +228,12 @@ def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str,
     return (note,)
 
 
-_FRACTION_NOTE = (
-    "a fraction of the activations: with several micro-batches in flight a stage holds all of the "
-    "next one's again before its backward, for Megatron-Core fetches ahead; layers divided by the "
-    "fraction count as on the GPU, and as copied"
-)
-
-
 def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
     every = (*jobs, *left_out)
     tried = dict.fromkeys(own.activation_offload for own in every)
     notes: tuple[str, ...] = ()
     if any(own.offload_fraction != 1.0 for own in every):
-        notes = (_FRACTION_NOTE,)
+        notes = (FRACTION_NOTE,)
     if len(tried) == 1:
         return notes
     named = "; ".join(" + ".join(modules) or "none" for modules in tried)
