@@ -42,7 +42,7 @@ class LayoutContext:
     head_layers: int = 0
     # None: all that can be offloaded leaves the GPU, or nothing.
     offload: OffloadShares | None = None
-    # Modules whose activations leave the GPU in groups (`constraints.offload`).
+    # Groups of activations of a layer that leave the GPU one after the other.
     offload_modules: int = 0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
     greedy_costs: tuple[int, int] = (1, 0)

@@ -139,7 +139,7 @@ _ONE_LAYER = (
     "with activations of several modules on the host every chunk has two layers or more",
     source=_ONE_LAYER,
     wording=lambda ctx: (
-        f"with activations of {ctx.offload_modules} modules on the host every chunk needs two of "
+        f"with activations of several modules on the host every chunk needs two of "
         f"the {ctx.model.layers} layers or more: Megatron-Core fails in the second step with one "
         "(Chunk mismatch)"
     ),

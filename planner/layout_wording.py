@@ -30,7 +30,7 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
         return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
     if name == "offload-chunk-layers":
         return (
-            f"layers {blocks}: with activations of {ctx.offload_modules} modules on the host the "
+            f"layers {blocks}: with activations of several modules on the host the "
             f"last chunk of every stage needs two layers or more; {framework} fails in the second "
             f"step with one  [{name}]"
         )

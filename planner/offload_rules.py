@@ -27,6 +27,11 @@ _NEEDS: Mapping[str, tuple[str, str]] = {
     "expert_fc1": ("experts", "products of a dense block have no module here"),
     "moe_act": ("experts", "activations of a dense block have no module here"),
 }
+# Modules of a norm's block.
+_BLOCKS: Mapping[str, Modules] = {
+    "attn_norm": ("qkv_linear", "core_attn", "attn_proj"),
+    "mlp_norm": ("expert_fc1", "moe_act"),
+}
 # Recompute modules that run the whole of what an offloaded module would keep again.
 _RERUN: Mapping[str, Module] = {
     "core_attn": Module.CORE_ATTENTION,
@@ -102,14 +107,21 @@ def has_module(name: str, model: ModelSpec) -> bool:
     return model.moe is not None if need[0] == "experts" else model.mla is not None
 
 
-def searched_offloads(profile: FrameworkProfile, model: ModelSpec) -> tuple[Modules, ...]:
-    """Sets of modules that a search tries, the least first. UsageError if there is none."""
+def searched_offloads(
+    profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
+) -> tuple[Modules, ...]:
+    """Sets of modules that a search tries, the least first, of those that a precision leaves.
+
+    UsageError if there is none.
+    """
     _demand_option("search", profile)
     rules = profile.activation_offload
     found: list[Modules] = [()]
     for given in rules.searched:
         names = rules.modules if given == ("*",) else given
-        own = tuple(name for name in names if has_module(name, model))
+        low = precision not in rules.precisions
+        left = [name for name in names if not low or name in rules.low_precision_modules]
+        own = tuple(name for name in left if has_module(name, model))
         if own and own not in found:
             found.append(own)
     return tuple(found)
@@ -126,10 +138,15 @@ def offload_refusal(
     if not modules:
         return None
     if precision not in rules.precisions:
-        return (
-            f"{named}: what is kept of an offloaded tensor in {precision} is not modelled; give "
-            f"--precision {rules.precisions[0]}  [activation-offload-precision]"
-        )
+        quantised = [name for name in modules if name not in rules.low_precision_modules]
+        if quantised:
+            instead = f"--precision {rules.precisions[0]}"
+            if rules.low_precision_modules:
+                instead += f", or of {', '.join(rules.low_precision_modules)}"
+            return (
+                f"{named}: what {', '.join(quantised)} keeps in {precision} is not modelled; give "
+                f"{instead}  [activation-offload-precision]"
+            )
     return _recompute_refusal(rules.recompute, modules, mode, named)
 
 
@@ -170,8 +187,17 @@ def usable_modes(
 
 
 def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
-    """Modules whose activations leave in groups of their own, where a framework has such."""
-    return len(modules) if profile.activation_offload.fraction_flags else 0
+    """Groups of a layer that leave one after the other, where a framework has groups.
+
+    A norm's is open until the residual behind its block is added, around those of its block
+    (megatron-core 0.19.2, transformer_layer.py).
+    """
+    if not profile.activation_offload.fraction_flags:
+        return 0
+    return sum(
+        1 if norm in modules else sum(name in modules for name in inside)
+        for norm, inside in _BLOCKS.items()
+    )
 
 
 def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile) -> None:

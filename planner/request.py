@@ -140,7 +140,7 @@ class Request(BaseModel):
         cluster = self.find_cluster()
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
-        offload, choices = self._activation_offload(profile, model)
+        offload, choices = self._activation_offload(profile, model, precision)
         fraction = self.offload_share(model)
         check_fraction(fraction, bool(offload or choices), profile)
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
@@ -226,7 +226,7 @@ class Request(BaseModel):
         return searched_shares(profile) if self.optimizer_offload == "search" else ()
 
     def _activation_offload(
-        self, profile: FrameworkProfile, model: ModelSpec
+        self, profile: FrameworkProfile, model: ModelSpec, precision: str
     ) -> tuple[Modules, tuple[Modules, ...]]:
         """The modules that were given, and the sets among which the search decides if it does."""
         text = self.offload_text(model)
@@ -239,7 +239,7 @@ class Request(BaseModel):
                 "[activation-offload-cuda-graphs]"
             )
         if self.activation_offload == "search":
-            return (), searched_offloads(profile, model)
+            return (), searched_offloads(profile, model, precision)
         return read_offload(text, profile, model), ()
 
     def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)

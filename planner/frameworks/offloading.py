@@ -34,4 +34,6 @@ class ActivationOffload(Frozen):
     # Recompute modes that it works with: what they leave in a layer, or only the checkpoints.
     recompute: Literal["selective", "full"] = "selective"
     precisions: tuple[str, ...] = ("bf16", "fp16")
+    # Modules that keep 16-bit tensors in any precision: others keep quantised inputs of products.
+    low_precision_modules: tuple[str, ...] = ()
     evidence: str = ""
