@@ -63,6 +63,18 @@ _EAGER: Mapping[str, OffloadGroup] = {
 }
 
 
+_QUANTISED: Mapping[str, OffloadGroup] = {
+    "core_attn": OffloadGroup((*GROUPS["core_attn"].own, "attention/output")),
+    "attn_proj": OffloadGroup(("attention/output_quantised",)),
+}
+
+
+def _special(context: OpContext) -> Mapping[str, OffloadGroup]:
+    if context.attention == "eager":
+        return _EAGER
+    return _QUANTISED if context.quantised_input_bytes else {}
+
+
 def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     """Tensors of a module in a layer.
 
@@ -74,12 +86,9 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     below, so that attention alone keeps the output.
     """
     group, mla = GROUPS[name], context.model.mla is not None
-    if context.attention == "eager" and name in _EAGER:
-        return _EAGER[name]
-    if name == "core_attn" and context.quantised_input_bytes:
-        return OffloadGroup((*group.own, *group.shared))
-    if name == "attn_proj" and context.quantised_input_bytes:
-        return OffloadGroup(("attention/output_quantised",))
+    special = _special(context)
+    if name in special:
+        return special[name]
     if name == "attn_norm" and not mla:
         return OffloadGroup(())
     if name == "qkv_linear" and not mla:

@@ -120,7 +120,7 @@ def plans() -> list[Costed]:
     for fraction in (*TRIED, 1.0):
         explorer = cost_job(at_fraction(fraction).resolve()).explorer(Effort())
         row = int(np.flatnonzero(explorer.columns["zero"] == 0)[0])
-        for first in range(1, 24):
+        for first in range(2, 23):
             layout = Layout(2, 1, (first, 24 - first), (0, 0), offload_fraction=fraction)
             point = explorer.cost(row, layout)
             found.append(Costed(point.pace * DEGREES.gbs, point.peak))
