@@ -168,6 +168,8 @@ class RuleContext:
     # (`constraints.host`), and the host memory that each GPU of a node has for them.
     offloaded: Mapping[str, float] = field(default_factory=dict)
     host_bytes_per_gpu: float = float("inf")
+    # Groups of activations of a layer that leave one after the other (`constraints.offload`).
+    offload_modules: int = 0
     # Kinds of exchange of context parallelism (`constraints.context_exchange`), and the ranks of
     # the all-to-all inside `a2a+p2p` that are asked for; 0: any.
     context_kinds: tuple[ContextKind, ...] = ("p2p",)

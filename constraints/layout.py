@@ -25,6 +25,7 @@ from constraints.layout_context import (
 )
 from constraints.layout_variables import LayoutVariables, make_variables
 from constraints.memory import StageMemory
+from constraints.offload import OffloadChunks, OffloadExpressible, OffloadShares
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "LayoutContext",
     "LayoutShape",
     "LayoutVariables",
+    "OffloadShares",
     "Recomputation",
     "block_recomputed",
     "block_taken",
@@ -266,6 +268,8 @@ AnyLayoutRule = (
     | SplitExpressible
     | RecomputeExpressible
     | ChunksBalanced
+    | OffloadChunks
+    | OffloadExpressible
     | StageMemory
 )
 stage_memory = StageMemory()
@@ -276,5 +280,7 @@ EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     MtpExpressible(),
     SplitExpressible(),
     RecomputeExpressible(),
+    OffloadChunks(),
+    OffloadExpressible(),
 )
 LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, ChunksBalanced(), stage_memory)

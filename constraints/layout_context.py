@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from constraints.memory import MemoryNumbers
+from constraints.offload import OffloadShares, leaving_blocks
 from constraints.rule import Layout, Placement, stage_blocks
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
@@ -55,6 +56,10 @@ class LayoutContext:
     head_layers: int = 0
     mtp_apart: bool = False
     apart: ApartNumbers | None = None
+    # None: all that can be offloaded leaves the GPU, or nothing.
+    offload: OffloadShares | None = None
+    # Groups of activations of a layer that leave the GPU one after the other.
+    offload_modules: int = 0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
     greedy_costs: tuple[int, int] = (1, 0)
 
@@ -139,6 +144,17 @@ class LayoutContext:
         """[stage][kind]: recomputed layers; those at the start of a block go first."""
         return self._per_stage(layout, block_recomputed(layout, self) or (0,) * self.blocks)
 
+    def staying_counts(self, layout: Layout) -> tuple[list[list[int]], list[list[int]]]:
+        """[stage][kind]: layers of which any group of activations stays on the GPU, and those of
+        which all do."""
+        if self.offload is None:
+            nothing = [[0] * self.kind_count for _ in range(self.pp)]
+            return nothing, nothing
+        layers = self.counts(layout)
+        leaving = leaving_blocks(layout, self, self.offload)
+        whole, some = (self._per_stage(layout, own) for own in leaving)
+        return _less(layers, whole), _less(layers, some)
+
     def other_counts(self, layout: Layout) -> list[list[list[int]]]:
         """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
         taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
@@ -161,6 +177,13 @@ class LayoutContext:
             [sum(kind) for kind in zip(*(blocks[b] for b in self.stage_blocks(s)), strict=True)]
             for s in range(self.pp)
         ]
+
+
+def _less(layers: list[list[int]], leaving: list[list[int]]) -> list[list[int]]:
+    return [
+        [own - gone for own, gone in zip(*stage, strict=True)]
+        for stage in zip(layers, leaving, strict=True)
+    ]
 
 
 def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:

@@ -22,7 +22,8 @@ class MomentNumbers:
     Index s is a stage, k a kind of layer, o another recompute mode of a mix: stage[s] +
     layers·layer[s][k] - recomputed·freed[s][k] - others·freed_others[o][s][k] + working set +
     gather buffer. The working set is the largest among the kinds present, and among those that
-    recompute, in each mode; the gather buffer belongs to the largest kind present.
+    recompute, in each mode; the gather buffer belongs to the largest kind present. `staying[s][k]`:
+    more for a layer whose offloadable activations stay on the GPU.
     """
 
     stage: tuple[int, ...]
@@ -33,6 +34,7 @@ class MomentNumbers:
     gather: tuple[int, ...]
     freed_others: tuple[tuple[tuple[int, ...], ...], ...] = ()
     working_others: tuple[tuple[int, ...], ...] = ()
+    staying: tuple[tuple[int, ...], ...] = ()
 
     def size(
         self,
@@ -40,9 +42,12 @@ class MomentNumbers:
         layers: list[int],
         recomputed: list[int],
         others: Sequence[Sequence[int]] = (),
+        staying: Sequence[int] = (),
     ) -> int:
         """Units that one stage with these layers of each kind holds; `others`[mode][kind]."""
         total = self.stage[stage]
+        if self.staying:
+            total += sum(n * more for n, more in zip(staying, self.staying[stage], strict=True))
         working = gather = 0
         for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):
             total += count * self.layer[stage][kind] - again * self.freed[stage][kind]
@@ -60,7 +65,7 @@ class MomentNumbers:
 
     def never_exceeds(self, other: MomentNumbers) -> bool:
         """Whether no layout holds more at this moment than at the other, term by term."""
-        if self.freed_others or other.freed_others:
+        if self.freed_others or other.freed_others or not self._stays_lighter(other):
             return False
         rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
         per_layer = all(
@@ -76,6 +81,20 @@ class MomentNumbers:
             strict=True,
         )
         return per_layer and all(own <= theirs for own, theirs in maxima)
+
+    def _stays_lighter(self, other: MomentNumbers) -> bool:
+        """Whether layers that stay weigh no more here than at the other moment, all else apart."""
+        if not self.staying:
+            return not other.staying
+        rows = zip(self.layer, self.freed, self.staying, strict=True)
+        theirs = zip(other.layer, other.freed, other.staying, strict=True)
+        return all(
+            one + more <= two + most and one - less + more <= two - least + most
+            for own, compared in zip(rows, theirs, strict=True)
+            for (one, less, more), (two, least, most) in zip(
+                zip(*own, strict=True), zip(*compared, strict=True), strict=True
+            )
+        )
 
 
 def undominated(moments: Iterable[MomentNumbers]) -> tuple[MomentNumbers, ...]:
@@ -105,9 +124,10 @@ class MemoryNumbers:
         layers: list[int],
         recomputed: list[int],
         others: Sequence[Sequence[int]] = (),
+        staying: Sequence[int] = (),
     ) -> int:
         """Peak of one stage that holds these layers of each kind, in units."""
-        return max(own.size(stage, layers, recomputed, others) for own in self.moments)
+        return max(own.size(stage, layers, recomputed, others, staying) for own in self.moments)
 
 
 @dataclass(frozen=True)
@@ -159,9 +179,11 @@ class StageMemory:
         if memory is None:
             return True
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
-        others = ctx.other_counts(layout)
+        others, (staying, _) = ctx.other_counts(layout), ctx.staying_counts(layout)
         return all(
-            memory.peak(stage, layers[stage], again[stage], [own[stage] for own in others])
+            memory.peak(
+                stage, layers[stage], again[stage], [own[stage] for own in others], staying[stage]
+            )
             <= memory.limit
             for stage in range(ctx.pp)
         )
@@ -178,6 +200,10 @@ class _Held:
         again = variables.stage(variables.kind_recomputed, stage, ctx)
         self.again = [] if ctx.recomputation == "none" else again
         self.others = [variables.stage(own, stage, ctx) for own in variables.kind_others]
+        self.staying: list[Expression] = []
+        if variables.offload is not None:
+            leaving = variables.stage(variables.offload.kind_whole, stage, ctx)
+            self.staying = [own - gone for own, gone in zip(self.layers, leaving, strict=True)]
 
     def size(self, moment: MomentNumbers) -> Expression:
         """Units at a moment, at least."""
@@ -186,6 +212,8 @@ class _Held:
         kept -= _weighted(self.again, moment.freed[stage])
         for counts, freed in zip(self.others, moment.freed_others, strict=True):
             kept -= _weighted(counts, freed[stage])
+        if self.staying:
+            kept += _weighted(self.staying, moment.staying[stage])
         working = [("layers", self.layers, moment.working)]
         working.append(("again", self.again, moment.working_recomputed))
         for mode, own in enumerate(zip(self.others, moment.working_others, strict=True)):

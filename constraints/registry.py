@@ -39,6 +39,7 @@ from constraints.framework import (
     zero_with_pipeline,
 )
 from constraints.host import host_memory
+from constraints.offload import offload_chunks
 from constraints.pipeline import (
     chunks_have_layers,
     greedy_stages_filled,
@@ -110,6 +111,7 @@ RULES: tuple[ShapeRule, ...] = (
     tp_in_domain,
     experts_fill_stage,
     host_memory,
+    offload_chunks,
     world_size,
     whole_nodes,
 )

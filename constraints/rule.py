@@ -75,6 +75,7 @@ class Layout:
     `others`, one row for each other mode of a mix, those that run again in that mode.
     `mtp_apart`: multi-token prediction is in the block before the last, which then holds head and
     loss alone; else with them.
+    `offload_fraction`: of the groups of activations that can leave the GPU (`constraints.offload`).
     """
 
     pp: int
@@ -84,6 +85,7 @@ class Layout:
     placement: Placement = "straight"
     others: tuple[tuple[int, ...], ...] = ()
     mtp_apart: bool = False
+    offload_fraction: float = 1.0
 
     def __post_init__(self) -> None:
         if len(self.block_layers) != self.pp * self.vpp:

@@ -7,7 +7,7 @@ moves numbers between named columns and its arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,8 @@ from planner.space import model_numbers
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.
 _TIE = 1e-3
+# What a layer keeps for backward on the GPU.
+_LIGHT = [f.PIECE_SAVED, f.PIECE_SAVED_RECOMPUTED]
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -98,8 +100,27 @@ class CostModel:
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of framework and optimizer."""
-        return cost_tables.framework_inputs(self.job)
+        """Numbers of framework and optimizer; of a share those of a bound (`is_bound`)."""
+        own = cost_tables.framework_inputs(self.job)
+        return own._replace(resident_layers=0.0) if self.is_bound else own
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether shapes are costed as no layout of theirs is: a share of their activations leaves
+        the GPU, and which layers' is up to the layout. They keep as if all left, and take as long
+        as if none did; `planner.search.offload_share` costs layouts."""
+        return self.job.offload_fraction != 1.0
+
+    @cached_property
+    def share_inputs(self) -> FrameworkInputs:
+        """Numbers of framework and optimizer where some layers' activations stay."""
+        return cost_tables.framework_inputs(self.job)._replace(reloads_ahead=1.0)
+
+    @cached_property
+    def _on_gpu(self) -> OpTable:
+        """The op table with nothing offloaded."""
+        plain = replace(self.job, activation_offload=(), offload_fraction=1.0)
+        return cost_tables.flatten(cost_tables.job_pieces(plain), plain)
 
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
@@ -217,10 +238,26 @@ class CostModel:
         return inner_ranks(kind, columns, model, domain, self.job.context_inner)
 
     def cost_keys(self, keys: Array) -> Array:
-        """Piece costs [keys, pieces, PIECE_COLUMNS]."""
+        """Piece costs [keys, pieces, PIECE_COLUMNS]; see `is_bound`."""
+        leaving = self.cost_leaving(keys)
+        if not self.is_bound:
+            return leaving
+        bound = self.cost_staying(keys)
+        bound[:, :, _LIGHT] = leaving[:, :, _LIGHT]
+        return bound
+
+    def cost_leaving(self, keys: Array) -> Array:
+        """Piece costs of layers whose offloaded activations leave the GPU."""
+        return self._cost_keys(keys, self.op_table)
+
+    def cost_staying(self, keys: Array) -> Array:
+        """Piece costs of layers whose activations all stay."""
+        return self._cost_keys(keys, self._on_gpu)
+
+    def _cost_keys(self, keys: Array, table: OpTable) -> Array:
         return kernel.cost_keys(
             np.ascontiguousarray(keys),
-            self.op_table,
+            table,
             self.job_inputs,
             self.framework_inputs,
             self.gpu_inputs,

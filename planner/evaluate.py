@@ -18,13 +18,13 @@ from planner.cost_model import Layout as KernelLayout
 from planner.device import half_precision
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
-from planner.host_notes import waiting_notes
 from planner.full_memory import (
     full_memory,
     full_memory_notes,
     full_step_time_s,
     with_full_memory,
 )
+from planner.host_notes import waiting_notes
 from planner.job import Job
 from planner.layout_wording import layout_problems
 from planner.links import link_inputs
@@ -38,7 +38,8 @@ from planner.recompute import demand_parts, layout_flags
 from planner.request import MOST_SEQUENCES, Request
 from planner.schedules import plan_schedule, schedule_named
 from planner.search.arrays import even_layout, plain_context
-from planner.search.mixture import cost_layout, other_modes
+from planner.search.mixture import other_modes
+from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.shapes import broken_rules, given_columns
 from planner.sharp import or_by_hosts, sharp_notes
 from planner.uncertainty import (
@@ -160,7 +161,7 @@ def given_layout(
     even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_apart)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks)
+    layout = replace(even, block_layers=blocks, offload_fraction=job.at_fraction)
     again = layout.stage_layers if recomputes else (0,) * degrees.pp
     if job.recompute[0].block:
         again = _block_recomputed(layout, job.recompute[0].block)
@@ -176,6 +177,7 @@ def given_layout(
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
+    ctx = replace(ctx, offload=row_shares(job, given_columns(degrees), 0))
     broken = layout_problems(job, layout, ctx)
     if broken:
         raise UsageError("\n".join(broken))
@@ -232,7 +234,8 @@ def job_plan(
     modes = other_modes(job, mode) if layout.others else ()
     again = recomputation(mode, job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
-    costed_layout = cost_layout(cost_model, costed, row, layout, ctx, modes)
+    ctx = replace(ctx, offload=row_shares(job, columns, row))
+    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
@@ -242,7 +245,7 @@ def job_plan(
     interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:
         hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
-        by_hosts = cost_layout(hosts, costed, row, layout, ctx, modes).step
+        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes).step
         interval = or_by_hosts(interval, step_time_s, float(by_hosts[f.STEP_TIME]))
     interval = with_full_memory(
         interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
@@ -271,7 +274,9 @@ def job_plan(
                 *waiting_notes(job, at),
                 *full_memory_notes(risk),
                 *_offload_notes(job, degrees),
-                *_activation_notes(job, float(stages[:, f.STAGE_OFFLOADED].max())),
+                *_activation_notes(
+                    job, float(stages[:, f.STAGE_OFFLOADED].max()), layout.offload_fraction
+                ),
             ),
             full_memory=risk,
         ),
@@ -379,7 +384,10 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         optimizer_offload=job.optimizer_offload,
         optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
         activation_offload=job.activation_offload,
-        activation_offload_flags=offload_flags(job.framework, job.activation_offload),
+        activation_offload_fraction=layout.offload_fraction,
+        activation_offload_flags=offload_flags(
+            job.framework, job.activation_offload, layout.offload_fraction
+        ),
         cp_comm_type=kind,
         cp_sizes=sizes,
         full_memory=outlook.full_memory,
@@ -445,7 +453,14 @@ def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
     return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
 
 
-def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
+FRACTION_NOTE = (
+    "a fraction of the activations: with several micro-batches in flight a stage has all of the "
+    "next one's back before its backward starts, for Megatron-Core fetches ahead; a layer that the "
+    "fraction divides counts as on the GPU, and as copied"
+)
+
+
+def _activation_notes(job: Job, size_bytes: float, fraction: float) -> tuple[str, ...]:
     """What offloaded activations take of the host, and how fast its link is taken to be."""
     if not job.activation_offload:
         return ()
@@ -459,6 +474,7 @@ def _activation_notes(job: Job, size_bytes: float) -> tuple[str, ...]:
         f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
         "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
         "error bars do not cover it",
+        *([FRACTION_NOTE] if fraction < 1.0 else []),
     )
 
 

@@ -10,7 +10,7 @@ from hardware import Cluster
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
 from planner.frameworks.profile import OptimizerKernel
-from planner.offload_rules import Modules, offload_refusal, usable_modes
+from planner.offload_rules import Fraction, Modules, offload_refusal, usable_modes
 from planner.optimizer_rules import check_optimizer
 from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
@@ -88,6 +88,10 @@ class Job:
     # decides (`at_choice`); empty: `activation_offload` is decided.
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
+    # Of the groups of activations that can leave the GPU, and whether a search decides it too: all
+    # of them (1), or a share that each layout has (`search`; `at_choice`).
+    offload_fraction: Fraction = 1.0
+    fraction_open: bool = False
     schedule: str | None = None
     # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
     # the all-to-all inside `a2a+p2p`; 0: the most that may be.
@@ -144,9 +148,20 @@ class Job:
             )
         return self.activation_offload
 
-    def at_choice(self, share: float, modules: Modules) -> Job:
-        """The job with this share of the optimizer on the CPU and the activations of these modules
-        on the host, decided; recompute modes that do not work with them are left out."""
+    @property
+    def at_fraction(self) -> float:
+        """The share of activations that leave the GPU. UsageError while that is not decided."""
+        if self.fraction_open or self.offload_fraction == "search":
+            raise UsageError(
+                "--activation-offload-fraction search: only a search decides the share; give a "
+                "number above 0 and up to 1 here"
+            )
+        return self.offload_fraction
+
+    def at_choice(self, share: float, modules: Modules, fraction: Fraction | None = None) -> Job:
+        """The job with this share of the optimizer on the CPU and the activations of these modules,
+        or a share of them, on the host, decided; recompute modes that do not work with them are
+        left out."""
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         return replace(
             self,
@@ -154,22 +169,36 @@ class Job:
             offload_shares=(),
             activation_offload=modules,
             offload_choices=(),
+            offload_fraction=self.offload_fraction if fraction is None else fraction,
+            fraction_open=False,
             recompute=usable,
         )
 
     def at_plan(self, plan: Plan) -> Job:
         """The job with what its search decided for a plan."""
-        return self.at_choice(plan.optimizer_offload, plan.activation_offload)
+        fraction = plan.activation_offload_fraction
+        return self.at_choice(plan.optimizer_offload, plan.activation_offload, fraction)
 
     def decided(self) -> tuple[Job, ...]:
         """The job at each share and set of modules that a search tries, least offload first; itself
         if they were given. Sets that no recompute mode works with are left out."""
-        if not self.offload_shares and not self.offload_choices:
+        if not self.offload_shares and not self.offload_choices and not self.fraction_open:
             return (self,)
         shares = self.offload_shares or (self.optimizer_offload,)
         choices = self.offload_choices or (self.activation_offload,)
-        every = [self.at_choice(share, modules) for share in shares for modules in choices]
+        every = [
+            self.at_choice(share, modules, fraction)
+            for share in shares
+            for modules in choices
+            for fraction in self._fractions(modules)
+        ]
         return tuple(own for own in every if own.recompute)
+
+    def _fractions(self, modules: Modules) -> tuple[Fraction, ...]:
+        """A share that the layouts have, then all; where nothing is offloaded there is none."""
+        if not modules:
+            return (1.0,)
+        return ("search", 1.0) if self.fraction_open else (self.offload_fraction,)
 
     @property
     def memory_budget(self) -> float | None:

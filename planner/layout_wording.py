@@ -32,6 +32,12 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
         return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
     if name == "mtp-expressible":
         return f"multi-token prediction apart: {_apart_refusal(job, layout, ctx)}  [{name}]"
+    if name == "offload-chunk-layers":
+        return (
+            f"layers {blocks}: with activations of several modules on the host the "
+            f"last chunk of every stage needs two layers or more; {framework} fails in the second "
+            f"step with one  [{name}]"
+        )
     if name == "split-expressible":
         near = list(nearest_split(layout.block_layers, ctx))
         return f"layers {blocks}: {framework} {_SPLITS[ctx.layouts]}; nearest: {near}  [{name}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from planner.errors import UsageError, unknown_name
 from planner.frameworks.profile import FrameworkProfile, framework_names, load_framework
@@ -12,7 +13,10 @@ from planner.recompute import RecomputeMode
 from planner.specs import ModelSpec
 
 Modules = tuple[str, ...]
+# Of the activations of some modules: a share of them, or one that the layout has.
+Fraction = float | Literal["search"]
 OPTION = "--activation-offload"
+FRACTION_OPTION = "--activation-offload-fraction"
 # What a model must have for a module's tensors to exist, and what else holds them.
 _NEEDS: Mapping[str, tuple[str, str]] = {
     "attn_norm": (
@@ -22,6 +26,11 @@ _NEEDS: Mapping[str, tuple[str, str]] = {
     "mlp_norm": ("experts", "the norm before a dense block is part of its first product"),
     "expert_fc1": ("experts", "products of a dense block have no module here"),
     "moe_act": ("experts", "activations of a dense block have no module here"),
+}
+# Modules of a norm's block.
+_BLOCKS: Mapping[str, Modules] = {
+    "attn_norm": ("qkv_linear", "core_attn", "attn_proj"),
+    "mlp_norm": ("expert_fc1", "moe_act"),
 }
 # Recompute modules that run the whole of what an offloaded module would keep again.
 _RERUN: Mapping[str, Module] = {
@@ -98,14 +107,21 @@ def has_module(name: str, model: ModelSpec) -> bool:
     return model.moe is not None if need[0] == "experts" else model.mla is not None
 
 
-def searched_offloads(profile: FrameworkProfile, model: ModelSpec) -> tuple[Modules, ...]:
-    """Sets of modules that a search tries, the least first. UsageError if there is none."""
+def searched_offloads(
+    profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
+) -> tuple[Modules, ...]:
+    """Sets of modules that a search tries, the least first, of those that a precision leaves.
+
+    UsageError if there is none.
+    """
     _demand_option("search", profile)
     rules = profile.activation_offload
     found: list[Modules] = [()]
     for given in rules.searched:
         names = rules.modules if given == ("*",) else given
-        own = tuple(name for name in names if has_module(name, model))
+        low = precision not in rules.precisions
+        left = [name for name in names if not low or name in rules.low_precision_modules]
+        own = tuple(name for name in left if has_module(name, model))
         if own and own not in found:
             found.append(own)
     return tuple(found)
@@ -122,10 +138,15 @@ def offload_refusal(
     if not modules:
         return None
     if precision not in rules.precisions:
-        return (
-            f"{named}: what is kept of an offloaded tensor in {precision} is not modelled; give "
-            f"--precision {rules.precisions[0]}  [activation-offload-precision]"
-        )
+        quantised = [name for name in modules if name not in rules.low_precision_modules]
+        if quantised:
+            instead = f"--precision {rules.precisions[0]}"
+            if rules.low_precision_modules:
+                instead += f", or of {', '.join(rules.low_precision_modules)}"
+            return (
+                f"{named}: what {', '.join(quantised)} keeps in {precision} is not modelled; give "
+                f"{instead}  [activation-offload-precision]"
+            )
     return _recompute_refusal(rules.recompute, modules, mode, named)
 
 
@@ -165,8 +186,51 @@ def usable_modes(
     )
 
 
-def offload_flags(profile: FrameworkProfile, modules: Modules) -> str:
+def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
+    """Groups of a layer that leave one after the other, where a framework has groups.
+
+    A norm's is open until the residual behind its block is added, around those of its block
+    (megatron-core 0.19.2, transformer_layer.py).
+    """
+    if not profile.activation_offload.fraction_flags:
+        return 0
+    return sum(
+        1 if norm in modules else sum(name in modules for name in inside)
+        for norm, inside in _BLOCKS.items()
+    )
+
+
+def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile) -> None:
+    """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
+    if fraction == 1.0:
+        return
+    given = f"{FRACTION_OPTION} {fraction}"
+    if fraction != "search" and not 0.0 < fraction <= 1.0:
+        instead = f"{OPTION} off" if fraction == 0.0 else "a number above 0 and up to 1"
+        raise UsageError(f"{given}: give {instead}  [activation-offload-fraction]")
+    if not offloads:
+        raise UsageError(
+            f"{given}: a share of nothing; name modules too, as {OPTION} search  "
+            "[activation-offload-fraction]"
+        )
+    if not profile.activation_offload.fraction_flags:
+        having = [
+            own
+            for own in framework_names()
+            if load_framework(own).activation_offload.fraction_flags
+        ]
+        raise UsageError(
+            f"{given}: {profile.name} offloads all layers or none; a fraction is there in "
+            f"{', '.join(having)}  [activation-offload-fraction]"
+        )
+
+
+def offload_flags(profile: FrameworkProfile, modules: Modules, fraction: float = 1.0) -> str:
     """How the framework spells the offload."""
     if not modules:
         return ""
-    return profile.activation_offload.flags.format(modules=" ".join(modules))
+    rules = profile.activation_offload
+    flags = rules.flags.format(modules=" ".join(modules))
+    if fraction == 1.0:
+        return flags
+    return f"{flags} {rules.fraction_flags.format(fraction=repr(fraction))}"

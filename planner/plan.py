@@ -222,6 +222,8 @@ class Plan(_Frozen):
     optimizer_flags: str = ""
     # Modules whose activations are kept on the host.
     activation_offload: tuple[str, ...] = ()
+    # Of the groups of these modules' activations that leave the GPU.
+    activation_offload_fraction: float = 1.0
     activation_offload_flags: str = ""
     # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
     # cp is 1, and in plans written before the choice existed (p2p).

@@ -15,7 +15,14 @@ from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, l
 from planner.frameworks.profile import OptimizerKernel, with_schedule
 from planner.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
-from planner.offload_rules import OPTION, Modules, read_offload, searched_offloads, usable_modes
+from planner.offload_rules import (
+    OPTION,
+    Modules,
+    check_fraction,
+    read_offload,
+    searched_offloads,
+    usable_modes,
+)
 from planner.optimizer_rules import searched_shares
 from planner.optimizers import load_optimizer
 from planner.pools.pool import parse_one_type
@@ -80,12 +87,13 @@ class Request(BaseModel):
     bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
     optimizer on the CPU, or `search`, which lets the search choose it for each plan;
-    `activation_offload`: modules whose activations are kept on the host, `off` or `search`. limits:
-    degree name to allowed values. `require`, `forbid`, `fix`: conditions on the degrees
-    (`constraints.condition`), as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context
-    parallelism exchanges (Megatron's --cp-comm-type); None: a search takes the fastest that the
-    framework has; `cp_sizes`: ranks of the two levels of `a2a+p2p`. `sharp`: InfiniBand switches
-    reduce (`planner.sharp`). Raises UsageError (ValueError) for what does not resolve.
+    `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
+    `activation_offload_fraction` of them, or `search`: each plan its own. limits: degree name to
+    allowed values. `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`),
+    as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges
+    (Megatron's --cp-comm-type); None: a search takes the fastest that the framework has;
+    `cp_sizes`: ranks of the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce
+    (`planner.sharp`). Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -115,6 +123,7 @@ class Request(BaseModel):
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     activation_offload: str = "off"
+    activation_offload_fraction: float | Literal["search"] = 1.0
     cuda_graphs: bool = False
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
@@ -133,7 +142,9 @@ class Request(BaseModel):
         cluster = self.job_cluster(profile)
         precision = self._precision(dtype)
         cluster.gpu.peak(precision)
-        offload, choices = self._activation_offload(profile, model)
+        offload, choices = self._activation_offload(profile, model, precision)
+        fraction = self.offload_share(model)
+        check_fraction(fraction, bool(offload or choices), profile)
         modes = self._recompute_modes(profile, searched_modes(model, profile), model)
         if self.recompute is None:
             modes = usable_modes(profile, offload, modes, precision) or modes
@@ -160,6 +171,8 @@ class Request(BaseModel):
             offload_shares=self._offload_shares(profile),
             activation_offload=offload,
             offload_choices=choices,
+            offload_fraction=1.0 if fraction == "search" else fraction,
+            fraction_open=fraction == "search",
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
@@ -175,6 +188,8 @@ class Request(BaseModel):
             decided["optimizer_offload"] = plan.optimizer_offload
         if self.activation_offload == "search":
             decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+        if self.activation_offload_fraction != plan.activation_offload_fraction:
+            decided["activation_offload_fraction"] = plan.activation_offload_fraction
         if plan.degrees.cp > 1 and self.cp_comm_type is None:
             decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
         return self.model_copy(update=decided) if decided else self
@@ -213,7 +228,7 @@ class Request(BaseModel):
         return searched_shares(profile) if self.optimizer_offload == "search" else ()
 
     def _activation_offload(
-        self, profile: FrameworkProfile, model: ModelSpec
+        self, profile: FrameworkProfile, model: ModelSpec, precision: str
     ) -> tuple[Modules, tuple[Modules, ...]]:
         """The modules that were given, and the sets among which the search decides if it does."""
         text = self.offload_text(model)
@@ -226,12 +241,16 @@ class Request(BaseModel):
                 "[activation-offload-cuda-graphs]"
             )
         if self.activation_offload == "search":
-            return (), searched_offloads(profile, model)
+            return (), searched_offloads(profile, model, precision)
         return read_offload(text, profile, model), ()
 
     def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
         """The modules of `activation_offload`, as they are read for a model."""
         return self.activation_offload
+
+    def offload_share(self, model: ModelSpec) -> float | Literal["search"]:  # noqa: ARG002 (as above)
+        """`activation_offload_fraction`, as it is read for a model."""
+        return self.activation_offload_fraction
 
     def _context_kinds(
         self, profile: FrameworkProfile, model: ModelSpec, seq: int

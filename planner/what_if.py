@@ -43,6 +43,7 @@ class WhatIfRow(_Frozen):
     recompute: str = ""
     optimizer_offload: float = 0.0
     activation_offload: tuple[str, ...] = ()
+    activation_offload_fraction: float = 1.0
     peak_bytes: float | None = None
     same_plan: bool = False
     note: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, HardwareError, with_sharp
@@ -42,6 +42,10 @@ class LaunchRequest(Request):
         """Without modules that the model has not: Megatron passes them over."""
         names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
         return ",".join(names) or "off"
+
+    def offload_share(self, model: ModelSpec) -> float | Literal["search"]:
+        """All where no module is left to offload a fraction of."""
+        return 1.0 if self.offload_text(model) == "off" else self.activation_offload_fraction
 
     def offered_exchanges(
         self, profile: FrameworkProfile, model: ModelSpec, seq: int
@@ -123,6 +127,7 @@ def _request(
         sharp=found.sharp,
         optimizer_offload=found.optimizer_offload,
         activation_offload=found.activation_offload,
+        activation_offload_fraction=found.activation_offload_fraction,
         # Launch files may split a product over nodes; it is slow, not wrong.
         allow_tp_across_domains=True,
         **optional,

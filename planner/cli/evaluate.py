@@ -82,6 +82,11 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
         )
+    if options.get("activation_offload_fraction") == "search":
+        raise UsageError(
+            "--activation-offload-fraction search: only planner search, compare and scale choose "
+            "the share; give a number above 0 and up to 1 to cost one configuration"
+        )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}
     by_accumulation = options["gbs"] is None and options["gbs_tokens"] is None

@@ -63,6 +63,20 @@ def _offload(ctx: click.Context, param: click.Parameter, value: str) -> float | 
     return share
 
 
+def _fraction(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
+    """Callback: a fraction above 0 and up to 1, or `search`."""
+    if value.strip().lower() == "search":
+        return "search"
+    try:
+        fraction = float(value)
+    except ValueError:
+        fraction = math.nan
+    if not 0.0 < fraction <= 1.0:
+        hint = f"{value!r}: give a fraction in 0<x<=1, as 0.5, or search"
+        raise click.BadParameter(hint, ctx, param)
+    return fraction
+
+
 def _modules(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
     """Callback: module names, or `off` or `search`, in lower case."""
     return value.strip().lower()
@@ -228,6 +242,15 @@ def job_options(function: Command) -> Command:
                 show_default=True,
                 help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
                 "best for each plan.",
+            ),
+            click.option(
+                "--activation-offload-fraction",
+                metavar="FRACTION|search",
+                default="1",
+                callback=_fraction,
+                show_default=True,
+                help="Of the layers' activations that can leave the GPU; search: the best for each "
+                "plan.",
             ),
             click.option(
                 "--attention",
@@ -442,6 +465,7 @@ _REQUEST_OPTIONS = (
     "optimizer_kernel",
     "optimizer_offload",
     "activation_offload",
+    "activation_offload_fraction",
     "attention",
     "schedule",
     "dropout",

@@ -171,6 +171,30 @@ def offloaded_sum(
 
 
 @jit
+def returned_bytes(
+    stage: int, counts: Array, recomputed: Array, costs: Array, grid: Grid, job: JobInputs,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Offloaded tensors of a stage that are on the GPU all the same (`resident_bytes`).
+
+    Where some layers stay, the end of each layer's backward fetches one offloaded layer, of the
+    next micro-batch once all of its own are back. A micro-batch has more layers than layers to
+    fetch, so copies back run ahead by as many in each, until all offloaded layers of the next
+    chunk are on the GPU as its backward starts. Not so where no other micro-batch has done its
+    forward (Megatron-Core 0.19.2, fine_grained_activation_offload.py, `bulk_reload`; its class,
+    run through 1F1B and interleaved schedules, holds just that). Of chunks that differ by a layer
+    the largest has (n + v - 1)/v of a stage's n layers in v chunks.
+    """
+    layers = framework.resident_layers
+    held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+    if framework.reloads_ahead == 0.0 or held.full <= 1.0:
+        return resident_bytes(layers, costs, job)
+    one = resident_bytes(1.0, costs, job) - resident_bytes(0.0, costs, job)
+    whole = offloaded_sum(stage, counts, recomputed, costs, job) + (grid.vpp - 1.0) * one
+    return whole / grid.vpp + resident_bytes(max(0.0, layers - 1.0), costs, job)
+
+
+@jit
 def stage_holds(
     stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
     job: JobInputs, framework: FrameworkInputs,
@@ -230,7 +254,7 @@ def stage_holds(
         has_last * costs[last, f.PIECE_WEIGHT_SAVED]
         + modules * costs[mtp, f.PIECE_WEIGHT_SAVED]
         + losses * costs[loss, f.PIECE_WEIGHT_SAVED],
-        resident_bytes(framework.resident_layers, costs, job),
+        returned_bytes(stage, counts, recomputed, costs, grid, job, framework),
         resident_bytes(min(1.0, framework.resident_layers), costs, job),
         modules,
         looked_up,

@@ -165,3 +165,5 @@ class FrameworkInputs(NamedTuple):
     # and bytes below which a tensor stays.
     resident_layers: float = 0.0
     least_offload_bytes: float = 0.0
+    # 1 where some layers' activations stay: copies back then run ahead until a chunk is back.
+    reloads_ahead: float = 0.0

@@ -21,6 +21,9 @@ class ActivationOffload(Frozen):
     refusal: str = "has no option for it"
     # How the framework spells it: a template with `{modules}`.
     flags: str = ""
+    # How it spells that a share of the layers' tensors leaves: a template with `{fraction}`; none:
+    # all do. `constraints.offload` says which stay.
+    fraction_flags: str = ""
     # Sets of modules that a search tries, `*` for all that the model has.
     searched: tuple[tuple[str, ...], ...] = ()
     # Smaller tensors stay on the GPU.
@@ -31,4 +34,6 @@ class ActivationOffload(Frozen):
     # Recompute modes that it works with: what they leave in a layer, or only the checkpoints.
     recompute: Literal["selective", "full"] = "selective"
     precisions: tuple[str, ...] = ("bf16", "fp16")
+    # Modules that keep 16-bit tensors in any precision: others keep quantised inputs of products.
+    low_precision_modules: tuple[str, ...] = ()
     evidence: str = ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
+from planner.report.plans import fraction_text
 from planner.report.units import share
 
 # From this generation on Megatron-LM no longer asks for one hardware queue.
@@ -122,7 +123,8 @@ def _rest(launch: Launch) -> Iterator[Choice]:
         yield Choice(f"recompute {plan.recompute}", "runs again in backward what would not fit")
     if plan.activation_offload:
         yield Choice(
-            f"activations of {', '.join(plan.activation_offload)} on the host",
+            f"{fraction_text(plan.activation_offload, plan.activation_offload_fraction)} on the "
+            "host",
             "copied beside the compute of the next layer; one copy of a module in flight, so that "
             "copies that lag hold up the next and do not pile up on the GPU",
         )

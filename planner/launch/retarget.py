@@ -120,6 +120,7 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
         "cluster": None if request.cluster is None else _absolute(request.cluster),
         "optimizer_offload": plan.optimizer_offload,
         "activation_offload": ",".join(plan.activation_offload) or "off",
+        "activation_offload_fraction": plan.activation_offload_fraction,
     }
     if gpus is not None and request.gpus is not None:
         cluster = request.resolve().cluster
@@ -301,12 +302,21 @@ def as_command(launch: Launch) -> str:
     if not plan.layout.is_even:
         blocks = ",".join(str(count) for count in plan.layout.block_layers)
         words.append(f"--layers-per-stage {blocks}")
+    return " ".join([*words, *_beside_layers(launch), "-o plans.json"])
+
+
+def _beside_layers(launch: Launch) -> Iterator[str]:
+    """Options of a plan beyond its degrees and layers."""
+    request, plan = launch.request, launch.plan
     if plan.layout.mtp_apart:
-        words.append("--mtp-apart")
+        yield "--mtp-apart"
     if request.optimizer != "adamw":
-        words.append(f"--optimizer {request.optimizer}")
+        yield f"--optimizer {request.optimizer}"
+    if request.sharp:
+        yield "--sharp"
     if plan.optimizer_offload:
-        words.append(f"--optimizer-offload {plan.optimizer_offload:g}")
+        yield f"--optimizer-offload {plan.optimizer_offload:g}"
     if plan.activation_offload:
-        words.append(f"--activation-offload {','.join(plan.activation_offload)}")
-    return " ".join([*words, "-o plans.json"])
+        yield f"--activation-offload {','.join(plan.activation_offload)}"
+    if plan.activation_offload_fraction < 1.0:
+        yield f"--activation-offload-fraction {plan.activation_offload_fraction!r}"

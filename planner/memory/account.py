@@ -19,6 +19,7 @@ from planner.frameworks.profile import DtypeMode
 from planner.frameworks.tensors import DataParallelBuckets
 from planner.job import Job
 from planner.memory.moments import Rank
+from planner.memory.offload import staying_layers
 from planner.memory.rank import RankShape
 from planner.memory.timeline import PhaseMemory, StepSettings, make_rank, rank_timeline
 from planner.memory.update import extra_state_bytes, largest_update_bytes
@@ -107,7 +108,8 @@ def stage_rank(
 ) -> Rank:
     """What one GPU of a pipeline stage holds; arguments as `stage_accounts`."""
     mode = job.recompute[0] if mode is None else mode
-    layers, again = _stage_layers(job, layout, stage, mode)
+    ctx = _layout_context(job, layout, mode)
+    layers, again = _stage_layers(layout, stage, ctx)
     plain = op_context(job)
     trained = trained_profile(plain.profile, job.optimizer_setting)
     if plain.mode != "bf16":
@@ -136,6 +138,9 @@ def stage_rank(
     settings = StepSettings(
         layers=layers,
         recomputed=again,
+        staying=staying_layers(job, layout, ctx, shape, stage)
+        if layout.offload_fraction < 1.0
+        else None,
         embedding=ends[0],
         head=ends[1],
         mtp=predictors,
@@ -187,19 +192,21 @@ def _buckets(job: Job, degrees: Degrees) -> DataParallelBuckets | None:
     return DataParallelBuckets() if used else None
 
 
-def _stage_layers(
-    job: Job, layout: Layout, stage: int, mode: RecomputeMode
-) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Indices into the model's layers of those on a stage, and which of them recompute."""
-    kinds = job.model.kind_indices
-    ctx = LayoutContext(
+def _layout_context(job: Job, layout: Layout, mode: RecomputeMode) -> LayoutContext:
+    return LayoutContext(
         layout.pp,
         layout.vpp,
-        kinds,
+        job.model.kind_indices,
         job.framework.parallelism.layouts,
         recomputation(mode, job.framework),
         placement=layout.placement,
     )
+
+
+def _stage_layers(
+    layout: Layout, stage: int, ctx: LayoutContext
+) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Indices into the model's layers of those on a stage, and which of them recompute."""
     taken = block_recomputed(layout, ctx) or (0,) * len(layout.block_layers)
     starts = tuple(accumulate(layout.block_layers, initial=0))
     layers: list[int] = []

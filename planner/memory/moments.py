@@ -242,6 +242,11 @@ class Rank:
         if alive <= 0.0:
             return 0.0
         most = self.context.profile.activation_offload.resident_layers
+        if self.settings.staying is not None and min(flight.in_flight, self.settings.in_flight) > 1:
+            # Copies back run ahead: `planner.cost.stage.returned_bytes`.
+            chunks = self.settings.chunks
+            whole = sum(piece.offloaded for piece in self.layers) + (chunks - 1) * self.offloaded
+            return whole / chunks + max(0.0, most - 1.0) * self.offloaded + self.duplicated
         return min(most, alive) * self.offloaded + self.duplicated
 
     def forward(self, base: Terms, own: Pass) -> tuple[Terms, Terms]:

@@ -23,17 +23,19 @@ class StepSettings:
     micro-batches whose activations it holds at once, `head_in_flight`: those whose loss is not
     yet differentiated; `split_backward`: gradients of weights are made apart from those of
     inputs, and `deferred`, `head_deferred` micro-batches (of the head) still wait for them;
-    `late`: (in flight, deferred) when most do; `moment_bytes`: optimizer state per parameter
-    beside the master copy; `reduce_every_microbatch` False: FSDP without gradient sync while
-    accumulating; `ddp`: the buckets of DistributedDataParallel, None without it;
-    `workspace_bytes`: cuBLAS and library scratch, which torch's allocator hands out like any
-    tensor; `extra_state_bytes`, `update_bytes`: optimizer state beyond `moment_bytes` and
+    `staying`: which of the layers keep on the GPU what could be offloaded (None: a framework
+    offloads all layers or none); `late`: (in flight, deferred) when most do; `moment_bytes`:
+    optimizer state per parameter beside the master copy; `reduce_every_microbatch` False: FSDP
+    without gradient sync while accumulating; `ddp`: the buckets of DistributedDataParallel, None
+    without it; `workspace_bytes`: cuBLAS and library scratch, which torch's allocator hands out
+    like any tensor; `extra_state_bytes`, `update_bytes`: optimizer state beyond `moment_bytes` and
     temporaries of the largest update; `gradients_on_gpu`: share of the settled gradients that
     an offloaded optimizer leaves there.
     """
 
     layers: Sequence[int] | None = None
     recomputed: Sequence[bool] | None = None
+    staying: Sequence[bool] | None = None
     embedding: bool = True
     head: bool = True
     mtp: int = 0

@@ -6,7 +6,7 @@ The same rows of the op table that the account sums, so that they add up to its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.memory.moments import Rank
 from planner.memory.rank import saved_bytes
@@ -90,10 +90,13 @@ def _pieces(rank: Rank) -> Iterator[tuple[Piece, Module]]:
     modules, kinds = rank.shape.recompute, len(model.kinds)
     chosen = range(model.layers) if settings.layers is None else settings.layers
     again = settings.recomputed or [bool(modules)] * len(chosen)
+    stays = settings.staying or [False] * len(chosen)
+    kept = pieces(replace(rank.context, offload=()))
     if rank.embedding is not None:
         yield table[kinds], modules
-    for layer, runs_again in zip(chosen, again, strict=True):
-        yield table[model.kind_indices[layer]], modules if runs_again else Module.NOTHING
+    for layer, runs_again, stay in zip(chosen, again, stays, strict=True):
+        own = (kept if stay else table)[model.kind_indices[layer]]
+        yield own, modules if runs_again else Module.NOTHING
     for _ in rank.mtp:
         yield predictor(rank, table[kinds + 2 :]), Module.NOTHING
     if rank.head is not None:

@@ -87,9 +87,10 @@ def make_rank(context: OpContext, shape: RankShape, settings: StepSettings) -> R
     plain = [piece_on_rank(piece, context, plain_shape) for piece in table]
     chosen = range(model.layers) if settings.layers is None else settings.layers
     recomputed = settings.recomputed or [bool(shape.recompute)] * len(chosen)
+    stays = settings.staying or [False] * len(chosen)
     layers = tuple(
-        (again if runs_again else plain)[model.kind_indices[index]]
-        for index, runs_again in zip(chosen, recomputed, strict=True)
+        _staying((again if runs_again else plain)[model.kind_indices[index]], stay)
+        for index, runs_again, stay in zip(chosen, recomputed, stays, strict=True)
     )
     head = again[kinds + 1] if settings.head else None
     if head is not None and model.tied_embeddings and not settings.embedding:
@@ -105,6 +106,13 @@ def make_rank(context: OpContext, shape: RankShape, settings: StepSettings) -> R
         max(piece.offloaded for piece in again[:kinds]),
         max(piece.duplicated for piece in again[:kinds]),
     )
+
+
+def _staying(piece: PieceOnRank, stays: bool) -> PieceOnRank:
+    """A layer, with what could be offloaded kept if it stays."""
+    if not stays:
+        return piece
+    return replace(piece, kept=piece.kept + piece.offloaded, offloaded=0.0)
 
 
 def _predictors(

@@ -63,6 +63,18 @@ _EAGER: Mapping[str, OffloadGroup] = {
 }
 
 
+_QUANTISED: Mapping[str, OffloadGroup] = {
+    "core_attn": OffloadGroup((*GROUPS["core_attn"].own, "attention/output")),
+    "attn_proj": OffloadGroup(("attention/output_quantised",)),
+}
+
+
+def _special(context: OpContext) -> Mapping[str, OffloadGroup]:
+    if context.attention == "eager":
+        return _EAGER
+    return _QUANTISED if context.quantised_input_bytes else {}
+
+
 def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     """Tensors of a module in a layer.
 
@@ -70,11 +82,13 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     the norm of attention into the projection of queries, keys and values except under MLA, whose
     down projections are not; that of a dense feed-forward block into its first product, which has
     no module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
-    scores and not its output.
+    scores and not its output. The output projection keeps a quantised copy of the output in fp8 and
+    below, so that attention alone keeps the output.
     """
     group, mla = GROUPS[name], context.model.mla is not None
-    if context.attention == "eager" and name in _EAGER:
-        return _EAGER[name]
+    special = _special(context)
+    if name in special:
+        return special[name]
     if name == "attn_norm" and not mla:
         return OffloadGroup(())
     if name == "qkv_linear" and not mla:

@@ -85,7 +85,8 @@ def _row(number: int, point: ClusterPoint, plan: Plan, priced: bool) -> tuple[st
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
     if layers := layers_text(plan):
         lines.append(f"layers {layers}")
-    if offload := offload_text(plan.optimizer_offload, plan.activation_offload):
+    fraction = plan.activation_offload_fraction
+    if offload := offload_text(plan.optimizer_offload, plan.activation_offload, fraction):
         lines.append(offload)
     if plan.status != "optimal":
         lines.append(f"not proven, within {share(plan.gap)}")

@@ -10,7 +10,7 @@ from planner.memory.footprint import Footprint
 from planner.memory.tensors import KeptTensor
 from planner.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
 from planner.ops import parameter_count
-from planner.report.plans import degrees_text, error_text
+from planner.report.plans import degrees_text, error_text, fraction_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import (
     gib,
@@ -88,8 +88,8 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
         ("memory", total_sentence(footprint)),
     ]
     if job.activation_offload:
-        named = ", ".join(job.activation_offload)
-        facts.insert(-1, ("on the host", f"activations of {named}"))
+        named = fraction_text(job.activation_offload, job.at_fraction)
+        facts.insert(-1, ("on the host", named))
     if own.layout.mtp_apart:
         facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))
     if worst is not None:

@@ -97,18 +97,20 @@ def exchange_text(plan: Plan) -> str:
     return f"cp {plan.cp_comm_type}" + (f" {sizes}" if sizes else "")
 
 
-def offload_text(share_on_cpu: float, modules: Sequence[str] = ()) -> str:
+def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: float = 1.0) -> str:
     """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; an empty text where all of it
-    stays on the GPU. `modules`: those whose activations are kept on the host."""
+    stays on the GPU. `modules`: those of which a `fraction` of the activations is on the host."""
     optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
-    activations = f"{' + '.join(modules)} on the host" if modules else ""
+    of = f"{share(fraction)} of " if fraction < 1.0 else ""
+    activations = f"{of}{' + '.join(modules)} on the host" if modules else ""
     return ", ".join(filter(None, (optimizer, activations)))
 
 
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
-    offloaded = offload_text(plan.optimizer_offload, plan.activation_offload)
+    fraction = plan.activation_offload_fraction
+    offloaded = offload_text(plan.optimizer_offload, plan.activation_offload, fraction)
     return ", ".join(part for part in (*parts, exchange_text(plan), offloaded) if part)
 
 
@@ -120,9 +122,16 @@ def optimizer_text(plan: Plan) -> str:
 
 
 def activations_text(plan: Plan) -> str:
-    """`activations of core_attn, attn_proj, up to 5.6 GiB a GPU`."""
+    """`60 % of the activations of core_attn, attn_proj, up to 5.6 GiB a GPU`."""
     most = max(stage.offloaded for stage in plan.stages)
-    return f"activations of {', '.join(plan.activation_offload)}, up to {gib(most)} GiB a GPU"
+    named = fraction_text(plan.activation_offload, plan.activation_offload_fraction)
+    return f"{named}, up to {gib(most)} GiB a GPU"
+
+
+def fraction_text(modules: Sequence[str], fraction: float) -> str:
+    """`60 % of the activations of core_attn, attn_proj`."""
+    of = f"{share(fraction)} of the " if fraction < 1.0 else ""
+    return f"{of}activations of {', '.join(modules)}"
 
 
 def error_text(value: float, interval: Interval) -> str:

@@ -149,7 +149,8 @@ def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple
         lines.append(f"layers {layers}")
     if plan.stage_gpus:
         lines.append(stage_gpus_text(plan))
-    if offload := offload_text(plan.optimizer_offload, plan.activation_offload):
+    fraction = plan.activation_offload_fraction
+    if offload := offload_text(plan.optimizer_offload, plan.activation_offload, fraction):
         lines.append(offload)
     if target_sequences is not None:
         difference = signed_share(batch_difference(plan, target_sequences))

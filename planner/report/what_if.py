@@ -93,7 +93,8 @@ def _row(own: WhatIfRow, largest: float) -> tuple[str, ...]:
 def _plan_text(own: WhatIfRow) -> str:
     if own.same_plan or own.degrees is None:
         return "the same"
-    offload = offload_text(own.optimizer_offload, own.activation_offload)
+    fraction = own.activation_offload_fraction
+    offload = offload_text(own.optimizer_offload, own.activation_offload, fraction)
     parts = (degrees_text(own.degrees), own.recompute, offload)
     return ", ".join(part for part in parts if part)
 

@@ -13,6 +13,7 @@ from planner.cost_model import CostModel
 from planner.cost_model import Layout as KernelLayout
 from planner.cost_tables import may_part
 from planner.job import Job
+from planner.offload_rules import grouped_modules
 from planner.schedules import schedule_named
 from planner.specs import ModelSpec
 
@@ -38,6 +39,7 @@ def plain_context(
         lone_ends=job.framework.parallelism.lone_ends,
         mtp_apart=bool(may_part(job)),
         greedy_costs=model_costs(job.model),
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
 
 

@@ -22,12 +22,14 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.frameworks import RecomputeMode
+from planner.offload_rules import grouped_modules
 from planner.recomputation import recomputation
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, job_placement, plain_context
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, solve_layout
-from planner.search.mixture import cheapest_costs, cost_layout, other_modes
+from planner.search.mixture import cheapest_costs, other_modes
+from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.rungs import (
     RUNG,
     RUNGS,
@@ -103,7 +105,9 @@ class Explorer:
 
     @cached_property
     def pace(self) -> Floats:
-        """Pace of every shape in its even layout."""
+        """Pace of every shape in its even layout; infinite where shapes have costs of a bound."""
+        if self.cost_model.is_bound:
+            return np.full(len(self.costed.steps), np.inf)
         return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
 
     @cached_property
@@ -126,6 +130,8 @@ class Explorer:
     @cached_property
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
+        if self.cost_model.is_bound:
+            return np.zeros(len(self.costed.steps), dtype=np.bool_)
         whole = np.array([own in ("none", "all") for own in self.recomputations])
         job = self.cost_model.job
         split = job.framework.parallelism.layouts
@@ -370,7 +376,9 @@ class Explorer:
         mode = job.recompute[index]
         modes = self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes)
+        shares = row_shares(job, self.columns, row)
+        modules = grouped_modules(job.framework, job.activation_offload)
+        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares, modules)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
@@ -388,7 +396,8 @@ class Explorer:
         ctx = plain_context(
             self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
         )
-        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
+        ctx = replace(ctx, offload=row_shares(self.cost_model.job, self.columns, row))
+        step = cost_any_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
 
@@ -396,7 +405,7 @@ class Explorer:
         """(pace, peak) of everything costed within the limit."""
         pace = np.concatenate([self.pace, [own.pace for own in self.solved]])
         peak = np.concatenate([self.peak, [own.peak for own in self.solved]])
-        inside = peak <= limit_bytes
+        inside = (peak <= limit_bytes) & np.isfinite(pace)
         return pace[inside], peak[inside]
 
     def unable_to_improve(self, rungs: list[Rung]) -> int:

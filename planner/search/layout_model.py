@@ -141,6 +141,22 @@ def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> Non
     again = _fewest_recomputed(blocks, ctx)
     for own, wanted in zip(variables.recomputed, again, strict=True):
         model.add_hint(own, wanted)
+    if ctx.offload is not None and variables.offload is not None:
+        least = _least_fraction(blocks, again, ctx, ctx.offload.fractions)
+        for chosen, fraction in zip(variables.offload.chosen, ctx.offload.fractions, strict=True):
+            model.add_hint(chosen, fraction == least)
+
+
+def _least_fraction(
+    blocks: tuple[int, ...], again: tuple[int, ...], ctx: LayoutContext, tried: tuple[float, ...]
+) -> float:
+    """The smallest fraction of activations that must leave for a layout to fit."""
+    layout = _with_counts(blocks, again, ctx)
+    ordered = sorted(tried)
+    fits = (
+        own for own in ordered if stage_memory.check(replace(layout, offload_fraction=own), ctx)
+    )
+    return next(fits, ordered[-1])
 
 
 def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
@@ -195,7 +211,16 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
         placement=ctx.placement,
         others=tuple(per_stage(own) for own in variables.others),
         mtp_apart=variables.apart is not None and bool(solver.boolean_value(variables.apart)),
+        offload_fraction=_fraction(solver, variables, ctx),
     )
+
+
+def _fraction(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> float:
+    """The fraction of activations that leave the GPU."""
+    if ctx.offload is None or variables.offload is None:
+        return 1.0
+    chosen = [bool(solver.value(own)) for own in variables.offload.chosen]
+    return ctx.offload.fractions[chosen.index(True)]
 
 
 def share_fraction(share: float, vpp: int) -> tuple[int, int]:
@@ -230,6 +255,13 @@ class _Objective:
         self.others = [
             [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
         ]
+        self.staying: list[list[Expression]] = []
+        if variables.offload is not None:
+            leaving = [variables.stage(variables.offload.kind_some, s, ctx) for s in stages]
+            self.staying = [
+                [own - gone for own, gone in zip(*pair, strict=True)]
+                for pair in zip(self.layers, leaving, strict=True)
+            ]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
@@ -332,9 +364,16 @@ class _Objective:
         """Seconds of a stage in some columns: layers and what is pinned there."""
         terms = self.terms
         per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
-        return self._pinned(stage, columns, rounding) + self._weighted(
+        total = self._pinned(stage, columns, rounding) + self._weighted(
             self.layers[stage], per_layer, rounding
         )
+        if terms.staying is None:
+            return total
+        stay = terms.staying.layer[:, list(columns)].sum(axis=1)
+        for count, leaves_s, stays_s in zip(self.staying[stage], per_layer, stay, strict=True):
+            leaves, stays = (self._units(float(own), rounding) for own in (leaves_s, stays_s))
+            total = total + count * (stays - leaves)
+        return total
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
         column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -13,11 +14,13 @@ from planner.cost.tables import Array
 from planner.infeasibility import GIB, ConflictingRule
 from planner.job import Job
 from planner.layout_wording import split_sentence
+from planner.offload_rules import grouped_modules
 from planner.recomputation import recomputation
-from planner.search.arrays import kernel_layout, plain_context
+from planner.search.arrays import plain_context
 from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
+from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.terms import layout_context, shape_terms
 
 _MEMORY = StageMemory()
@@ -48,8 +51,9 @@ def memory_rule(
     stage = int(np.argmax(stages[:, f.STAGE_PEAK]))
     over = int((stages[:, f.STAGE_PEAK] > explorer.limit_bytes).sum())
     others = f"; {over} of {len(stages)} stages are over" if len(stages) > 1 and over > 1 else ""
+    needed = stages[stage, f.STAGE_PEAK] / GIB
     text = (
-        f"stage {stage} needs {explorer.peak[row] / GIB:.1f} GiB {_recompute(costed_job, row)}; "
+        f"stage {stage} needs {needed:.1f} GiB {_recompute(costed_job, row)}; "
         f"{_available(costed_job, explorer)}{others}. That is the lightest of "
         f"{len(explorer.peak):,} legal configurations, {_degrees(costed_job, row)}, in its even "
         f"layout, of which {_largest_parts(stages[stage])}"
@@ -77,7 +81,11 @@ def _recompute(costed_job: CostedJob, row: int) -> str:
     share = costed_job.job.optimizer_offload
     modules = costed_job.job.activation_offload
     text += f", {share:.0%} of the optimizer on the CPU" if share else ""
-    return f"{text}, {' + '.join(modules)} on the host" if modules else text
+    if not modules:
+        return text
+    fraction = costed_job.job.offload_fraction
+    of = f"{fraction:.0%} of " if isinstance(fraction, float) and fraction < 1.0 else ""
+    return f"{text}, {of}{' + '.join(modules)} on the host"
 
 
 def _degrees(costed_job: CostedJob, row: int) -> str:
@@ -96,8 +104,12 @@ def _stages(costed_job: CostedJob, explorer: Explorer, row: int) -> Array:
     job = costed_job.job
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     ctx = plain_context(job, layout.pp, layout.vpp, recomputation(mode, job.framework))
-    counts = kernel_layout(costed_job.cost_model, layout, ctx)
-    return costed_job.cost_model.cost_layout(costed_job.costed, row, counts)[1]
+    shares = row_shares(job, explorer.columns, row)
+    if shares is not None:
+        # The lightest that there is: most leaves.
+        layout = replace(layout, offload_fraction=max(shares.fractions))
+    ctx = replace(ctx, offload=shares)
+    return cost_any_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
 
 
 def _largest_parts(stage: Array) -> str:
@@ -114,7 +126,10 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     kind = recomputation(mode, job.framework)
     terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
-    ctx = layout_context(terms, job.model, job.framework, mode, explorer.limit_bytes)
+    shares = row_shares(job, explorer.columns, row)
+    modules = grouped_modules(job.framework, job.activation_offload)
+    limit = explorer.limit_bytes
+    ctx = layout_context(terms, job.model, job.framework, mode, limit, shares, modules)
     if ctx.blocks == 1:
         return ()
     core = layout_conflict(ctx)

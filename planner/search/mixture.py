@@ -107,7 +107,8 @@ def wider_job(job: JobInputs, others: int) -> JobInputs:
     )
 
 
-def _stack(base: Array, others: list[Array], kinds: int) -> Array:
+def stack(base: Array, others: list[Array], kinds: int) -> Array:
+    """Rows of the kinds, of the kinds in each other mode, then of the ends."""
     rows = [base[:kinds], *(own[:kinds] for own in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
 
@@ -122,7 +123,7 @@ def price_modes(
     key = costed.keys[int(shape[f.SHAPE_KEY])]
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
     wide = wider_job(job, len(modes))
-    costs = _stack(
+    costs = stack(
         base, [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes], job.kinds
     )
     terms, _ = linear.layout_terms(
@@ -174,19 +175,19 @@ def cost_layout(
     taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
     plain = counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)
-    wide = _stack(plain, list(taken), kinds)
+    wide = stack(plain, list(taken), kinds)
     nothing = np.zeros_like(taken)
     apart = layout.mtp_apart
-    heavy = KernelLayout(wide, _stack(counts.recomputed, list(nothing), kinds), apart)
+    heavy = KernelLayout(wide, stack(counts.recomputed, list(nothing), kinds), apart)
     # The same layers once as such that recompute: what runs again is then named as such.
-    timed = KernelLayout(wide, _stack(counts.recomputed, list(taken), kinds), apart)
-    step, _ = _cost(cost_model, costed, row, timed, _stack(base, others, kinds))
+    timed = KernelLayout(wide, stack(counts.recomputed, list(taken), kinds), apart)
+    step, _ = _cost(cost_model, costed, row, timed, stack(base, others, kinds))
     held, stages = _cost(
-        cost_model, costed, row, heavy, _stack(base, [as_plain(own) for own in others], kinds)
+        cost_model, costed, row, heavy, stack(base, [as_plain(own) for own in others], kinds)
     )
     memory = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
     step[memory] = held[memory]
-    return CostedLayout(step, stages, timed, _stack(base, others, kinds))
+    return CostedLayout(step, stages, timed, stack(base, others, kinds))
 
 
 def _cost(

@@ -12,7 +12,7 @@ from planner._version import __version__
 from planner.assumed import hardware_ledger
 from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
-from planner.evaluate import job_plan
+from planner.evaluate import FRACTION_NOTE, job_plan
 from planner.job import Job
 from planner.launch.registry import job_launch_note, launch_note
 from planner.ops import parameter_count
@@ -229,13 +229,18 @@ def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str,
 
 
 def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
-    tried = dict.fromkeys(own.activation_offload for own in (*jobs, *left_out))
+    every = (*jobs, *left_out)
+    tried = dict.fromkeys(own.activation_offload for own in every)
+    notes: tuple[str, ...] = ()
+    if any(own.offload_fraction != 1.0 for own in every):
+        notes = (FRACTION_NOTE,)
     if len(tried) == 1:
-        return ()
+        return notes
     named = "; ".join(" + ".join(modules) or "none" for modules in tried)
     return (
         f"activation offload: the best of {named}; few measured runs offload, so the error bars "
         "do not cover the copies",
+        *notes,
     )
 
 

@@ -13,6 +13,7 @@ from planner.cost_tables import job_pieces
 from planner.errors import UsageError
 from planner.job import Job
 from planner.links import link_inputs
+from planner.offload_rules import grouped_modules
 from planner.ops.offload import offloaded_rows
 from planner.plan import Degrees
 from planner.search.condition_hints import condition_hints
@@ -62,7 +63,14 @@ def rule_context(job: Job) -> RuleContext:
     if not job.activation_offload:
         return context
     host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
-    return replace(context, offloaded=offloaded_per_token(job), host_bytes_per_gpu=host_bytes)
+    given = job.offload_fraction
+    share = 1.0 if given == "search" else given
+    return replace(
+        context,
+        offloaded={name: share * size for name, size in offloaded_per_token(job).items()},
+        host_bytes_per_gpu=host_bytes,
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
+    )
 
 
 def offloaded_per_token(job: Job) -> dict[str, float]:

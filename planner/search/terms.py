@@ -12,7 +12,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import ApartNumbers, LayoutContext, Recomputation
+from constraints.layout import ApartNumbers, LayoutContext, OffloadShares, Recomputation
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Placement
 from planner.cost import bounds, linear, schedule
@@ -26,6 +26,7 @@ from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import job_placement, model_costs
 from planner.search.mixture import OtherMode, price_modes
+from planner.search.offload_share import StayingTerms, price_share
 from planner.specs import ModelSpec
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
@@ -66,6 +67,8 @@ class ShapeTerms:
     bubble_share: float
     placement: Placement = "straight"
     others: tuple[OtherMode, ...] = ()
+    # Layers whose offloadable activations stay, where a share leaves (`layer`: those that leave).
+    staying: StayingTerms | None = None
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
     apart: ApartTerms | None = None
@@ -143,13 +146,19 @@ def shape_terms(
         linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
     ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
+    layer, staying = terms[: job.kinds], None
+    if cost_model.is_bound:
+        layer, staying, memory = price_share(cost_model, costed, row, mode == "all")
+    else:
+        memory = memory_moments(shape, costed.keys[key], costed.costs[key], job, framework)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
-        layer=terms[: job.kinds],
+        layer=layer,
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
-        memory=memory_moments(shape, costed.keys[key], costed.costs[key], job, framework),
+        memory=memory,
+        staying=staying,
         scalars=scalars,
         framework=framework,
         bubble_share=share,
@@ -224,6 +233,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
                 tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
             ),
             working_others=tuple(_up(other.working[row]) for other in terms.others),
+            staying=tuple(_up(sizes) for sizes in terms.staying.more[row]) if terms.staying else (),
         )
         for row in range(len(own.stage))
         if own.stage[row].any() or own.layer[row].any()
@@ -249,6 +259,8 @@ def layout_context(
     framework: FrameworkProfile,
     mode: RecomputeMode,
     limit_bytes: float,
+    offload: OffloadShares | None = None,
+    offload_modules: int = 0,
 ) -> LayoutContext:
     """What the layout rules read for one shape under a memory limit."""
     return LayoutContext(
@@ -265,4 +277,6 @@ def layout_context(
         greedy_costs=model_costs(model),
         mtp_apart=terms.apart is not None,
         apart=terms.apart_numbers(limit_bytes),
+        offload=offload,
+        offload_modules=offload_modules,
     )

@@ -234,6 +234,7 @@ class _Solver:
                 "recompute": best.recompute,
                 "optimizer_offload": best.optimizer_offload,
                 "activation_offload": best.activation_offload,
+                "activation_offload_fraction": best.activation_offload_fraction,
                 "peak_bytes": best.peak_bytes,
                 "same_plan": _alike(best, self.plan),
             }
@@ -299,7 +300,9 @@ def _shortens(row: WhatIfRow) -> bool:
 def _same_offload(one: Job | Plan, plan: Plan) -> bool:
     """Whether as much is on the host."""
     same = one.optimizer_offload == plan.optimizer_offload
-    return same and one.activation_offload == plan.activation_offload
+    same = same and one.activation_offload == plan.activation_offload
+    fraction = one.activation_offload_fraction if isinstance(one, Plan) else one.offload_fraction
+    return same and fraction in ("search", plan.activation_offload_fraction)
 
 
 def _alike(one: Plan, other: Plan) -> bool:

@@ -153,6 +153,10 @@ torchrun ${DIST[@]} pretrain_gpt.py \\
         ("--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
          "activation_offload", "core_attn,attn_proj"),
         ("--offload-modules core_attn", "activation_offload", "off"),
+        ("--fine-grained-activation-offloading --offload-modules core_attn "
+         "--activation-offload-fraction 0.25", "activation_offload_fraction", 0.25),
+        ("--fine-grained-activation-offloading --offload-modules core_attn "
+         "--activation-offload-fraction 0", "activation_offload", "off"),
         ("--optimizer muon", "optimizer", "muon"),
         ("--attention-backend unfused", "attention", "eager"),
         ("--transformer-impl local", "framework", "megatron-local"),

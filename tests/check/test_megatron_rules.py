@@ -62,6 +62,12 @@ CASES = [
      f"{_FINE} --offload-modules core_attn"),
     ("activation-offload-projection", f"{_FINE} --offload-modules attn_proj",
      f"{_FINE} --offload-modules core_attn attn_proj"),
+    ("activation-offload-fraction",
+     f"{_FINE} --offload-modules core_attn --activation-offload-fraction 1.5",
+     f"{_FINE} --offload-modules core_attn --activation-offload-fraction 0.5"),
+    ("activation-offload-delta", f"{_FINE} --offload-modules core_attn "
+     "--pipeline-model-parallel-size 2 --delta-offload-bytes-across-pp-ranks 1000000",
+     f"{_FINE} --offload-modules core_attn --delta-offload-bytes-across-pp-ranks 1000000"),
     ("activation-offload", "--cpu-offloading-num-layers 4 --recompute-granularity selective",
      "--cpu-offloading-num-layers 4"),
     ("fsdp-checkpoint", "--use-megatron-fsdp",
@@ -125,6 +131,38 @@ def test_offload_that_does_nothing_or_too_much(read: Read) -> None:
     assert found.plan.activation_offload == ("core_attn",)
     lagging = problem_of(read, given, "activation-offload-copies")
     assert lagging.fix == "--fine-grained-offloading-max-inflight-offloads 1"
+
+
+def test_a_fraction_of_the_activations_is_costed(read: Read) -> None:
+    """What stays is in the plan's memory; a fraction of nothing is none, and 0 is no offload."""
+    given = f"{SMALL} {_FINE} --offload-modules core_attn attn_proj --activation-offload-fraction"
+    plans = [assess(read(script(f"{given} {own}")), "8xH100").plan for own in ("0.5", "1", "0")]
+    half, whole, none = plans
+    assert half is not None
+    assert whole is not None
+    assert none is not None
+    assert [own.activation_offload_fraction for own in (half, whole, none)] == [0.5, 1.0, 1.0]
+    assert none.activation_offload == ()
+    assert none.time.offload_s < half.time.offload_s < whole.time.offload_s
+    assert none.peak_bytes > half.peak_bytes > whole.peak_bytes
+    experts = f"{SMALL} {_FINE} --offload-modules moe_act --activation-offload-fraction 0.5"
+    idle = assess(read(script(experts)), "8xH100")
+    assert idle.errors == ()
+    assert idle.plan is not None
+    assert idle.plan.activation_offload_fraction == 1.0
+
+
+def test_chunks_of_one_layer_fail_with_several_modules(read: Read) -> None:
+    """16 layers in 16 chunks: Megatron-Core's manager fails in the second step."""
+    small = (
+        f"{SMALL} {_FINE} --pipeline-model-parallel-size 4 "
+        "--num-virtual-stages-per-pipeline-rank 4 --offload-modules"
+    )
+    found = assess(read(script(f"{small} core_attn attn_proj")), "8xH100")
+    assert "offload-chunks" in {own.rule for own in found.errors}
+    assert "offload-chunks" not in {
+        own.rule for own in assess(read(script(f"{small} core_attn")), "8xH100").errors
+    }
 
 
 def test_unknown_option_has_the_nearest_and_its_line(read: Read) -> None:

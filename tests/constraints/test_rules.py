@@ -137,6 +137,12 @@ CASES = [
         context(model=MOE),
     ),
     # 48 tokens of 1 kB each, 8 stages of which hold 8 micro-batches: 48 kB a GPU.
+    Case(
+        "offload-chunks",
+        {"pp": 4, "vpp": 1, "grad_acc": 4},
+        {"pp": 8, "grad_acc": 8},
+        replace(context(), offload_modules=2),
+    ),
     Case("host-memory", {"pp": 8, "grad_acc": 8}, {"pp": 8, "grad_acc": 8, "mbs": 2}, HOST),
     Case("host-memory", {"tp": 2, "mbs": 2}, {"tp": 2, "mbs": 4}, HOST),
     Case(

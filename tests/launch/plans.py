@@ -93,6 +93,10 @@ MEGATRON: Mapping[str, Case] = {
     "muon": _with(optimizer="muon"),
     "offload": _with(optimizer_offload=0.5),
     "activations": _with(activation_offload="qkv_linear,core_attn,attn_proj"),
+    "activations-share": Case(
+        "70b", "64xH100", _PIPE | {"vpp": 5},
+        request={"activation_offload": "core_attn,attn_proj", "activation_offload_fraction": 0.375},
+    ),
     "activations-of-experts": Case(
         "mixtral-8x7b", "64xH100",
         {"tp": 2, "pp": 4, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 8}, "layernorm",

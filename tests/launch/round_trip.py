@@ -52,6 +52,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     assert (own.cp_comm_type, own.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
     assert own.optimizer_offload == plan.optimizer_offload
     assert own.activation_offload == plan.activation_offload
+    assert own.activation_offload_fraction == plan.activation_offload_fraction
     job = back.assessment.job
     assert job is not None
     assert job.precision == launch.job.precision

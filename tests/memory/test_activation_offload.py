@@ -45,6 +45,27 @@ def layer_offload(
     return rank.layers[-1].offloaded, rank.layers[-1].duplicated
 
 
+def test_attention_in_fp8_keeps_16_bits_of_its_own() -> None:
+    """q, k and v, and the output (32 MiB), of which the projection has a quantised copy."""
+    mib = 2.0**20
+    base = job_with("llama-3-8b", "megatron-core", ("core_attn",))
+    job = replace(base, precision="fp8", seq=4096)
+    none = job.framework.recompute_mode("none")
+    job = replace(job, recompute=(none,))
+    degrees = Degrees(dp=8)
+    layer = stage_rank(job, degrees, even_layout(job, 1, 1, recomputes=False), 0).layers[-1]
+    assert (layer.offloaded, layer.duplicated) == ((32 + 8 + 8 + 32) * mib, 0.0)
+    plain = replace(job, activation_offload=())
+    kept = stage_rank(plain, degrees, even_layout(job, 1, 1, recomputes=False), 0).layers[-1].kept
+    assert kept - layer.kept == layer.offloaded
+
+
+def test_a_search_in_fp8_tries_what_is_modelled() -> None:
+    base = make_job("mixtral-8x7b", "8xH100")
+    found = searched_offloads(base.framework, base.model, "fp8")
+    assert found == ((), ("core_attn",), ("moe_act",), ("core_attn", "mlp_norm", "moe_act"))
+
+
 def read_for(model: str, modules: str) -> tuple[str, ...]:
     base = make_job(model, "8xH100")
     return read_offload(modules, base.framework, base.model)
@@ -182,7 +203,10 @@ REFUSED = (
     ("core_attn", {"framework": "torchtitan"}, "megatron-core", "activation-offload"),
     ("core_attn", {"framework": "deepspeed"}, "cpu_checkpointing", "activation-offload"),
     ("checkpoints", {}, "no module checkpoints", "activation-offload-module"),
-    ("core_attn", {"precision": "fp8"}, "--precision bf16", "activation-offload-precision"),
+    ("core_attn,attn_proj", {"precision": "fp8"}, "what attn_proj keeps in fp8",
+     "activation-offload-precision"),
+    ("qkv_linear", {"precision": "mxfp8", "gpus": "8xB200"}, "--precision bf16, or of attn_norm",
+     "activation-offload-precision"),
     ("core_attn", {"cuda_graphs": True}, "leave one of them out", "activation-offload-cuda-graphs"),
     ("core_attn", {"recompute": ("full",)}, "nothing is left", "activation-offload-recompute"),
     ("core_attn", {"recompute": ("core_attn",)}, "made again", "activation-offload-recompute"),

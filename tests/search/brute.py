@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -28,8 +29,14 @@ def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Lay
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
         plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
         for counts in product(every_count(plain), repeat=1 + ctx.others):
-            for apart in places:
-                yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:], apart)
+            own = Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
+            for apart, fraction in product(places, every_fraction(ctx)):
+                yield replace(own, mtp_apart=apart, offload_fraction=fraction)
+
+
+def every_fraction(ctx: LayoutContext) -> tuple[float, ...]:
+    """Every fraction of the activations that may leave, and one that may not."""
+    return (1.0,) if ctx.offload is None else (*ctx.offload.fractions, 0.987)
 
 
 def every_count(plain: Layout) -> list[tuple[int, ...]]:
@@ -50,6 +57,9 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     again = np.array(ctx.recomputed_counts(layout), dtype=float)
     apart = terms.apart if layout.mtp_apart else None
     own = counts @ terms.layer + (terms.stage if apart is None else apart.stage)
+    if terms.staying is not None:
+        stay = np.array(ctx.staying_counts(layout)[1], dtype=float)
+        own += stay @ (terms.staying.layer - terms.layer)
     recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
     forward = own[:, linear.TERM_FORWARD]
     for counts, mode in zip(ctx.other_counts(layout), terms.others, strict=True):

@@ -55,7 +55,8 @@ def every_plan() -> list[Plan]:
         evaluate(with_modules(TIGHT, modules), DEGREES, mode, (first, 24 - first))
         for modules in CHOICES
         for mode in ("none", "layernorm")
-        for first in range(1, 24)
+        # With two modules a chunk of one layer fails (`constraints.offload`).
+        for first in (range(2, 23) if modules else range(1, 24))
     ]
 
 

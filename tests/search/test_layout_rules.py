@@ -13,6 +13,7 @@ from constraints.layout import (
     AnyLayoutRule,
     ApartNumbers,
     LayoutContext,
+    OffloadShares,
     block_recomputed,
     block_taken,
     even_split,
@@ -21,6 +22,7 @@ from constraints.layout import (
     shared_count,
 )
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
+from constraints.offload import leaving_blocks
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
@@ -100,6 +102,17 @@ PARTING = LayoutContext(
     apart=ApartNumbers(memory=APART),
 )  # fmt: skip
 
+
+def with_staying(own: MomentNumbers) -> MomentNumbers:
+    """The same numbers with layers that hold more if their activations stay."""
+    return replace(own, staying=tuple(tuple(size // 2 for size in sizes) for sizes in own.layer))
+
+
+STAYING = replace(MEMORY, moments=tuple(with_staying(own) for own in MEMORY.moments), limit=26)
+STAYING_ONE_KIND = replace(
+    ONE_KIND, moments=tuple(with_staying(own) for own in ONE_KIND.moments), limit=28
+)
+
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
@@ -130,6 +143,24 @@ CONTEXTS = [
         head_layers=3,
         apart=ApartNumbers(head_layers=2, mtp_layers=1),
     ),
+    LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
+    LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, lone_ends=True),
+    LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, lone_ends=True),
+    LayoutContext(
+        2,
+        1,
+        (0, 0, 0, 0),
+        "any",
+        "none",
+        STAYING_ONE_KIND,
+        offload=OffloadShares((0.7, 0.4, 0.1), (2,)),
+    ),
+    LayoutContext(
+        2, 1, (0, 1, 1), "any", "none", STAYING, offload=OffloadShares((0.6, 0.3), (1, 3))
+    ),
+    LayoutContext(
+        1, 2, (0, 1, 0), "any", "all", STAYING, offload=OffloadShares((0.5, 0.3), (0, 2))
+    ),
 ]
 
 
@@ -153,9 +184,23 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
         for counts, blocks in pairs:
             for stage, count in enumerate(counts):
                 model.add(sum(blocks[stage :: ctx.pp]) == count)
+    if variables.offload is not None and ctx.offload is not None:
+        if not may_leave(layout, ctx):
+            return False
+        index = ctx.offload.fractions.index(layout.offload_fraction)
+        model.add(variables.offload.chosen[index] == 1)
+        whole, some = leaving_blocks(layout, ctx, ctx.offload)
+        for block in range(ctx.blocks):
+            model.add(sum(variables.offload.kind_whole[block]) == whole[block])
+            model.add(sum(variables.offload.kind_some[block]) == some[block])
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return bool(solver.solve(model) == cp_model.OPTIMAL)
+
+
+def may_leave(layout: Layout, ctx: LayoutContext) -> bool:
+    """Whether the layout's fraction is one that the solver has."""
+    return ctx.offload is None or layout.offload_fraction in ctx.offload.fractions
 
 
 @pytest.mark.parametrize("rule", LAYOUT_RULES, ids=lambda rule: rule.name)
@@ -168,6 +213,8 @@ def test_add_and_check_agree(rule: AnyLayoutRule, number: int) -> None:
         if sum(layout.block_layers) > ctx.layers:
             continue  # positions beyond the last layer do not exist
         if wanted_sum and sum(layout.block_layers) != ctx.layers:
+            continue
+        if rule.name != "offload-expressible" and not may_leave(layout, ctx):
             continue
         if rule.name != "recompute-expressible" and block_recomputed(layout, ctx) is None:
             continue
@@ -221,6 +268,8 @@ def on_stages(*held: int) -> MomentNumbers:
 
 
 ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
+STAYS = replace(ONE_LAYER, staying=((1,),))
+HALF = OffloadShares((0.5, 0.2), (2,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
@@ -261,6 +310,14 @@ INSTANCES = [
              parting(3, 1, memory=MemoryNumbers(1, 3, (on_stages(1, 1, 3),)),
                      apart=ApartNumbers(memory=MemoryNumbers(1, 3, (on_stages(1, 2, 1),)))),
              split(1, 0, 0), apart(0, 1, 0)),
+    Instance("offload-chunk-layers", plain(1, 2, offload_modules=2), split(2), split(1)),
+    Instance("offload-chunk-layers", plain(2, 2, offload_modules=2, lone_ends=True), split(2, 0),
+             split(1, 1)),
+    Instance("offload-expressible", plain(1, 1, offload=HALF), replace(split(1),
+             offload_fraction=0.5), split(1)),
+    # Two layers of which one stays: 1 + 2·2 + 1 units.
+    Instance("stage-memory", plain(1, 2, offload=HALF, memory=MemoryNumbers(1, 6, (STAYS,))),
+             replace(split(2), offload_fraction=0.5), replace(split(2), offload_fraction=0.2)),
     Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
              split(2)),
 ]  # fmt: skip

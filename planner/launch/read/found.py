@@ -144,6 +144,7 @@ class Found:
     optimizer_offload: float = 0.0
     # Modules whose activations are kept on the host, joined by commas, or `off`.
     activation_offload: str = "off"
+    activation_offload_fraction: float = 1.0
     precision: str = "bf16"
     dtype: str | None = None
     schedule: str | None = None

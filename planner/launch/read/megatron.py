@@ -199,6 +199,7 @@ class MegatronReader:
             "optimizer": self._optimizer(),
             "optimizer_offload": self._offload(),
             "activation_offload": self._activation_offload(),
+            "activation_offload_fraction": self._offload_fraction() or 1.0,
             "precision": self._precision(),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
@@ -332,7 +333,17 @@ class MegatronReader:
             text = "--offload-modules fused_group_mlp: less memory than predicted"
             place = own.place("offload-modules")
             self.problems.append(Problem("not-predictable", text, "warning", place))
+        if self._offload_fraction() == 0.0:
+            return "off"
         return ",".join(name for name in modules if name != "fused_group_mlp") or "off"
+
+    def _offload_fraction(self) -> float:
+        """Of the groups that leave the GPU; without the option, or out of its range, all."""
+        own = self.arguments
+        if not own.has("fine-grained-activation-offloading"):
+            return 1.0
+        given = own.real("activation-offload-fraction")
+        return given if 0.0 <= given <= 1.0 else 1.0
 
     def _precision(self) -> str:
         own = self.arguments

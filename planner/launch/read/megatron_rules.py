@@ -279,6 +279,22 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
             names, fix="--transformer-impl transformer_engine",
             edits=(Edit("--transformer-impl", "transformer_engine"),),
         )  # fmt: skip
+    fraction = own.real("activation-offload-fraction")
+    if not 0.0 <= fraction <= 1.0:
+        yield _clash(
+            facts, "activation-offload-fraction",
+            f"--activation-offload-fraction {fraction:g}: Megatron takes 0 to 1",
+            ("activation-offload-fraction",),
+        )  # fmt: skip
+    if own.number("delta-offload-bytes-across-pp-ranks") and facts.pp > 1:
+        yield _clash(
+            facts, "activation-offload-delta",
+            "--delta-offload-bytes-across-pp-ranks keeps the first groups of a step's first "
+            "backward on every stage but the first; Megatron-Core 0.19 then takes their chunk for "
+            "done and fails in the second step (Chunk mismatch)",
+            ("delta-offload-bytes-across-pp-ranks",), fix="leave it out",
+            edits=(Edit("--delta-offload-bytes-across-pp-ranks", None),), late=True,
+        )  # fmt: skip
     if "attn_proj" in modules and "core_attn" not in modules:
         yield _clash(
             facts, "activation-offload-projection",

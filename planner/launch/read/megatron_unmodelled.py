@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 # Options that change memory or time in ways that the prediction leaves out, and how.
 UNMODELLED: Mapping[str, str] = {
-    "activation-offload-fraction": "some activations stay: more memory than predicted",
-    "delta-offload-bytes-across-pp-ranks": "some activations stay: more memory than predicted",
     "min-offloaded-tensor-size": "costed with tensors of 2^20 elements and more offloaded",
     "cpu-offloading-num-layers": "activations on the host: less memory than predicted",
     "moe-paged-stash": "activations on the host: less memory than predicted",

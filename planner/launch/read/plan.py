@@ -43,6 +43,7 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         optimizer_kernel=plan.optimizer_kernel or None,
         optimizer_offload=plan.optimizer_offload,
         activation_offload=",".join(plan.activation_offload) or "off",
+        activation_offload_fraction=plan.activation_offload_fraction,
         precision=request.precision,
         dtype=request.dtype,
         schedule=request.schedule,
