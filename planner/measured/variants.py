@@ -20,65 +20,28 @@ from planner.measured.functional_tests import (
     reads_slowly,
 )
 from planner.measured.rows import MeasuredRow
+from planner.measured.wording import (
+    before_torchtune_step,
+    described,
+    nvl72_recipe_since,
+    of_early_2021,
+    says,
+    shards_with_fsdp,
+    software,
+    torchtitan_eager,
+    torchtitan_split_loss,
+    torchtune_steps,
+)
 
 Tables = dict[str, Mapping[str, Any]]
 
 
-def _described(row: MeasuredRow) -> str:
-    cells = (row.text(name) or "" for name in ("variant", "kernel", "software", "notes"))
-    return "; ".join(cells).lower()
-
-
-def _says(pattern: str) -> Callable[[MeasuredRow], bool]:
-    return lambda row: re.search(pattern, _described(row)) is not None
-
-
-def _torchtitan_eager(row: MeasuredRow) -> bool:
-    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
-    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
-    request 429), so rows that name them compile."""
-    text = f"{row.text('framework') or ''}; {_described(row)}".lower()
-    compiles = re.search(r"\bcompile|\basync_?tp\b|float8", text) is not None
-    return "torchtitan" in text and (not compiles or re.search(r"\beager\b", text) is not None)
-
-
-def _torchtitan_split_loss(row: MeasuredRow) -> bool:
-    """torchtitan splits the logits and runs the loss on them uncompiled."""
-    if (row.integer("tp") or 1) == 1:
-        return False
-    text = (row.text("framework") or "").lower()
-    return "torchtitan fsdp2" in text or _torchtitan_eager(row)
-
-
-def _torchtune_steps(row: MeasuredRow) -> str:
-    """torchtune's table adds one option a row; each row has all options above it."""
-    return (re.search(r"cumulative flags table: (\S+)", _described(row)) or ["", ""])[1]
-
-
-def _before_torchtune_step(*names: str) -> Callable[[MeasuredRow], bool]:
-    return lambda row: _torchtune_steps(row) in names
-
-
-def _software(version: str) -> Callable[[MeasuredRow], bool]:
-    return lambda row: (row.text("software") or "").startswith(version)
-
-
-def _of_early_2021(row: MeasuredRow) -> bool:
-    """Runs of Megatron-LM's README and paper of January and April 2021."""
-    published = f"{row.text('source_ref') or ''}; {_described(row)}".lower()
-    return re.search(r"2104\.04473|cases_(jan|april)2021|pre-april-2021", published) is not None
-
-
-def _shards_with_fsdp(row: MeasuredRow) -> bool:
-    return "fsdp" in (row.text("zero") or "").lower()
-
-
 # Profiles of their own that such a rule puts in place of a framework's usual one.
 _REPLACED = (
-    ("megatron-core", _says(r"no tp comm overlap"), "megatron-core-no-overlap"),
-    *((base, _shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
+    ("megatron-core", says(r"no tp comm overlap"), "megatron-core-no-overlap"),
+    *((base, shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
     *(
-        ("llm-foundry", _software(version), f"llm-foundry-{version}")
+        ("llm-foundry", software(version), f"llm-foundry-{version}")
         for version in ("2023-02", "2023-04")
     ),
 )
@@ -112,27 +75,9 @@ class Variant:
     tables: Tables
 
 
-_NO_COMPILE = _before_torchtune_step("baseline;", "+packed;")
-_NO_CHUNKS = _before_torchtune_step("baseline;", "+packed;", "+compile;")
-_OPTIMIZER_IN_BACKWARD = _says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
-
-
-def _nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:
-    """Rows of Megatron-Bridge's own recipes for mixtures on NVL72, of a release `YY.MM` or later,
-    that do not list the recipe's settings themselves (as those with a recipe before 0.6 do).
-
-    Its cards name no release; they were first published with 26.06.
-    """
-
-    def applies(row: MeasuredRow) -> bool:
-        if not (row.text("moe") and re.match(r"GB[23]00", row.text("gpu") or "")):
-            return False
-        if re.search(r"recipe=\S+@v0\.[0-5]", _described(row)):
-            return False
-        released = re.search(r"\b(\d\d\.\d\d)", row.text("software") or "")
-        return released[1] >= version if released else "perf card" in _described(row)
-
-    return applies
+_NO_COMPILE = before_torchtune_step("baseline;", "+packed;")
+_NO_CHUNKS = before_torchtune_step("baseline;", "+packed;", "+compile;")
+_OPTIMIZER_IN_BACKWARD = says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
 
 # Dispatchers that send a token once a rank and write it where its expert reads it.
@@ -144,24 +89,24 @@ _VARIANTS = (
         "TP overlap",
         ("megatron-core",),
         # MegaScale: "uses parallel transformer block + ... + comm overlap", "PTB + SWA + overlap".
-        _says(r"\btp-comm-overlap\b|\+ (comm )?overlap\b"),
+        says(r"\btp-comm-overlap\b|\+ (comm )?overlap\b"),
         {"overlap": {"tensor": 0.8}},
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
-    Variant("CUDA graphs", (), _says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
-    Variant("fused dispatch", (), _says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    Variant("CUDA graphs", (), says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
+    Variant("fused dispatch", (), says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
     # NeMo AutoModel's FakeBalancedGate: token i goes to experts k·i to k·i + k - 1, modulo E.
     Variant(
         "balanced gate",
         (),
-        _says(r"balanced fake gate"),
+        says(r"balanced fake gate"),
         {"kernels": {"neighbouring_experts": True}},
     ),
     # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
     Variant(
         "CUDA graphs on NVL72",
         ("megatron-bridge",),
-        _nvl72_recipe_since("25.09"),
+        nvl72_recipe_since("25.09"),
         {"kernels": {"issue_s": 0.0}},
     ),
     # Megatron-Bridge's changelog, 0.2.0 (25.11): "DeepSeek V3 benchmarks on GB200 and GB300 systems
@@ -170,7 +115,7 @@ _VARIANTS = (
         "HybridEP for DeepSeek-V3 on NVL72",
         ("megatron-bridge", "megatron-fsdp"),
         lambda row: (
-            "deepseek-v3" in (row.text("model") or "").lower() and _nvl72_recipe_since("25.11")(row)
+            "deepseek-v3" in (row.text("model") or "").lower() and nvl72_recipe_since("25.11")(row)
         ),
         _FUSED_DISPATCH,
     ),
@@ -178,7 +123,7 @@ _VARIANTS = (
     Variant(
         "HybridEP and exchange overlapped on NVL72",
         ("megatron-bridge",),
-        _nvl72_recipe_since("26.06"),
+        nvl72_recipe_since("26.06"),
         {**_FUSED_DISPATCH, "overlap": {"expert": 0.9}},
     ),
     # The sweep's job script: "do not remove or the training will hang", CUDA_LAUNCH_BLOCKING=1
@@ -186,7 +131,7 @@ _VARIANTS = (
     Variant(
         "blocking launches",
         ("megatron-deepspeed",),
-        _says(r"jean-?zay a100"),
+        says(r"jean-?zay a100"),
         {"kernels": {"blocking_launches": True}},
     ),
     # Megatron-LM with --bf16 accumulates and reduces gradients in fp32 (arguments.py, since 2.3).
@@ -203,7 +148,7 @@ _VARIANTS = (
     Variant(
         "before asynchronous all-reduces",
         ("megatron-lm-2022",),
-        _of_early_2021,
+        of_early_2021,
         {
             "overlap": {"tensor_backward": 0.0},
             "kernels": {"accumulation_traffic_bytes": 6.0},
@@ -212,14 +157,14 @@ _VARIANTS = (
     Variant(
         "whole activations between stages",
         ("megatron-lm-2022",),
-        _says(r"pre-april-2021"),
+        says(r"pre-april-2021"),
         {"kernels": {"pipeline_scatters": False}},
     ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant(
         "exchange overlapped",
         (),
-        _says(r"\bmoe_a2a_overlap\b"),
+        says(r"\bmoe_a2a_overlap\b"),
         {"overlap": {"expert": 0.9}},
     ),
     Variant(
@@ -232,21 +177,21 @@ _VARIANTS = (
     Variant(
         "fused cross-entropy",
         ("megatron-core", "megatron-bridge"),
-        _says(r"cross-entropy-loss-fusion=true"),
+        says(r"cross-entropy-loss-fusion=true"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
     # Transformer Engine's, in one pass over the logits, which NeMo and Megatron-Bridge run too.
     Variant(
         "Transformer Engine's cross-entropy",
         ("megatron-core",),
-        _says(r"cross-entropy-fusion-impl[= ]te\b"),
+        says(r"cross-entropy-fusion-impl[= ]te\b"),
         {"kernels": {"loss_traffic": load_framework("megatron-bridge").kernels.loss_traffic}},
     ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
         ("megatron-core",),
-        _says(r"deterministic-mode=true"),
+        says(r"deterministic-mode=true"),
         {"outside": {"workspace_bytes": 9e7}},
     ),
     Variant(
@@ -270,13 +215,13 @@ _VARIANTS = (
     Variant(
         "bf16 gradients",
         ("megatron-core",),
-        _says(r"grad-reduce-in-bf16=true"),
+        says(r"grad-reduce-in-bf16=true"),
         {"state": {"gradient_bytes": 2.0}},
     ),
     Variant(
         "eager blocks",
         ("torchtitan", "torchtitan-2024"),
-        _torchtitan_eager,
+        torchtitan_eager,
         {
             "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
             # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
@@ -289,14 +234,14 @@ _VARIANTS = (
     Variant(
         "loss over split logits",
         ("torchtitan", "torchtitan-2024"),
-        _torchtitan_split_loss,
+        torchtitan_split_loss,
         {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
     ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
         "asynchronous tensor parallelism",
         ("torchtitan", "torchtitan-2024"),
-        _says(r"\basync_?tp\b"),
+        says(r"\basync_?tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
     # XTuner trains Hugging Face's models as they are.
@@ -313,7 +258,7 @@ _VARIANTS = (
     Variant(
         "compiled blocks",
         ("fsdp1",),
-        _says(r"(?<!no )(?<!before )torch\.compile"),
+        says(r"(?<!no )(?<!before )torch\.compile"),
         {
             "saved": {"gated_activation_tensors": 2.0},
             "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
@@ -324,7 +269,7 @@ _VARIANTS = (
     Variant(
         "bf16 weights alone",
         ("torchtitan",),
-        _says(r"\bbf16 params\b"),
+        says(r"\bbf16 params\b"),
         {
             "state": {
                 "gradient_bytes": 2.0,
@@ -341,13 +286,13 @@ _VARIANTS = (
     Variant(
         "rowwise float8",
         ("torchtitan", "torchtitan-2024"),
-        _says(r"float8 rowwise|scaling=rowwise(?!_with_gw_hp)"),
+        says(r"float8 rowwise|scaling=rowwise(?!_with_gw_hp)"),
         {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
     ),
     Variant(
         "float8 parameter gathers",
         ("torchtitan", "torchtitan-2024"),
-        _says(r"\b(float8|f8) all-gather"),
+        says(r"\b(float8|f8) all-gather"),
         {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     # Layers run in a loop, and XLA moved collectives over its boundary only with the pipelining
@@ -373,7 +318,7 @@ _VARIANTS = (
     Variant(
         "paged optimizer",
         ("torchtune",),
-        _says(r"\bpaged_?adamw"),
+        says(r"\bpaged_?adamw"),
         {"state": {"optimizer_state_element_bytes": 0.0}},
     ),
 )
@@ -423,7 +368,7 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
 
 def memory_gap(row: MeasuredRow) -> str | None:
     """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
-    text = _described(row)
+    text = described(row)
     if re.search(r"cpu[_ -]?offload", text):
         return "tensors offloaded to the host are not modelled"
     if "unpacked" in text:
@@ -433,8 +378,8 @@ def memory_gap(row: MeasuredRow) -> str | None:
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
     """Modules whose activations the row keeps on the host, as `planner.ops.offload` names them."""
-    text = _described(row)
-    if _torchtune_steps(row) in ("+act", "+8bit") and row.text("recompute") == "full":
+    text = described(row)
+    if torchtune_steps(row) in ("+act", "+8bit") and row.text("recompute") == "full":
         return ("checkpoints",)
     match = re.search(r"offload-modules=\[([a-z_0-9 ]+)\]", text)
     used = "fine-grained-activation-offloading=true" in text
@@ -443,13 +388,13 @@ def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
 
 def states_dropout(row: MeasuredRow) -> bool | None:
     """Whether dropout is on, where the row says so."""
-    match = re.search(r"dropout attn=[\d.]+ hidden=([\d.]+)", _described(row))
+    match = re.search(r"dropout attn=[\d.]+ hidden=([\d.]+)", described(row))
     return None if match is None else float(match[1]) > 0.0
 
 
 def optimizer_name(row: MeasuredRow) -> str:
     """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
-    return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", _described(row)) else "adamw"
+    return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", described(row)) else "adamw"
 
 
 def tables_of(name: str, profile: str) -> Tables:
