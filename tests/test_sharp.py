@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from hardware import HardwareError
@@ -105,8 +108,6 @@ def test_which_groups_have_the_switches(
 def test_nics_shared_by_gpus_do_not_scatter() -> None:
     job = Request(model="llama-3-8b", gpus="64xH100", gbs=32, sharp=True).resolve()
     shared = job.cluster.model_copy(update={"nics_per_node": 4})
-    from dataclasses import replace
-
     use = sharp_use(replace(job, cluster=shared), SHARDED)
     assert use is not None
     assert "each GPU has a NIC" in use.reason
@@ -139,10 +140,8 @@ def test_what_cannot_be_says_why(fields: dict[str, str], words: str) -> None:
         Request(model="llama-3-8b", gbs=64, sharp=True, **fields).resolve()  # type: ignore[arg-type]
 
 
-def test_a_framework_that_cannot_name_a_group_goes_without(tmp_path: object) -> None:
-    from pathlib import Path
-
-    path = Path(str(tmp_path)) / "ours.toml"
+def test_a_framework_that_cannot_name_a_group_goes_without(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
     path.write_text('gpu = "H100"\nnum_gpus = 64\nsharp = "v3"\n', encoding="utf-8")
     titan = Request(model="llama-3-8b", gbs=64, cluster=str(path), framework="torchtitan")
     assert titan.resolve().cluster.sharp == ""
