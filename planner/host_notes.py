@@ -15,9 +15,9 @@ def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
     if at.waiting < _WORTH_SAYING:
         return ()
     flags = job.framework.kernels.cuda_graph_flags
-    cure = f"; CUDA graphs ({flags}) would not" if flags else ""
+    cure = f"; CUDA graphs ({flags}) avoid that" if flags else ""
     return (
-        f"the GPU waits for the CPU to issue kernels in {at.waiting:.0%} of the step{cure}; taken "
-        f"for granted: a host core {job.cluster.host_speed:g} times as fast as a DGX A100's "
-        "(host_speed of a cluster file)",
+        f"the GPU waits for the CPU to issue kernels in {at.waiting:.0%} of the step, on a host "
+        f"core {job.cluster.host_speed:g} times as fast as a DGX A100's (host_speed of a cluster "
+        f"file){cure}",
     )

@@ -90,6 +90,7 @@ _SHARED: Mapping[str, tuple[str, str]] = {
     "exchange-overlapped": ("exchange overlapped", "experts' exchange beside compute"),
     "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
     "deterministic": ("deterministic", "deterministic mode"),
+    "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
     "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
     "async-tp": ("asynchronous tensor parallelism", "asynchronous tensor parallelism"),
 }

@@ -14,9 +14,10 @@ from planner.measured.rows import MeasuredRow
 # Deterministic mode filled every tensor that was allocated until Megatron-LM's pull request 7093
 # (2026-09; torch.utils.deterministic.fill_uninitialized_memory): a further kernel for each, and
 # about 15 % of a step of a large model (pull request 7093, issue 6253). The CPU's time is fitted
-# on A100: 14 tests in the long-term container, which does not fill, run 1.30 to 1.57 times as fast.
-# Not fitted on: pull request 7217 ran five tests on H100 again without the fill, in 36 to 63 % less
-# time. The traffic: elementwise kernels that read and write as much have it written once more.
+# on 18 tests on A100, which take 1.4 times as long (median; 1.04 to 1.6, two of them 2.9) as in the
+# long-term container, whose libraries do not fill. Not fitted on: pull request 7217 ran five tests
+# on H100 again after 7093, in 36 to 63 % less time. The traffic: elementwise kernels that read and
+# write as much have it written once more.
 FILLED_MEMORY = {"issue_s": 2.4e-4, "memory_traffic": 2.25}
 
 # The tests on one node of GB200 wait for storage: steps of one run differ by a factor of 8 (0.15 to

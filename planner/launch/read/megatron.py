@@ -244,6 +244,8 @@ class MegatronReader:
         graphs = own.text("cuda-graph-impl") not in (None, "none")
         if graphs or own.has("enable-cuda-graph") or own.has("external-cuda-graph"):
             names.append("cuda-graphs")
+        if own.has("num-experts") and not own.has("moe-grouped-gemm"):
+            names.append("sequential-experts")
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:

@@ -93,7 +93,8 @@ def _experts(facts: Facts) -> Iterator[Problem]:
     if own.has("num-experts") and not own.has("moe-grouped-gemm"):
         yield _clash(
             facts, "grouped-gemm",
-            "without --moe-grouped-gemm experts run one after another: slower than predicted",
+            "without --moe-grouped-gemm experts run one after another: the CPU's time for it is "
+            "costed, the slower products are not",
             ("num-experts",), severity="warning",
             fix="--moe-grouped-gemm", edits=_switch_on("moe-grouped-gemm"),
         )  # fmt: skip
