@@ -75,7 +75,8 @@ STAGE_ENDS = 2
 STAGE_OPTIMIZER_BYTES = 3
 STAGE_FLIGHT = 4
 STAGE_DEFERRED = 5
-STAGE_BOUND_COLUMNS = 6
+STAGE_MOST = 6  # layers
+STAGE_BOUND_COLUMNS = 7
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
@@ -150,7 +151,11 @@ def cheapest_layer(layers: Array, first: int, end: int) -> Array:
 def empty_stages(
     terms: Array, costs: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs
 ) -> Array:
-    """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
+    """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there.
+
+    With MTP apart the head's block holds no layers, and the others of its stage no more each than
+    take the time of what it does hold (rule chunks-balanced).
+    """
     pp = int(grid.pp)
     counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
     share = microbatch_share(framework.schedule)
@@ -174,6 +179,11 @@ def empty_stages(
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
             stages[stage, STAGE_SECONDS] += share * counts[piece, stage] * seconds
+    stages[:, STAGE_MOST] = np.inf
+    if grid.mtp_apart > 0.0:
+        quickest_s = (terms[: job.kinds, TERM_FORWARD] + terms[: job.kinds, TERM_BACKWARD]).min()
+        beside = np.ceil(stages[pp - 1, STAGE_SECONDS] / (share * quickest_s))
+        stages[pp - 1, STAGE_MOST] = (grid.vpp - 1.0) * max(1.0, beside)
     return stages
 
 
@@ -198,7 +208,7 @@ def stage_room(
         in_update = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
     else:
         in_update = np.inf
-    room = min(in_update, time_left / layer[LAYER_SECONDS])
+    room = min(in_update, time_left / layer[LAYER_SECONDS], stage[STAGE_MOST])
     left = limit_bytes - stage[STAGE_BYTES]
     always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
     plain = always + flight * layer[LAYER_SAVED]

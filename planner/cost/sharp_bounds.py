@@ -37,6 +37,7 @@ from planner.cost.bounds import (
     STAGE_DEFERRED,
     STAGE_ENDS,
     STAGE_FLIGHT,
+    STAGE_MOST,
     STAGE_OPTIMIZER_BYTES,
     STAGE_SECONDS,
     empty_stages,
@@ -162,7 +163,7 @@ def layers_in_time(
     if left < 0.0:
         return -1
     left += blocks * deficit[LAYER_SECONDS]
-    count = min(most, int(left / mean[LAYER_SECONDS] + 1e-9))
+    count = min(most, int(min(stage[STAGE_MOST], left / mean[LAYER_SECONDS] + 1e-9)))
     if recompute != RECOMPUTE_SHARED:
         return count
     again_s = layers[:, LAYER_RECOMPUTE].min()

@@ -78,6 +78,11 @@ def _degrees(launch: Launch) -> Iterator[Choice]:
             f"layers by stage {stages}",
             "stages with the embedding or the head hold fewer layers, so that none waits",
         )
+    if launch.plan.layout.mtp_apart:
+        yield Choice(
+            f"multi-token prediction on stage {own.pp - 2}",
+            "with head and loss it would take longer than any stage of layers",
+        )
     if own.cp > 1:
         kind = launch.plan.cp_comm_type or "p2p"
         yield Choice(f"context parallel {own.cp}", f"splits the sequence; {_EXCHANGES[kind]}")

@@ -92,7 +92,8 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("layers", f"{layers} (stages in order)"))
     if plan.layout.mtp_apart:
         stage = plan.degrees.pp - 2
-        facts.append(("MTP", f"on stage {stage}, behind its layers; head and loss follow alone"))
+        where = "behind its layers" if plan.layout.block_layers[-2] else "alone in its block"
+        facts.append(("MTP", f"on stage {stage}, {where}; head and loss follow alone"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:
         facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
     facts += [("placed", place_sentence(own)) for own in explanation.places]

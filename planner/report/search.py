@@ -203,10 +203,13 @@ def _lone_ends_note(plans: Sequence[Plan]) -> str:
     found = []
     if any(own[0] == 0 for own in blocks):
         found.append("0 at the start: the embedding alone")
-    if any(own[-1] == 0 for own in blocks):
+    together = [not plan.layout.mtp_apart for plan in plans]
+    if any(own[-1] == 0 and beside for own, beside in zip(blocks, together, strict=True)):
         found.append("0 at the end: head, loss and any multi-token prediction alone")
-    if any(plan.layout.mtp_apart for plan in plans):
-        found.append("m|L: multi-token prediction in the last block but one, head and loss alone")
+    if not all(together):
+        found.append(
+            "m|L: multi-token prediction in the last block but one, head and loss alone in the last"
+        )
     return f" {'; '.join(found)}." if found else ""
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
-from constraints.memory import StageMemory
+from constraints.memory import MemoryNumbers, StageMemory
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.infeasibility import GIB, ConflictingRule
@@ -167,8 +167,13 @@ def _capacities(ctx: LayoutContext, stages: list[int]) -> str:
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:
-    """Most layers of the lightest kind that a stage's memory holds, recomputed where it helps."""
-    memory = ctx.memory
+    """Most layers of the lightest kind that a stage's memory holds, recomputed where it helps, and
+    with multi-token prediction wherever it is lighter."""
+    places = (False, True) if ctx.may_part else (False,)
+    return max(_capacity(ctx, stage, ctx.memory_of(apart)) for apart in places)
+
+
+def _capacity(ctx: LayoutContext, stage: int, memory: MemoryNumbers | None) -> int:
     if memory is None:
         return ctx.layers
     for count in range(ctx.layers, 0, -1):

@@ -26,6 +26,7 @@ from constraints.offload import leaving_blocks
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
+from planner.search.memory_conflict import capacity
 from tests.search.brute import every_layout
 
 BACKWARD = MomentNumbers(
@@ -405,3 +406,14 @@ def test_moments_that_no_layout_has_as_its_peak_are_dropped(
     moments: tuple[MomentNumbers, ...], kept: tuple[MomentNumbers, ...]
 ) -> None:
     assert undominated(moments) == kept
+
+
+def test_a_conflict_has_both_places_of_multi_token_prediction() -> None:
+    """Too heavy beside the head and before it: both stages are named. Light enough there: none."""
+    beside = MemoryNumbers(1, 3, (on_stages(1, 1, 4),))
+    before = MemoryNumbers(1, 3, (on_stages(1, 4, 1),))
+    ctx = parting(3, 1, memory=beside, apart=ApartNumbers(memory=before))
+    assert sorted(layout_conflict(ctx)) == ["stage-memory[1]", "stage-memory[2]"]
+    assert (capacity(ctx, 1), capacity(ctx, 2)) == (1, 1)
+    fits = MemoryNumbers(1, 3, (on_stages(1, 3, 1),))
+    assert layout_conflict(replace(ctx, apart=ApartNumbers(memory=fits))) == ()
