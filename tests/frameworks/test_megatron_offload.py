@@ -113,7 +113,7 @@ def test_what_stays_and_what_is_back_is_as_modelled() -> None:
     """Groups that stay of every chunk in flight, and all others of the next one to run backward
     where several are in flight; with one, or where all leave, no more than two layers beside."""
     cases = grid()
-    exact = 0
+    exact = shared = 0
     for name, answer in answers(cases).items():
         own = cases[name]
         groups, modules = own["layers"] * len(own["modules"]), len(own["modules"])
@@ -123,8 +123,11 @@ def test_what_stays_and_what_is_back_is_as_modelled() -> None:
         assert answer["peak"] <= max(bound, kept + modules), name
         # Fewer where the next chunk's forward comes late (the last stage, interleaved), or the few
         # groups that stay would take more micro-batches to run ahead.
-        exact += answer["peak"] == bound
-    assert exact > len(cases) // 2
+        if flying > 1 and kept:
+            shared += 1
+            exact += answer["peak"] == bound
+    assert shared > len(cases) // 4
+    assert exact > shared // 2
 
 
 def test_a_difference_between_stages_fails() -> None:
