@@ -46,7 +46,7 @@ class MomentNumbers:
     ) -> int:
         """Units that one stage with these layers of each kind holds; `others`[mode][kind]."""
         total = self.stage[stage]
-        if self.staying:
+        if staying and self.staying:
             total += sum(n * more for n, more in zip(staying, self.staying[stage], strict=True))
         working = gather = 0
         for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):

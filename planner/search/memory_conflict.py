@@ -9,6 +9,7 @@ import numpy as np
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.memory import MemoryNumbers, StageMemory
+from constraints.offload import leaving_layers
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.infeasibility import GIB, ConflictingRule
@@ -181,9 +182,21 @@ def _capacity(ctx: LayoutContext, stage: int, memory: MemoryNumbers | None) -> i
             layers = [count if own == kind else 0 for own in range(ctx.kind_count)]
             none = [0] * ctx.kind_count
             choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-            if any(memory.peak(stage, layers, again) <= memory.limit for again in choices):
+            stay = _staying(ctx, kind, count)
+            if any(
+                memory.peak(stage, layers, again, (), stay) <= memory.limit for again in choices
+            ):
                 return count
     return 0
+
+
+def _staying(ctx: LayoutContext, kind: int, count: int) -> list[int]:
+    """Layers of each kind whose activations stay, of so many of one kind; the most leaves."""
+    stay = [0] * ctx.kind_count
+    if ctx.offload is not None:
+        largest = max(ctx.offload.fractions)
+        stay[kind] = count - leaving_layers([kind] * count, ctx.offload.groups, largest)[0]
+    return stay
 
 
 def _ranges(stages: list[int]) -> str:

@@ -27,6 +27,7 @@ from planner.result import SearchResult
 from planner.search.arrays import plain_context
 from planner.search.costed import cost_job
 from planner.search.explorer import TIE, Effort
+from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.offload_share import (
     MOST_FRACTIONS,
     StayingTerms,
@@ -224,6 +225,19 @@ def test_more_memory_may_need_less_on_the_host(tight: SearchResult) -> None:
     assert memory.step_time_s is not None
     assert memory.step_time_s < plan.step_time_s
     assert memory.activation_offload_fraction < plan.activation_offload_fraction
+
+
+def test_why_nothing_fits_speaks_of_the_share() -> None:
+    """At 0.4 the even layout of the lightest shape needs what `evaluate` says; all would fit."""
+    little = {"hbm_reserve": f"{load_gpu('a100').hbm_usable_bytes / GIB - 9.9}GiB"}
+    request = at_fraction(0.4).model_copy(update=little)
+    shares = cost_shares(request.resolve())
+    own, explorer = shares.lightest, shares.explorer(Effort()).explorers[0]
+    text = memory_rule(own, explorer).text
+    needed = evaluate(at_fraction(0.4), DEGREES).peak_bytes / GIB
+    assert f"needs {needed:.1f} GiB without recompute, 40% of core_attn + attn_proj" in text
+    rules = {rule.name: rule.text for rule in layout_rules(own, explorer)}
+    assert "stage 0 holds at most 11, stage 1 holds at most 12" in rules["stage-memory"]
 
 
 def test_any_number_of_workers_finds_the_same() -> None:
