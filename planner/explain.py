@@ -158,7 +158,7 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
     beside an evaluated one the plan's layout where it can have it, else the even one.
     """
     from planner.cost_model import CostModel
-    from planner.evaluate import job_plan
+    from planner.costed_plan import job_plan
     from planner.search.shapes import broken_rules, given_columns
 
     def evaluator(degrees: Degrees, recompute: str) -> Plan:

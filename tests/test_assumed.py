@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.assumed import hardware_assumptions, hardware_ledger
-from planner.evaluate import unmeasured_notes
+from planner.ledger import unmeasured_notes
 from planner.plan import Interval
 from planner.request import Request
 from planner.search.search import job_summary

@@ -11,16 +11,10 @@ import numpy as np
 from planner.assumed import hardware_ledger
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.costed_plan import CostedPlan, Outlook, assemble_plan, recomputed_share
 from planner.device import half_precision
-from planner.evaluate import (
-    CostedPlan,
-    Outlook,
-    assemble_plan,
-    plan_assumptions,
-    recomputed_share,
-    unmeasured_notes,
-)
 from planner.job import Job
+from planner.ledger import plan_assumptions, unmeasured_notes
 from planner.ops import parameter_count
 from planner.plan import Degrees, Interval, Plan
 from planner.pools.cost import CostedPool, PoolModel

@@ -10,11 +10,12 @@ import numpy as np
 
 from planner._version import __version__
 from planner.assumed import hardware_ledger
+from planner.costed_plan import job_plan
 from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
-from planner.evaluate import FRACTION_NOTE, job_plan
 from planner.job import Job
 from planner.launch.registry import job_launch_note, launch_note
+from planner.ledger import FRACTION_NOTE
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.pools.pool import is_pool

@@ -14,8 +14,8 @@ from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostModel
+from planner.costed_plan import job_plan
 from planner.errors import UsageError
-from planner.evaluate import job_plan
 from planner.job import Job
 from planner.ops import parameter_count
 from planner.plan import Plan

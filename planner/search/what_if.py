@@ -11,8 +11,8 @@ import numpy as np
 from constraints import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
+from planner.costed_plan import job_plan
 from planner.errors import UsageError
-from planner.evaluate import job_plan
 from planner.frameworks import RecomputeMode
 from planner.job import Job
 from planner.plan import Interval, Plan

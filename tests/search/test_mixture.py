@@ -11,8 +11,8 @@ from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner import Degrees, Request, evaluate
 from planner.cost import fields as f
+from planner.costed_plan import job_plan
 from planner.errors import UsageError
-from planner.evaluate import job_plan
 from planner.job import Job
 from planner.search.arrays import plain_context
 from planner.search.costed import CostedJob, cost_job

@@ -14,7 +14,7 @@ import pytest
 
 from constraints.rule import Layout
 from planner.cost_model import CostModel
-from planner.evaluate import job_plan
+from planner.costed_plan import job_plan
 from planner.memory.rank import padded_vocabulary
 from planner.ops.context import OpContext
 from planner.plan import Plan
