@@ -172,7 +172,7 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     """Least micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
     fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
 
-    Which one it is taken to have had is found when it is predicted (`planner.measured.micro_batch`).
+    Which one it is taken to have had: `planner.measured.micro_batch`, once it is predicted.
     """
     if not _is_eager(row, profile) or row.text("kernel") == "torch":
         return 1
