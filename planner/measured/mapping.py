@@ -173,9 +173,11 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
 
 
 def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
-    """Least micro-batch that a run which states none may have had: one sequence, or the fewest for
-    which Megatron's fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`). Which one it
-    is taken to have had is found when it is predicted (`planner.measured.micro_batch`)."""
+    """Least micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
+    fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
+
+    Which one it is taken to have had: `planner.measured.micro_batch`, once it is predicted.
+    """
     if not _is_eager(row, profile) or row.text("kernel") == "torch":
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))

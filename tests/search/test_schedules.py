@@ -177,7 +177,8 @@ def test_search_finds_plans_that_evaluate_alike(schedule: str) -> None:
     assert result.proven or schedule == "dualpipe"
     for plan in result.plans:
         assert plan.schedule == schedule
-        assert plan.status == "optimal"
+        short_bound = schedule == "dualpipe" and any(plan.layout.recomputed)
+        assert plan.status == "optimal" or short_bound
         again = evaluate(
             request, plan.degrees, plan.recompute, plan.layout.block_layers, plan.layout.recomputed
         )
