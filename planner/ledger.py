@@ -19,7 +19,7 @@ SAFE_FIT = 0.9
 def choice_notes(
     job: Job, degrees: Degrees, layout: Layout, offloaded_bytes: float
 ) -> tuple[str, ...]:
-    """What the choices of a plan rest on; `offloaded_bytes`: of activations, on its fullest rank."""
+    """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
     return (
         *_apart_notes(layout),
         *sharp_notes(job, degrees),
