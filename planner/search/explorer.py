@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush, nsmallest
 
 import numpy as np
 
-from constraints.layout import Recomputation
+from constraints.layout import LayoutContext, Recomputation
 from constraints.rule import Layout
 from planner.cost import bounds, schedule, sharp_bounds
 from planner.cost import fields as f
@@ -23,10 +23,12 @@ from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.frameworks import RecomputeMode
 from planner.recomputation import recomputation
+from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, job_placement, plain_context
+from planner.search.block_bound import Bound
 from planner.search.front import Floats
-from planner.search.layout_model import LayoutSolution, solve_layout
+from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
 from planner.search.mixture import cheapest_costs, cost_layout, other_modes
 from planner.search.rungs import (
     RUNG,
@@ -64,6 +66,12 @@ __all__ = [
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
+# How often bounds are sharpened: by `planner.cost.sharp_bounds`, then by whole blocks.
+_SHARPEST = 2
+# A first solve gets this share of the work allowed; it is enough if its layout is this near to the
+# bound.
+_QUICK = 0.25
+_NEAR = 0.5 * TIE
 
 
 class Explorer:
@@ -89,6 +97,11 @@ class Explorer:
         self.spent = Spent()
         self.ahead = Ahead(effort.workers)
         self._sharp_paces: dict[tuple[int, int], float] = {}
+        # By shape, rung and the target above which no bound is looked for.
+        self._block_bounds: dict[tuple[int, int, float], Bound] = {}
+        # Layers of each stage from which a solve starts; see `block_bound.Bound`.
+        self._hints: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._several_kinds = len(set(cost_model.job.model.kind_indices)) > 1
         # Index of this job among those searched with it, and the best pace known of the others.
         self.source = 0
         self.best_beside = np.inf
@@ -157,7 +170,7 @@ class Explorer:
     def bounds(self) -> Floats:
         """[rows, rungs]: no layout of the shape within the limit has a better pace."""
         model = self.cost_model
-        self._sharp = np.zeros((len(self.rows), len(self.limits)), dtype=np.bool_)
+        self._sharpened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
         codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
         shapes, keys, costs = self._bound_inputs
@@ -236,8 +249,8 @@ class Explorer:
                 break
             if self.effort.any_plan and np.isfinite(target):
                 break
-            if not self._sharp[position, index]:
-                heappush(waiting, (self._sharpen(position, index), position))
+            if self._sharpened[position, index] < _SHARPEST:
+                heappush(waiting, (self._sharpen(position, index, target), position))
                 continue
             # Once out of effort the others' bounds still get sharper.
             if exhausted:
@@ -253,19 +266,50 @@ class Explorer:
     def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
         """Let idle workers solve the shapes that come next if the target stays."""
         for bound, position in nsmallest(self.ahead.room, waiting):
-            pace = max(bound, self._sharp_pace(position, index))
+            found = self._block_bound(position, index, target)
+            pace = found.step_s / float(self.columns["gbs"][self.rows[position]])
+            pace = max(bound, self._sharp_pace(position, index), pace)
             if pace * (1.0 + self.effort.tie) >= target:
                 continue
-            question = self._question(position, index, target, pace)
+            question = self._question(position, index, target, pace, found.stage_layers)
             if not self.ahead.has(question):
                 self.ahead.start(question, self._task(*question))
 
-    def _sharpen(self, position: int, index: int) -> float:
-        """The sharp bound on the pace of a shape at a rung; it holds at lower rungs too."""
-        self._sharp[position, index] = True
-        pace = self._sharp_pace(position, index)
+    def _sharpen(self, position: int, index: int, target: float) -> float:
+        """The next sharper bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        self._sharpened[position, index] += 1
+        if self._sharpened[position, index] < _SHARPEST:
+            pace = self._sharp_pace(position, index)
+        else:
+            found = self._block_bound(position, index, target)
+            self._hints[position, index] = found.stage_layers
+            pace = found.step_s / float(self.columns["gbs"][self.rows[position]])
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
         return float(self.bounds[position, index])
+
+    def _block_bound(self, position: int, index: int, target: float) -> Bound:
+        """The sharpest bound, up to the target; no seconds where it says nothing more."""
+        key = position, index, target
+        if key in self._block_bounds:
+            return self._block_bounds[key]
+        row = int(self.rows[position])
+        found = Bound(0.0)
+        if self._several_kinds and not self.others[int(self.columns["recompute"][row])]:
+            terms, ctx = self._linear(row, float(self.limits[index]))
+            if block_bound.applies(ctx):
+                target_s = target * float(self.columns["gbs"][row])
+                found = block_bound.least_step(terms, ctx, target_s)
+        self._block_bounds[key] = found
+        return found
+
+    def _linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
+        """The linear terms of a shape, and what layout rules read of it under a memory limit."""
+        job = self.cost_model.job
+        index = int(self.columns["recompute"][row])
+        own, modes = self.recomputations[index], self.others[index]
+        terms = shape_terms(self.cost_model, self.costed, row, own, modes)
+        ctx = layout_context(terms, job.model, job.framework, job.recompute[index], limit_bytes)
+        return terms, ctx
 
     def _sharp_pace(self, position: int, index: int) -> float:
         """The sharp bound as such; 0 where the schedule has none."""
@@ -335,7 +379,8 @@ class Explorer:
 
         What its bound turns out to be holds for lower rungs too.
         """
-        question = self._question(position, index, target, float(self.bounds[position, index]))
+        pace, hint = float(self.bounds[position, index]), self._hints[position, index]
+        question = self._question(position, index, target, pace, hint)
         row = question[0]
         gbs = float(self.columns["gbs"][row])
         solution = self.ahead.answer(question) or self.solution(*question)
@@ -350,31 +395,38 @@ class Explorer:
         self.solved.append(point)
         return point if point.peak <= self.limits[index] else None
 
-    def _question(self, position: int, index: int, target: float, bound: float) -> Question:
-        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target."""
+    def _question(
+        self, position: int, index: int, target: float, bound: float, hint: tuple[int, ...]
+    ) -> Question:
+        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target.
+
+        `hint`: layers of each stage to start from.
+        """
         row = int(self.rows[position])
         gbs = float(self.columns["gbs"][row])
         within_s = (bound * gbs, target / (1.0 + self.effort.tie) * gbs)
-        return row, float(self.limits[index]), within_s
+        return row, float(self.limits[index]), within_s, hint
 
     def solution(
-        self, row: int, limit_bytes: float, within_s: tuple[float, float] = (0.0, np.inf)
+        self,
+        row: int,
+        limit_bytes: float,
+        within_s: tuple[float, float] = (0.0, np.inf),
+        hint: tuple[int, ...] = (),
     ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
-        return self._task(row, limit_bytes, within_s)()
+        return self._task(row, limit_bytes, within_s, hint)()
 
-    def _task(self, row: int, limit_bytes: float, within_s: tuple[float, float]) -> Solve:
+    def _task(
+        self, row: int, limit_bytes: float, within_s: tuple[float, float], hint: tuple[int, ...]
+    ) -> Solve:
         """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
-        job = self.cost_model.job
-        index = int(self.columns["recompute"][row])
-        mode = job.recompute[index]
-        modes = self.others[index]
-        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes)
+        modes = self.others[int(self.columns["recompute"][row])]
+        terms, ctx = self._linear(row, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
-            found = solve_layout(terms, ctx, options, within_s)
+            found = _near_or_full(terms, ctx, options, within_s, hint)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
@@ -408,6 +460,23 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+def _near_or_full(
+    terms: ShapeTerms,
+    ctx: LayoutContext,
+    options: SolverOptions,
+    within_s: tuple[float, float],
+    hint: tuple[int, ...],
+) -> LayoutSolution:
+    """A layout near to its bound, for little work where that is enough, else for all allowed."""
+    quick = replace(options, deterministic_time_s=_QUICK * options.deterministic_time_s)
+    found = solve_layout(terms, ctx, quick, within_s, hint)
+    decided = found.status in ("optimal", "infeasible")
+    if decided or (found.status == "feasible" and found.gap <= _NEAR):
+        return found
+    full = solve_layout(terms, ctx, options, within_s, hint)
+    return replace(full, effort_s=found.effort_s + full.effort_s)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:
