@@ -239,6 +239,7 @@ class Explorer:
         ]
         heapify(waiting)
         allowed_s = self._allowed_s(index)
+        asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
             if self.stopped:
@@ -257,11 +258,39 @@ class Explorer:
                 continue
             self._solve_ahead(waiting, index, target)
             point = self._solve(position, index, target)
+            asked[position] = target
             if point is not None and point.pace < target:
                 best = point
+        best = self._ask_again(asked, index, best, beside, allowed_s)
         self.ahead.forget()
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
+
+    def _ask_again(
+        self,
+        asked: dict[int, float],
+        index: int,
+        best: Point | None,
+        beside: float,
+        allowed_s: float,
+    ) -> Point | None:
+        """Solve once more what was left undecided, where a better plan has been found since.
+
+        `asked`: the target of each shape when it was solved. That there is nothing below a nearer
+        target is easier to prove.
+        """
+        for position, before in asked.items():
+            target = beside if best is None else min(beside, best.pace)
+            undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (1 - _SAME)
+            if not undecided or target >= before or self.effort.any_plan:
+                continue
+            if self._exhausted(allowed_s):
+                break
+            self._sharpen_block(position, index, target)
+            point = self._solve(position, index, target)
+            if point is not None and point.pace < target:
+                best = point
+        return best
 
     def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
         """Let idle workers solve the shapes that come next if the target stays."""
@@ -279,13 +308,21 @@ class Explorer:
         """The next sharper bound on the pace of a shape at a rung; it holds at lower rungs too."""
         self._sharpened[position, index] += 1
         if self._sharpened[position, index] < _SHARPEST:
-            pace = self._sharp_pace(position, index)
+            self._raise_bound(position, index, self._sharp_pace(position, index))
         else:
-            found = self._block_bound(position, index, target)
-            self._hints[position, index] = found.stage_layers
-            pace = found.step_s / float(self.columns["gbs"][self.rows[position]])
-        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+            self._sharpen_block(position, index, target)
         return float(self.bounds[position, index])
+
+    def _sharpen_block(self, position: int, index: int, target: float) -> None:
+        """Raise a bound to the sharpest, and keep the layout to start from."""
+        found = self._block_bound(position, index, target)
+        if found.stage_layers or (position, index) not in self._hints:
+            self._hints[position, index] = found.stage_layers
+        gbs = float(self.columns["gbs"][self.rows[position]])
+        self._raise_bound(position, index, found.step_s / gbs)
+
+    def _raise_bound(self, position: int, index: int, pace: float) -> None:
+        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
 
     def _block_bound(self, position: int, index: int, target: float) -> Bound:
         """The sharpest bound, up to the target; no seconds where it says nothing more."""
@@ -387,8 +424,7 @@ class Explorer:
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
-        bound = solution.bound_s / gbs
-        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
+        self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)

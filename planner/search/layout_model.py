@@ -154,7 +154,7 @@ def _chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...
         if own[-1] == last and len(own) > 1:
             # The other chunks hold `head_layers` more than this one.
             fewer = max(1, ctx.head_layers)
-            even = (layers - (len(own) - 1) * fewer) // len(own)
+            even = -(((len(own) - 1) * fewer - layers) // len(own))
             blocks[last] = max(ctx.least_layers(last), even)
             left, own = layers - blocks[last], own[:-1]
         for index, block in enumerate(own):
