@@ -149,7 +149,7 @@ class BlockBound:
         return seconds
 
     def longest_block(self, step_s: float) -> int:
-        """Most layers of a block in such a step; all but one of the stage's chunks have one less."""
+        """Most layers of a block in such a step; the stage's other chunks have one less."""
         slowest_s = self.slowest_within_s(step_s)
         layer_s = min(chain.from_iterable(self.layer_s(own) for own in range(self.ctx.pp)))
         beside = max(0, self.ctx.vpp - 2)
@@ -219,9 +219,7 @@ class BlockBound:
         held = [self.held(stage, cap_s) for stage in range(ctx.pp)]
         most = [max((sum(one[: ctx.kind_count]) for one in own), default=0) for own in held]
         spare = sum(most) - ctx.layers
-        return [
-            self.options(stage, own, most[stage] - spare) for stage, own in enumerate(held)
-        ]
+        return [self.options(stage, own, most[stage] - spare) for stage, own in enumerate(held)]
 
     def holds_all(self, options: list[Options], most_s: float) -> bool:
         """Whether stages that take at most so long can hold all layers, of every kind."""

@@ -101,7 +101,9 @@ class Explorer:
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # Layers of each stage from which a solve starts; see `block_bound.Bound`.
         self._hints: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._several_kinds = len(set(cost_model.job.model.kind_indices)) > 1
+        # Whether bounds by whole blocks pay: not where a rough answer will do.
+        several = len(set(cost_model.job.model.kind_indices)) > 1
+        self._whole_blocks = several and effort.tie <= TIE
         # Index of this job among those searched with it, and the best pace known of the others.
         self.source = 0
         self.best_beside = np.inf
@@ -281,7 +283,9 @@ class Explorer:
         """
         for position, before in asked.items():
             target = beside if best is None else min(beside, best.pace)
-            undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (1 - _SAME)
+            undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (
+                1 - _SAME
+            )
             if not undecided or target >= before or self.effort.any_plan:
                 continue
             if self._exhausted(allowed_s):
@@ -325,13 +329,17 @@ class Explorer:
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
 
     def _block_bound(self, position: int, index: int, target: float) -> Bound:
-        """The sharpest bound, up to the target; no seconds where it says nothing more."""
+        """The sharpest bound, up to the target; no seconds where it says nothing more.
+
+        Without a plan to beat any layout will do, and that is CP-SAT's to find.
+        """
         key = position, index, target
         if key in self._block_bounds:
             return self._block_bounds[key]
         row = int(self.rows[position])
         found = Bound(0.0)
-        if self._several_kinds and not self.others[int(self.columns["recompute"][row])]:
+        wanted = self._whole_blocks and target < np.inf
+        if wanted and not self.others[int(self.columns["recompute"][row])]:
             terms, ctx = self._linear(row, float(self.limits[index]))
             if block_bound.applies(ctx):
                 target_s = target * float(self.columns["gbs"][row])
@@ -403,6 +411,18 @@ class Explorer:
         if np.isfinite(fitting[row]):
             points.append(self.even_point(row))
         return min(points, key=lambda own: (own.pace, own.peak, own.row), default=None)
+
+    def lightest(self, most_pace: float, most_peak: float) -> Point | None:
+        """The lightest of all costed layouts that are neither slower nor heavier than this.
+
+        Of equally light ones an even one, then that with the fewest blocks.
+        """
+        points = [own for own in self.solved if own.pace <= most_pace and own.peak <= most_peak]
+        peak = np.where(self.pace <= most_pace, self.peak, np.inf)
+        row = int(np.argmin(peak))
+        if peak[row] <= most_peak:
+            points.insert(0, self.even_point(row))
+        return min(points, key=lambda own: (own.peak, len(own.layout.block_layers)), default=None)
 
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""

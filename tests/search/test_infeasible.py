@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
@@ -243,3 +244,29 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
     with pytest.raises(UsageError, match="64-bit integers; give at most 4,294,967,296"):
         request.resolve()
     assert isinstance(Request(model="8b", gpus="8xH100", gbs=2**32).resolve(), Job)
+
+
+def test_layers_of_the_scarce_kind_are_counted() -> None:
+    """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
+    request = Request(
+        model="deepseek-v3",
+        gpus="64xH100",
+        gbs=64,
+        seq=4096,
+        limits={"pp": (4,), "tp": (8,), "vpp": (1,), "ep": (8,), "cp": (1,), "mbs": (1,)},
+        recompute=("full",),
+    )
+    with pytest.raises(DoesNotFitError) as caught:
+        search(request, relaxed=False)
+    text = caught.value.why.layouts[-1].text
+    assert "of the 58 MoE layers" in text
+    together = re.search(r"together (\d+) of 58", text)
+    assert together is not None
+    assert int(together[1]) < 58
+
+
+def test_changes_without_a_plan_are_named(tight: WhyNothingFits) -> None:
+    named = {own.change for own in tight.relaxations}
+    assert not named & set(tight.in_vain)
+    if tight.in_vain:
+        assert tight.in_vain[0] in str(nothing_fits_report(tight).blocks)
