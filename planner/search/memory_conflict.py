@@ -126,7 +126,9 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
         if rule.name in core
     ]
     if stages:
-        found.append(ConflictingRule(name=_MEMORY.name, text=_capacities(ctx, stages, job.model)))
+        found.append(
+            ConflictingRule(name=_MEMORY.name, text=capacities_text(ctx, stages, job.model))
+        )
     return tuple(found)
 
 
@@ -138,7 +140,7 @@ def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> 
     return sentence
 
 
-def _capacities(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
+def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
     """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`.
 
     Of the kind of layer for which the stages have too little room together, if there is one.

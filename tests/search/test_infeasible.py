@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from constraints.layout import LAYOUT_RULES
+from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.memory import MemoryNumbers, MomentNumbers
 from planner.errors import NothingFitsError, UsageError
 from planner.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.job import Job
@@ -17,7 +18,7 @@ from planner.report.tables import Facts
 from planner.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY, cost_job
 from planner.search.infeasible import guilty_choices
-from planner.search.memory_conflict import capacity
+from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
 from planner.search.relaxations import dropped_choices
 from planner.search.search import search
 from planner.search.terms import layout_context, shape_terms
@@ -248,21 +249,20 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
 
 def test_layers_of_the_scarce_kind_are_counted() -> None:
     """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
-    request = Request(
-        model="deepseek-v3",
-        gpus="64xH100",
-        gbs=64,
-        seq=4096,
-        limits={"pp": (4,), "tp": (8,), "vpp": (1,), "ep": (8,), "cp": (1,), "mbs": (1,)},
-        recompute=("full",),
+    nothing = ((0, 0), (0, 0))
+    moment = MomentNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
+    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (moment,)))
+    model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
+    assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]
+    assert capacity(ctx, 0) == 4
+    assert capacities_text(ctx, [0, 1], model) == (
+        "of the 5 MoE layers, stages 0-1 each hold at most 2: together 4 of 5"
     )
-    with pytest.raises(DoesNotFitError) as caught:
-        search(request, relaxed=False)
-    text = caught.value.why.layouts[-1].text
-    assert "of the 58 MoE layers" in text
-    together = re.search(r"together (\d+) of 58", text)
-    assert together is not None
-    assert int(together[1]) < 58
+    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (moment,)))
+    # Enough room for each kind alone: no sum that would say otherwise.
+    assert capacities_text(roomy, [0, 1], model).endswith("in no split all of them")
+    none = replace(ctx, memory=MemoryNumbers(1, 5, (moment,)))
+    assert "each hold not even one" in capacities_text(none, [0, 1], model)
 
 
 def test_changes_without_a_plan_are_named(tight: WhyNothingFits) -> None:
