@@ -8,6 +8,7 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, nsmallest
@@ -84,7 +85,8 @@ class Explorer(BoundedShapes):
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         self.spent = Spent()
-        self.ahead = Ahead(effort.workers)
+        # More threads than cores only take time from each other; what is found is the same.
+        self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
         # Index of this job among those searched with it.
         self.source = 0
         self.deadline = (
@@ -182,12 +184,13 @@ class Explorer(BoundedShapes):
     def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
         """Let idle workers solve the shapes that come next if the target stays."""
         for bound, position in nsmallest(self.ahead.room, waiting):
-            found = self._block_bound(position, index, target)
-            pace = found.step_s / float(self.columns["gbs"][self.rows[position]])
-            pace = max(bound, self._sharp_pace(position, index), pace)
+            if self._whole_blocks and self._sharpened[position, index] < SHARPEST:
+                continue  # bounds by whole blocks are not worked out ahead: that takes longer
+            pace = max(bound, self._sharp_pace(position, index))
             if pace * (1.0 + self.effort.tie) >= target:
                 continue
-            question = self._question(position, index, target, pace, found.stage_layers)
+            hint = self._hints.get((position, index), ())
+            question = self._question(position, index, target, pace, hint)
             if not self.ahead.has(question):
                 self.ahead.start(question, self._task(*question))
 
