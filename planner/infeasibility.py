@@ -68,7 +68,8 @@ class WhyNothingFits(_Frozen):
     """`conflict`: rules that together exclude every plan, none of which could be left out of it;
     `layouts`: why other splits of the lightest configuration's layers do not help, if that was
     established. `proven`: no plan exists within the cost model; otherwise none was found within
-    the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off.
+    the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
+    `in_vain`: of each kind without a plan, the last change that was tried.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -83,6 +84,7 @@ class WhyNothingFits(_Frozen):
     relaxations: tuple[Relaxation, ...]
     stopped: Literal["", "time-limit", "interrupted"] = ""
     untried: tuple[str, ...] = ()
+    in_vain: tuple[str, ...] = ()
 
     @property
     def cut(self) -> str:

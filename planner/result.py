@@ -69,8 +69,9 @@ class JobSummary(_Frozen):
 class SearchResult(_Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
-    `proven`: every shape left out was shown unable to improve the front. `stopped`: what cut the
-    search short, if anything did.
+    `proven`: every shape left out was shown unable to improve the front. `gap`: share of its step
+    time by which a better plan may exist at most, somewhere on the front, shown or not; None in
+    files written before the field existed. `stopped`: what cut the search short, if anything did.
     """
 
     version: int = PLAN_FILE_VERSION
@@ -80,6 +81,7 @@ class SearchResult(_Frozen):
     counts: Counts
     plans: tuple[Plan, ...]
     proven: bool
+    gap: float | None = None
     stopped: Literal["", "time-limit", "interrupted"] = ""
     notes: tuple[str, ...] = ()
     rule_counts: dict[str, int] = Field(default_factory=dict)

@@ -129,6 +129,7 @@ def search_pool(
         ),
         plans=tuple(plans[:top]),
         proven=all(rung.gap <= TIE for rung in rungs),
+        gap=max(rung.gap for rung in rungs),
         stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),

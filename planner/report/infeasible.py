@@ -28,6 +28,8 @@ def nothing_fits_report(why: WhyNothingFits) -> Report:
         blocks += [relaxation_table(why.relaxations), Notes(_notes(why))]
     else:
         blocks.append(Notes(("None of the changes that were tried makes it fit.",)))
+    if why.in_vain:
+        blocks.append(Notes((f"No plan was found with: {'; '.join(why.in_vain)}.",)))
     if why.cut:
         blocks.append(Notes((f"{_sentence(why.cut)}.",)))
     return Report(tuple(blocks))

@@ -116,8 +116,15 @@ def _front_text(result: SearchResult) -> str:
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
         return f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
-    worst = max((plan.gap for plan in open_plans), default=0.0)
-    return f"{count}; not proven: the search ended with gaps of up to {share(worst)}"
+    worst = max((plan.gap for plan in open_plans), default=result.gap)
+    if worst is None:
+        return f"{count}; not proven"
+    if open_plans:
+        return f"{count}; not proven: the search ended with gaps of up to {share(worst)}"
+    return (
+        f"{count}, each proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model; others "
+        f"of the front that are not shown have gaps of up to {share(worst)}"
+    )
 
 
 def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:

@@ -13,8 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from planner.search.layout_model import LayoutSolution
 
-# Row, memory limit in bytes, step times in seconds between which an answer is wanted.
-Question = tuple[int, float, tuple[float, float]]
+# Row, memory limit in bytes, step times in seconds between which an answer is wanted, layers of
+# each stage to start from.
+Question = tuple[int, float, tuple[float, float], tuple[int, ...]]
 Solve = Callable[[], LayoutSolution]
 
 

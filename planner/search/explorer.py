@@ -8,27 +8,22 @@ of all layouts of all shapes is known, not hoped for.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
-from functools import cached_property
 from heapq import heapify, heappop, heappush, nsmallest
 
 import numpy as np
 
-from constraints.layout import Recomputation
+from constraints.layout import LayoutContext
 from constraints.rule import Layout
-from planner.cost import bounds, schedule, sharp_bounds
 from planner.cost import fields as f
-from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
-from planner.frameworks import RecomputeMode
-from planner.offload_rules import grouped_modules
-from planner.recomputation import recomputation
 from planner.search.ahead import Ahead, Question, Solve
-from planner.search.arrays import even_layout, job_placement, plain_context
+from planner.search.arrays import even_layout, plain_context
+from planner.search.bounded_shapes import SHARPEST, BoundedShapes
 from planner.search.front import Floats
-from planner.search.layout_model import LayoutSolution, solve_layout
-from planner.search.mixture import cheapest_costs, other_modes
+from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
 from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.rungs import (
     RUNG,
@@ -45,7 +40,7 @@ from planner.search.rungs import (
     gap_to_bound,
     stopped_by_signal,
 )
-from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
+from planner.search.terms import ShapeTerms
 
 __all__ = [
     "RUNG",
@@ -66,9 +61,13 @@ __all__ = [
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
+# A first solve gets this share of the work allowed; it is enough if its layout is this near to the
+# bound.
+_QUICK = 0.25
+_NEAR = 0.5 * TIE
 
 
-class Explorer:
+class Explorer(BoundedShapes):
     """Finds the rungs of one job's costed shapes under a memory limit."""
 
     def __init__(
@@ -80,20 +79,16 @@ class Explorer:
         effort: Effort,
         progress: Progress | None = None,
     ) -> None:
-        self.cost_model = cost_model
-        self.costed = costed
-        self.columns = columns
-        self.limit_bytes = limit_bytes
+        super().__init__(cost_model, costed, columns, limit_bytes, effort.tie)
         self.effort = effort
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
         self.spent = Spent()
-        self.ahead = Ahead(effort.workers)
-        self._sharp_paces: dict[tuple[int, int], float] = {}
-        # Index of this job among those searched with it, and the best pace known of the others.
+        # More threads than cores only take time from each other; what is found is the same.
+        self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
+        # Index of this job among those searched with it.
         self.source = 0
-        self.best_beside = np.inf
         self.deadline = (
             None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
         )
@@ -102,107 +97,6 @@ class Explorer:
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.spent.stopped
-
-    @cached_property
-    def pace(self) -> Floats:
-        """Pace of every shape in its even layout; infinite where shapes have costs of a bound."""
-        if self.cost_model.is_bound:
-            return np.full(len(self.costed.steps), np.inf)
-        return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
-
-    @cached_property
-    def peak(self) -> Floats:
-        """Peak bytes of every shape in its even layout."""
-        return np.asarray(self.costed.steps[:, f.STEP_PEAK_BYTES])
-
-    @cached_property
-    def recomputations(self) -> tuple[Recomputation, ...]:
-        """Per recompute mode of the job, how many layers may recompute."""
-        job = self.cost_model.job
-        return tuple(recomputation(mode, job.framework) for mode in job.recompute)
-
-    @cached_property
-    def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
-        """Per recompute mode of the job, the other modes that single layers may take beside it."""
-        job = self.cost_model.job
-        return tuple(other_modes(job, mode) for mode in job.recompute)
-
-    @cached_property
-    def only_even(self) -> np.ndarray:
-        """Shapes that have no other layout than the even one: their cost is exact."""
-        if self.cost_model.is_bound:
-            return np.zeros(len(self.costed.steps), dtype=np.bool_)
-        whole = np.array([own in ("none", "all") for own in self.recomputations])
-        job = self.cost_model.job
-        split = job.framework.parallelism.layouts
-        copies = job_placement(job) == "mirrored"
-        one_block = self.columns["pp"] == 1
-        fixed = one_block | (split in ("even", "greedy")) | copies
-        return np.asarray(fixed & whole[self.columns["recompute"]])
-
-    @cached_property
-    def limits(self) -> Floats:
-        """The memory ladder, from the limit down."""
-        return np.asarray(self.limit_bytes * RUNG ** np.arange(RUNGS))
-
-    @cached_property
-    def rows(self) -> np.ndarray:
-        """Shapes whose plain bounds let them matter: light enough, and not far too slow."""
-        steps = self.costed.steps
-        light = steps[:, f.STEP_PEAK_BOUND] <= self.limit_bytes
-        best = self.best_even()
-        best = min(best, self.best_beside)
-        quick = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"] <= SLOWEST * best
-        return np.flatnonzero(light & quick)
-
-    def best_even(self) -> float:
-        """Best pace of an even layout within the limit; infinite if none fits."""
-        return float(self.pace[self.peak <= self.limit_bytes].min(initial=np.inf))
-
-    @cached_property
-    def bounds(self) -> Floats:
-        """[rows, rungs]: no layout of the shape within the limit has a better pace."""
-        model = self.cost_model
-        self._sharp = np.zeros((len(self.rows), len(self.limits)), dtype=np.bool_)
-        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
-        rows = self.rows
-        shapes, keys, costs = self._bound_inputs
-        seconds = bounds.bound_shapes(
-            shapes,
-            codes[self.columns["recompute"][rows]],
-            self.limits,
-            keys,
-            costs,
-            model.totals,
-            model.job_inputs,
-            model.framework_inputs,
-            model.gpu_inputs,
-            model.link_inputs,
-        )
-        table = seconds / self.columns["gbs"][rows][:, None]
-        exact = self.only_even[rows]
-        fits = self.peak[rows][:, None] <= self.limits[None, :]
-        even = np.where(fits, self.pace[rows][:, None], np.inf)
-        return np.asarray(np.where(exact[:, None], even, table))
-
-    @cached_property
-    def _bound_inputs(self) -> tuple[Array, Array, Array]:
-        """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
-        rows = self.rows
-        shapes = self.costed.shapes[rows]
-        keys, costs = [self.costed.keys], [self.costed.costs]
-        count = len(self.costed.keys)
-        for position, row in enumerate(rows.tolist()):
-            modes = self.others[int(self.columns["recompute"][row])]
-            if not modes:
-                continue
-            keys.append(self.costed.keys[[int(shapes[position, f.SHAPE_KEY])]])
-            costs.append(cheapest_costs(self.cost_model, self.costed, row, modes)[None])
-            shapes[position, f.SHAPE_KEY] = count
-            count += 1
-        if len(keys) == 1:
-            return shapes, self.costed.keys, self.costed.costs
-        return shapes, np.concatenate(keys), np.concatenate(costs)
 
     def explore(self, fastest_only: bool = False) -> list[Rung]:
         """The rungs from the limit down, until nothing fits or plans become far too slow.
@@ -232,6 +126,7 @@ class Explorer:
         ]
         heapify(waiting)
         allowed_s = self._allowed_s(index)
+        asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
             if self.stopped:
@@ -242,65 +137,62 @@ class Explorer:
                 break
             if self.effort.any_plan and np.isfinite(target):
                 break
-            if not self._sharp[position, index]:
-                heappush(waiting, (self._sharpen(position, index), position))
+            if self._sharpened[position, index] < SHARPEST:
+                heappush(waiting, (self._sharpen(position, index, target), position))
                 continue
             # Once out of effort the others' bounds still get sharper.
             if exhausted:
                 continue
             self._solve_ahead(waiting, index, target)
             point = self._solve(position, index, target)
+            asked[position] = target
             if point is not None and point.pace < target:
                 best = point
+        best = self._ask_again(asked, index, best, beside, allowed_s)
         self.ahead.forget()
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
 
+    def _ask_again(
+        self,
+        asked: dict[int, float],
+        index: int,
+        best: Point | None,
+        beside: float,
+        allowed_s: float,
+    ) -> Point | None:
+        """Solve once more what was left undecided, where a better plan has been found since.
+
+        `asked`: the target of each shape when it was solved. That there is nothing below a nearer
+        target is easier to prove.
+        """
+        for position, before in asked.items():
+            target = beside if best is None else min(beside, best.pace)
+            undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (
+                1 - _SAME
+            )
+            if not undecided or target >= before or self.effort.any_plan:
+                continue
+            if self._exhausted(allowed_s):
+                break
+            self._sharpen_block(position, index, target)
+            point = self._solve(position, index, target)
+            if point is not None and point.pace < target:
+                best = point
+        return best
+
     def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
         """Let idle workers solve the shapes that come next if the target stays."""
         for bound, position in nsmallest(self.ahead.room, waiting):
+            if self._whole_blocks and self._sharpened[position, index] < SHARPEST:
+                continue  # bounds by whole blocks are not worked out ahead: that takes longer
             pace = max(bound, self._sharp_pace(position, index))
             if pace * (1.0 + self.effort.tie) >= target:
                 continue
-            question = self._question(position, index, target, pace)
+            hint = self._hints.get((position, index), ())
+            question = self._question(position, index, target, pace, hint)
             if not self.ahead.has(question):
                 self.ahead.start(question, self._task(*question))
-
-    def _sharpen(self, position: int, index: int) -> float:
-        """The sharp bound on the pace of a shape at a rung; it holds at lower rungs too."""
-        self._sharp[position, index] = True
-        pace = self._sharp_pace(position, index)
-        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
-        return float(self.bounds[position, index])
-
-    def _sharp_pace(self, position: int, index: int) -> float:
-        """The sharp bound as such; 0 where the schedule has none."""
-        known = self._sharp_paces.get((position, index))
-        if known is not None:
-            return known
-        model, row = self.cost_model, int(self.rows[position])
-        seconds = 0.0
-        pp = float(self.columns["pp"][row])
-        if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
-            shapes, keys, costs = self._bound_inputs
-            key = int(shapes[position, f.SHAPE_KEY])
-            own = self.recomputations[int(self.columns["recompute"][row])]
-            seconds = sharp_bounds.sharp_bound_s(
-                shapes[position],
-                sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own),
-                float(self.limits[index]),
-                keys[key],
-                costs[key],
-                model.prefix,
-                model.totals,
-                model.job_inputs,
-                model.framework_inputs,
-                model.gpu_inputs,
-                model.link_inputs,
-            )
-        pace = seconds / float(self.columns["gbs"][row])
-        self._sharp_paces[position, index] = pace
-        return pace
 
     def _allowed_s(self, index: int) -> float:
         """Work that may be spent once this rung is done, deterministic seconds."""
@@ -329,6 +221,18 @@ class Explorer:
             points.append(self.even_point(row))
         return min(points, key=lambda own: (own.pace, own.peak, own.row), default=None)
 
+    def lightest(self, most_pace: float, most_peak: float) -> Point | None:
+        """The lightest of all costed layouts that are neither slower nor heavier than this.
+
+        Of equally light ones an even one, then that with the fewest blocks.
+        """
+        points = [own for own in self.solved if own.pace <= most_pace and own.peak <= most_peak]
+        peak = np.where(self.pace <= most_pace, self.peak, np.inf)
+        row = int(np.argmin(peak))
+        if peak[row] <= most_peak:
+            points.insert(0, self.even_point(row))
+        return min(points, key=lambda own: (own.peak, len(own.layout.block_layers)), default=None)
+
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
@@ -341,48 +245,53 @@ class Explorer:
 
         What its bound turns out to be holds for lower rungs too.
         """
-        question = self._question(position, index, target, float(self.bounds[position, index]))
+        pace, hint = float(self.bounds[position, index]), self._hints[position, index]
+        question = self._question(position, index, target, pace, hint)
         row = question[0]
         gbs = float(self.columns["gbs"][row])
         solution = self.ahead.answer(question) or self.solution(*question)
         self.spent.solves += 1
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
-        bound = solution.bound_s / gbs
-        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], bound)
+        self._raise_bound(position, index, solution.bound_s / gbs)
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)
         self.solved.append(point)
         return point if point.peak <= self.limits[index] else None
 
-    def _question(self, position: int, index: int, target: float, bound: float) -> Question:
-        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target."""
+    def _question(
+        self, position: int, index: int, target: float, bound: float, hint: tuple[int, ...]
+    ) -> Question:
+        """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target.
+
+        `hint`: layers of each stage to start from.
+        """
         row = int(self.rows[position])
         gbs = float(self.columns["gbs"][row])
         within_s = (bound * gbs, target / (1.0 + self.effort.tie) * gbs)
-        return row, float(self.limits[index]), within_s
+        return row, float(self.limits[index]), within_s, hint
 
     def solution(
-        self, row: int, limit_bytes: float, within_s: tuple[float, float] = (0.0, np.inf)
+        self,
+        row: int,
+        limit_bytes: float,
+        within_s: tuple[float, float] = (0.0, np.inf),
+        hint: tuple[int, ...] = (),
     ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
-        return self._task(row, limit_bytes, within_s)()
+        return self._task(row, limit_bytes, within_s, hint)()
 
-    def _task(self, row: int, limit_bytes: float, within_s: tuple[float, float]) -> Solve:
+    def _task(
+        self, row: int, limit_bytes: float, within_s: tuple[float, float], hint: tuple[int, ...]
+    ) -> Solve:
         """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
-        job = self.cost_model.job
-        index = int(self.columns["recompute"][row])
-        mode = job.recompute[index]
-        modes = self.others[index]
-        terms = shape_terms(self.cost_model, self.costed, row, self.recomputations[index], modes)
-        shares = row_shares(job, self.columns, row)
-        modules = grouped_modules(job.framework, job.activation_offload)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares, modules)
+        modes = self.others[int(self.columns["recompute"][row])]
+        terms, ctx = self._linear(row, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
-            found = solve_layout(terms, ctx, options, within_s)
+            found = _near_or_full(terms, ctx, options, within_s, hint)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
@@ -417,6 +326,23 @@ class Explorer:
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
+
+
+def _near_or_full(
+    terms: ShapeTerms,
+    ctx: LayoutContext,
+    options: SolverOptions,
+    within_s: tuple[float, float],
+    hint: tuple[int, ...],
+) -> LayoutSolution:
+    """A layout near to its bound, for little work where that is enough, else for all allowed."""
+    quick = replace(options, deterministic_time_s=_QUICK * options.deterministic_time_s)
+    found = solve_layout(terms, ctx, quick, within_s, hint)
+    decided = found.status in ("optimal", "infeasible")
+    if decided or (found.status == "feasible" and found.gap <= _NEAR):
+        return found
+    full = solve_layout(terms, ctx, options, within_s, hint)
+    return replace(full, effort_s=found.effort_s + full.effort_s)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

@@ -11,7 +11,7 @@ from planner.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY
 from planner.search.explorer import Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
-from planner.search.relaxations import Situation, dropped_choices, find_relaxations
+from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
 from planner.search.trial import Trial, try_job
 from planner.search.until import Until
@@ -68,7 +68,7 @@ def _explained(
     )
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
-    relaxations = find_relaxations(at, progress, until) if relaxed else []
+    tried = find_relaxations(at, progress, until) if relaxed else Tried([], [])
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -78,7 +78,8 @@ def _explained(
         proven=proven.point is None and bool(proven.bound == float("inf")),
         conflict=conflict,
         layouts=layout_rules(costed_job, lightest),
-        relaxations=tuple(relaxations),
+        relaxations=tuple(tried.found),
+        in_vain=tuple(tried.in_vain),
         stopped=until.stopped,
         untried=until.untried,
     )

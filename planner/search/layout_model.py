@@ -81,12 +81,13 @@ def solve_layout(
     ctx: LayoutContext,
     options: SolverOptions | None = None,
     within_s: tuple[float, float] = (0.0, inf),
+    start: tuple[int, ...] = (),
 ) -> LayoutSolution:
     """The fastest layout of a shape that obeys every layout rule.
 
     `within_s`: step times between which an answer is wanted. The lower end is a bound already
     proven; without a layout faster than the upper end the answer is `infeasible`, with that end
-    as its bound.
+    as its bound. `start`: layers of each stage to try first; (): those of the usual split.
     """
     from ortools.sat.python import cp_model
 
@@ -102,7 +103,7 @@ def solve_layout(
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
-    _hint(model, variables, ctx)
+    _hint(model, variables, ctx, start)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -131,9 +132,11 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 
 
-def _hint(model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-    """Start from the usual split, with as few recomputed layers as fit there."""
-    blocks = ctx.usual_split
+def _hint(
+    model: CpModel, variables: LayoutVariables, ctx: LayoutContext, start: tuple[int, ...]
+) -> None:
+    """Start from the usual split or that of `start`, as few layers recomputed as fit there."""
+    blocks = _chunks(start, ctx) if start else ctx.usual_split
     for own, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(own, wanted)
     if variables.apart is not None:
@@ -157,6 +160,24 @@ def _least_fraction(
         own for own in ordered if stage_memory.check(replace(layout, offload_fraction=own), ctx)
     )
     return next(fits, ordered[-1])
+
+
+def _chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
+    """Layers of each block: a stage's chunks as equal as they can be, the head's the smallest."""
+    blocks = [0] * ctx.blocks
+    last = ctx.blocks - 1
+    for stage, layers in enumerate(stage_layers):
+        own = ctx.stage_blocks(stage)
+        left = layers
+        if own[-1] == last and len(own) > 1:
+            # The other chunks hold `head_layers` more than this one.
+            fewer = max(1, ctx.head_layers)
+            even = -(((len(own) - 1) * fewer - layers) // len(own))
+            blocks[last] = max(ctx.least_layers(last), even)
+            left, own = layers - blocks[last], own[:-1]
+        for index, block in enumerate(own):
+            blocks[block] = (left + len(own) - 1 - index) // len(own)
+    return tuple(blocks)
 
 
 def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
-from constraints.memory import MemoryNumbers, StageMemory
+from constraints.memory import StageMemory
 from constraints.offload import leaving_layers
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -23,6 +23,7 @@ from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
 from planner.search.offload_share import cost_any_layout, row_shares
 from planner.search.terms import layout_context, shape_terms
+from planner.specs import ModelSpec
 
 _MEMORY = StageMemory()
 _PARTS = {
@@ -141,7 +142,9 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
         if rule.name in core
     ]
     if stages:
-        found.append(ConflictingRule(name=_MEMORY.name, text=_capacities(ctx, stages)))
+        found.append(
+            ConflictingRule(name=_MEMORY.name, text=capacities_text(ctx, stages, job.model))
+        )
     return tuple(found)
 
 
@@ -153,49 +156,98 @@ def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> 
     return sentence
 
 
-def _capacities(ctx: LayoutContext, stages: list[int]) -> str:
-    """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`."""
-    most = [(stage, capacity(ctx, stage)) for stage in stages]
+def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
+    """How many layers each stage's memory holds: `stages 0-2 each hold at most 17`.
+
+    Of the kind of layer for which the stages have too little room together, if there is one.
+    """
+    kind, most = _scarcest(ctx, stages)
     parts = []
-    for count, members in groupby(most, key=lambda own: own[1]):
+    for count, members in groupby(zip(stages, most, strict=True), key=lambda own: own[1]):
         group = [stage for stage, _ in members]
         name = f"stage {group[0]}" if len(group) == 1 else f"stages {_ranges(group)}"
         verb = "holds" if len(group) == 1 else "each hold"
         parts.append(f"{name} {verb} {f'at most {count}' if count else 'not even one'}")
-    total = sum(count for _, count in most)
-    together = f": together {total} of {ctx.layers}" if len(stages) == ctx.pp > 1 else ""
-    return f"of the layers, {', '.join(parts)}{together}"
+    of = (
+        "the layers" if kind is None else f"the {ctx.totals[kind]} {_kind_name(model, kind)} layers"
+    )
+    total = ctx.layers if kind is None else ctx.totals[kind]
+    together = ""
+    if len(stages) == ctx.pp > 1:
+        short = sum(most) < total
+        together = f": together {sum(most)} of {total}" if short else ", in no split all of them"
+    return f"of {of}, {', '.join(parts)}{together}"
+
+
+def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[int]]:
+    """(kind, most of it on each stage) where stages lack most room; without a kind: runs of any
+    layers."""
+    found: list[tuple[int | None, list[int]]] = [(None, [capacity(ctx, own) for own in stages])]
+    totals = [ctx.layers]
+    if ctx.kind_count > 1:
+        for kind in range(ctx.kind_count):
+            found.append((kind, [kind_capacity(ctx, own, kind) for own in stages]))
+            totals.append(ctx.totals[kind])
+    room = [sum(most) / total for (_, most), total in zip(found, totals, strict=True)]
+    return found[int(np.argmin(room))]
+
+
+def _kind_name(model: ModelSpec, kind: int) -> str:
+    """What tells a kind of layer from the model's others: `MoE`, `sliding-attention`."""
+    own, kinds = model.kinds[kind], model.kinds
+    words = []
+    if len({other.attention for other in kinds}) > 1:
+        words.append(f"{own.attention}-attention")
+    if len({other.ffn for other in kinds}) > 1:
+        words.append("MoE" if own.ffn == "moe" else own.ffn)
+    return " ".join(words)
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:
-    """Most layers of the lightest kind that a stage's memory holds, recomputed where it helps, and
-    with multi-token prediction wherever it is lighter."""
-    places = (False, True) if ctx.may_part else (False,)
-    return max(_capacity(ctx, stage, ctx.memory_of(apart)) for apart in places)
-
-
-def _capacity(ctx: LayoutContext, stage: int, memory: MemoryNumbers | None) -> int:
-    if memory is None:
-        return ctx.layers
+    """Most consecutive layers of the model that a stage's memory holds, recomputed where it
+    helps."""
     for count in range(ctx.layers, 0, -1):
-        for kind in range(ctx.kind_count):
-            layers = [count if own == kind else 0 for own in range(ctx.kind_count)]
-            none = [0] * ctx.kind_count
-            choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-            stay = _staying(ctx, kind, count)
-            if any(
-                memory.peak(stage, layers, again, (), stay) <= memory.limit for again in choices
-            ):
-                return count
+        runs = {
+            tuple(row[start + count] - row[start] for row in ctx.prefix)
+            for start in range(ctx.layers - count + 1)
+        }
+        if any(_holds(ctx, stage, list(own)) for own in sorted(runs)):
+            return count
     return 0
 
 
-def _staying(ctx: LayoutContext, kind: int, count: int) -> list[int]:
-    """Layers of each kind whose activations stay, of so many of one kind; the most leaves."""
+def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
+    """Most layers of one kind that a stage's memory holds."""
+    for count in range(ctx.totals[kind], 0, -1):
+        if _holds(ctx, stage, [count if own == kind else 0 for own in range(ctx.kind_count)]):
+            return count
+    return 0
+
+
+def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
+    """Whether a stage's memory holds so many layers of each kind, with multi-token prediction
+    wherever it is lighter."""
+    none = [0] * ctx.kind_count
+    choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
+    stay = _staying(ctx, layers)
+    places = (False, True) if ctx.may_part else (False,)
+    memories = [ctx.memory_of(apart) for apart in places]
+    return any(
+        memory is None or memory.peak(stage, layers, again, (), stay) <= memory.limit
+        for memory in memories
+        for again in choices
+    )
+
+
+def _staying(ctx: LayoutContext, layers: list[int]) -> list[int]:
+    """Layers of each kind whose activations stay on the GPU at least, where a share of them may.
+
+    Of several kinds none: which of them stays depends on their order.
+    """
     stay = [0] * ctx.kind_count
-    if ctx.offload is not None:
+    if ctx.offload is not None and ctx.kind_count == 1:
         largest = max(ctx.offload.fractions)
-        stay[kind] = count - leaving_layers([kind] * count, ctx.offload.groups, largest)[0]
+        stay[0] = layers[0] - leaving_layers([0] * layers[0], ctx.offload.groups, largest)[0]
     return stay
 
 

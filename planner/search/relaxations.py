@@ -75,31 +75,42 @@ class Situation:
         return lambda: Request(**(self.request.model_dump() | changes)).resolve()
 
 
-def find_relaxations(
-    at: Situation, progress: Progress, until: Until | None = None
-) -> list[Relaxation]:
+@dataclass(frozen=True)
+class Tried:
+    """`found`: changes with a plan, fastest first; `in_vain`: of each kind without, the last."""
+
+    found: list[Relaxation]
+    in_vain: list[str]
+
+
+def find_relaxations(at: Situation, progress: Progress, until: Until | None = None) -> Tried:
     """The smallest change of each kind that was verified to give a plan, fastest first.
 
     `until`: when to stop; it then knows which kinds were not tried, or not to their end.
     """
     until = until or Until()
-    found = []
+    found: list[Relaxation] = []
+    in_vain: list[str] = []
     for index, (kind, changes) in enumerate(KINDS.items()):
         progress(f"searching what would fit: {kind}", index, len(KINDS))
-        found += _smallest(at, kind, changes(at, until), until)
+        own, vain = _smallest(at, kind, changes(at, until), until)
+        found += own
+        in_vain += vain
     if not found:
-        found = _smallest(at, "everything", _everything(at), until)
-    return sorted(found, key=lambda own: own.seconds_per_token)
+        found, _ = _smallest(at, "everything", _everything(at), until)
+    return Tried(sorted(found, key=lambda own: own.seconds_per_token), in_vain)
 
 
 def _smallest(
     at: Situation, kind: RelaxationKind, changes: Changes, until: Until
-) -> list[Relaxation]:
-    """The first change that fits safely, and the first that at least probably fits, if smaller.
+) -> tuple[list[Relaxation], list[str]]:
+    """The first change that fits safely, and the first that at least probably fits, if smaller;
+    the last change that was tried if none does.
 
-    Of changes that do not build on each other, each that fits.
+    Of changes that do not build on each other, each that fits, and each that does not.
     """
     found: list[Relaxation] = []
+    in_vain: list[str] = []
     all_decided = True
     for change in changes:
         if until.over(kind):
@@ -108,6 +119,7 @@ def _smallest(
         outcome = verify(at, change, until, kind not in ("gpus", "gpu-type"), safe_only)
         all_decided &= outcome.decided
         if outcome.plan is None:
+            in_vain.append(change.text)
             continue
         smallest = change.complete and all_decided
         found.append(
@@ -115,7 +127,9 @@ def _smallest(
         )
         if kind not in _INDEPENDENT and _is_safe(outcome.plan):
             break
-    return found
+    if kind in _INDEPENDENT:
+        return found, in_vain
+    return found, [] if found else in_vain[-1:]
 
 
 def _is_safe(plan: Plan) -> bool:

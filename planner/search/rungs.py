@@ -25,7 +25,7 @@ RUNGS = 24
 SLOWEST = 1.5
 # Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
 # many layouts. A rung takes at most half of what is left, so that the lower ones get their part.
-MOST_EFFORT_S = 1.5
+MOST_EFFORT_S = 2.5
 MOST_SOLVES = 300
 
 Progress = Callable[[str, int, int], None]

@@ -83,6 +83,7 @@ def search(
     job = request.resolve()
     shares = cost_shares(job, _launchable_cost(job))
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
+    rungs = [explorer.lighter_equal(rung) for rung in rungs]
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -100,6 +101,7 @@ def search(
         counts=_counts(shares, explorer, rungs, time.perf_counter() - started),
         plans=tuple(plans[:top]),
         proven=all(rung.gap <= TIE for rung in rungs),
+        gap=max(rung.gap for rung in rungs),
         stopped=explorer.stopped,
         notes=(
             *((note,) if note else ()),

@@ -18,6 +18,7 @@ from planner.errors import UsageError
 from planner.job import Job
 from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob, cost_job
 from planner.search.explorer import (
+    TIE,
     Effort,
     Explorer,
     Point,
@@ -28,6 +29,7 @@ from planner.search.explorer import (
     stopped_by_signal,
 )
 from planner.search.front import front
+from planner.search.layout_model import GAP_LIMIT
 
 Cost = Callable[[Job], CostedJob]
 
@@ -153,6 +155,20 @@ class SharesExplorer:
             best = _fastest([point for point in (best, rung.point) if point is not None])
             bound = min(bound, rung.bound)
         return Rung(limit, best, bound)
+
+    def lighter_equal(self, rung: Rung) -> Rung:
+        """The rung with the lightest costed plan that is as fast within what the solver resolves.
+
+        Only if that one is proven as well as the fastest: the bound stays what it is.
+        """
+        if rung.point is None:
+            return rung
+        most_pace = rung.point.pace * (1.0 + GAP_LIMIT)
+        if rung.gap <= TIE:
+            most_pace = min(most_pace, rung.bound / (1.0 - TIE))
+        found = [own.lightest(most_pace, rung.point.peak) for own in self.explorers]
+        points = [rung.point, *(own for own in found if own is not None)]
+        return replace(rung, point=min(points, key=lambda own: own.peak))
 
     def exact_front_size(self) -> int:
         """Points on the exact front of everything costed within the limit, over all shares."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from constraints.layout import LAYOUT_RULES
+from constraints.layout import LAYOUT_RULES, LayoutContext
+from constraints.memory import MemoryNumbers, MomentNumbers
 from planner.errors import NothingFitsError, UsageError
 from planner.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.job import Job
@@ -16,7 +18,7 @@ from planner.report.tables import Facts
 from planner.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY, cost_job
 from planner.search.infeasible import guilty_choices
-from planner.search.memory_conflict import capacity
+from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
 from planner.search.relaxations import dropped_choices
 from planner.search.search import search
 from planner.search.terms import layout_context, shape_terms
@@ -243,3 +245,28 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
     with pytest.raises(UsageError, match="64-bit integers; give at most 4,294,967,296"):
         request.resolve()
     assert isinstance(Request(model="8b", gpus="8xH100", gbs=2**32).resolve(), Job)
+
+
+def test_layers_of_the_scarce_kind_are_counted() -> None:
+    """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
+    nothing = ((0, 0), (0, 0))
+    moment = MomentNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
+    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (moment,)))
+    model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
+    assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]
+    assert capacity(ctx, 0) == 4
+    assert capacities_text(ctx, [0, 1], model) == (
+        "of the 5 MoE layers, stages 0-1 each hold at most 2: together 4 of 5"
+    )
+    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (moment,)))
+    # Enough room for each kind alone: no sum that would say otherwise.
+    assert capacities_text(roomy, [0, 1], model).endswith("in no split all of them")
+    none = replace(ctx, memory=MemoryNumbers(1, 5, (moment,)))
+    assert "each hold not even one" in capacities_text(none, [0, 1], model)
+
+
+def test_changes_without_a_plan_are_named(tight: WhyNothingFits) -> None:
+    named = {own.change for own in tight.relaxations}
+    assert not named & set(tight.in_vain)
+    if tight.in_vain:
+        assert tight.in_vain[0] in str(nothing_fits_report(tight).blocks)

@@ -16,6 +16,7 @@ from constraints.rule import Layout
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryMoments
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.search.block_bound import applies, least_step
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.mixture import OtherMode
 from planner.search.terms import ApartTerms, ShapeTerms, memory_numbers
@@ -269,6 +270,8 @@ def test_mtp_apart_in_chunks_equals_exhaustion(
         and all(rule.check(layout, ctx) for rule in LAYOUT_RULES)
     ]
     expected = min((step_time_s(terms, own, ctx) for own in legal), default=np.inf)
+    if applies(ctx):
+        assert least_step(terms, ctx, np.inf).step_s <= expected * (1 + 1e-9)
     solution = solve_layout(terms, ctx)
     assert (solution.layout is None) == np.isinf(expected)
     if solution.layout is not None:

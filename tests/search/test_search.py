@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,15 +13,17 @@ from constraints.layout import LAYOUT_RULES
 from planner.cost import fields as f
 from planner.errors import UsageError
 from planner.recomputation import recomputation
+from planner.report.search import search_report
 from planner.request import Request
 from planner.result import SearchResult
 from planner.search.ahead import Ahead, Question
 from planner.search.arrays import kernel_layout, plain_context
 from planner.search.costed import cost_job
-from planner.search.explorer import TIE, Effort
+from planner.search.explorer import TIE, Effort, Rung
 from planner.search.front import dominates
-from planner.search.layout_model import LayoutSolution, SolverOptions
+from planner.search.layout_model import GAP_LIMIT, LayoutSolution, SolverOptions
 from planner.search.search import SAVING, search
+from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import every_layout, step_time_s
 
@@ -246,3 +249,46 @@ def test_65_gpus_use_64(main_result: SearchResult) -> None:
 def test_thinned_front_saves_memory_at_each_step(main_result: SearchResult) -> None:
     peaks = [plan.peak_bytes for plan in main_result.plans]
     assert all(low <= (1 - SAVING) * high for high, low in pairwise(peaks))
+
+
+@pytest.fixture(scope="module")
+def explored() -> tuple[SharesExplorer, list[Rung]]:
+    job = Request(model="8b", gpus="16xH100", gbs=64, limits={"cp": (1,)}).resolve()
+    explorer = cost_shares(job).explorer(Effort())
+    return explorer, explorer.explore()
+
+
+def test_of_plans_as_fast_the_lightest_is_taken(
+    explored: tuple[SharesExplorer, list[Rung]],
+) -> None:
+    """Nothing costed is lighter and as fast within what the solver resolves; proofs stay."""
+    explorer, rungs = explored
+    changed = 0
+    for rung in rungs:
+        settled = explorer.lighter_equal(rung)
+        assert rung.point is not None
+        assert settled.point is not None
+        changed += settled.point != rung.point
+        assert (settled.bound, settled.limit_bytes) == (rung.bound, rung.limit_bytes)
+        assert (settled.gap <= TIE) == (rung.gap <= TIE)
+        most_pace = min(rung.point.pace * (1.0 + GAP_LIMIT), rung.bound / (1.0 - TIE))
+        assert settled.point.pace <= max(most_pace, rung.point.pace)
+        assert settled.point.peak <= rung.point.peak
+        for own in explorer.explorers:
+            pace, peak = own.costed_within(settled.point.peak * (1.0 - 1e-12))
+            assert not ((pace <= most_pace) & (peak < settled.point.peak)).any()
+    slower = max(rungs, key=lambda rung: rung.point.peak if rung.point else 0.0)
+    assert slower.point is not None
+    heavy = replace(slower.point, peak=2.0 * slower.point.peak)
+    lighter = explorer.lighter_equal(replace(slower, point=heavy)).point
+    assert lighter is not None
+    assert lighter.peak <= slower.point.peak
+
+
+def test_a_front_with_gaps_only_elsewhere_says_so(main_result: SearchResult) -> None:
+    proven = main_result.plans[:1]
+    assert all(plan.status == "optimal" for plan in proven)
+    partly = main_result.model_copy(update={"plans": proven, "proven": False, "gap": 0.043})
+    flat = " ".join(str(search_report(partly).blocks).split())
+    assert "1 plan, each proven optimal to 1 %" in flat
+    assert "not shown have gaps of up to 4.3 %" in flat

@@ -90,8 +90,10 @@ def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequ
                 for layout in legal(context_of(own, row, limit))
                 if (point := own.cost(row, layout)).peak <= limit
             ]
-            bound = own._sharpen(position, index)
+            bound = own._sharpen(position, index, np.inf)
             assert bound <= min(paces, default=np.inf) * (1.0 + 1e-9)
+            whole_blocks = own._sharpen(position, index, np.inf)
+            assert bound <= whole_blocks <= min(paces, default=np.inf) * (1.0 + 1e-9)
             sharper += bound > plain[position, index] * (1.0 + 1e-6)
             checked += bool(paces)
     assert checked >= 3

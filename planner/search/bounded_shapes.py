@@ -1,0 +1,237 @@
+"""Lower bounds on the pace of one job's shapes, by rungs of a memory ladder.
+
+Each is sharpened only when its shape comes first in a search.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from constraints.layout import LayoutContext, Recomputation
+from planner.cost import bounds, schedule, sharp_bounds
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.frameworks import RecomputeMode
+from planner.offload_rules import grouped_modules
+from planner.recomputation import recomputation
+from planner.search import block_bound
+from planner.search.arrays import job_placement
+from planner.search.block_bound import Bound
+from planner.search.front import Floats
+from planner.search.mixture import cheapest_costs, other_modes
+from planner.search.offload_share import row_shares
+from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE
+from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
+
+# How often bounds are sharpened: by `planner.cost.sharp_bounds`, then by whole blocks.
+SHARPEST = 2
+
+
+class BoundedShapes:
+    """Costed shapes of one job under a memory limit. `tie`: shares of a pace that do not matter."""
+
+    def __init__(
+        self,
+        cost_model: CostModel,
+        costed: CostedShapes,
+        columns: Columns,
+        limit_bytes: float,
+        tie: float,
+    ) -> None:
+        self.cost_model = cost_model
+        self.costed = costed
+        self.columns = columns
+        self.limit_bytes = limit_bytes
+        # Best pace known of other jobs that are searched with this one.
+        self.best_beside = np.inf
+        self._sharp_paces: dict[tuple[int, int], float] = {}
+        # By shape, rung and the target above which no bound is looked for.
+        self._block_bounds: dict[tuple[int, int, float], Bound] = {}
+        # Layers of each stage from which a solve starts; see `block_bound.Bound`.
+        self._hints: dict[tuple[int, int], tuple[int, ...]] = {}
+        # Whether bounds by whole blocks pay: not where a rough answer will do.
+        several = len(set(cost_model.job.model.kind_indices)) > 1
+        self._whole_blocks = several and tie <= TIE
+
+    @cached_property
+    def pace(self) -> Floats:
+        """Pace of every shape in its even layout; infinite where shapes have costs of a bound."""
+        if self.cost_model.is_bound:
+            return np.full(len(self.costed.steps), np.inf)
+        return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
+
+    @cached_property
+    def peak(self) -> Floats:
+        """Peak bytes of every shape in its even layout."""
+        return np.asarray(self.costed.steps[:, f.STEP_PEAK_BYTES])
+
+    @cached_property
+    def recomputations(self) -> tuple[Recomputation, ...]:
+        """Per recompute mode of the job, how many layers may recompute."""
+        job = self.cost_model.job
+        return tuple(recomputation(mode, job.framework) for mode in job.recompute)
+
+    @cached_property
+    def others(self) -> tuple[tuple[RecomputeMode, ...], ...]:
+        """Per recompute mode of the job, the other modes that single layers may take beside it."""
+        job = self.cost_model.job
+        return tuple(other_modes(job, mode) for mode in job.recompute)
+
+    @cached_property
+    def only_even(self) -> np.ndarray:
+        """Shapes that have no other layout than the even one: their cost is exact."""
+        if self.cost_model.is_bound:
+            return np.zeros(len(self.costed.steps), dtype=np.bool_)
+        whole = np.array([own in ("none", "all") for own in self.recomputations])
+        job = self.cost_model.job
+        split = job.framework.parallelism.layouts
+        copies = job_placement(job) == "mirrored"
+        one_block = self.columns["pp"] == 1
+        fixed = one_block | (split in ("even", "greedy")) | copies
+        return np.asarray(fixed & whole[self.columns["recompute"]])
+
+    @cached_property
+    def limits(self) -> Floats:
+        """The memory ladder, from the limit down."""
+        return np.asarray(self.limit_bytes * RUNG ** np.arange(RUNGS))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Shapes whose plain bounds let them matter: light enough, and not far too slow."""
+        steps = self.costed.steps
+        light = steps[:, f.STEP_PEAK_BOUND] <= self.limit_bytes
+        best = self.best_even()
+        best = min(best, self.best_beside)
+        quick = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"] <= SLOWEST * best
+        return np.flatnonzero(light & quick)
+
+    def best_even(self) -> float:
+        """Best pace of an even layout within the limit; infinite if none fits."""
+        return float(self.pace[self.peak <= self.limit_bytes].min(initial=np.inf))
+
+    @cached_property
+    def bounds(self) -> Floats:
+        """[rows, rungs]: no layout of the shape within the limit has a better pace."""
+        model = self.cost_model
+        self._sharpened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
+        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
+        rows = self.rows
+        shapes, keys, costs = self._bound_inputs
+        seconds = bounds.bound_shapes(
+            shapes,
+            codes[self.columns["recompute"][rows]],
+            self.limits,
+            keys,
+            costs,
+            model.totals,
+            model.job_inputs,
+            model.framework_inputs,
+            model.gpu_inputs,
+            model.link_inputs,
+        )
+        table = seconds / self.columns["gbs"][rows][:, None]
+        exact = self.only_even[rows]
+        fits = self.peak[rows][:, None] <= self.limits[None, :]
+        even = np.where(fits, self.pace[rows][:, None], np.inf)
+        return np.asarray(np.where(exact[:, None], even, table))
+
+    @cached_property
+    def _bound_inputs(self) -> tuple[Array, Array, Array]:
+        """Shapes, keys and costs for the bounds; where modes mix, costs that no mix goes below."""
+        rows = self.rows
+        shapes = self.costed.shapes[rows]
+        keys, costs = [self.costed.keys], [self.costed.costs]
+        count = len(self.costed.keys)
+        for position, row in enumerate(rows.tolist()):
+            modes = self.others[int(self.columns["recompute"][row])]
+            if not modes:
+                continue
+            keys.append(self.costed.keys[[int(shapes[position, f.SHAPE_KEY])]])
+            costs.append(cheapest_costs(self.cost_model, self.costed, row, modes)[None])
+            shapes[position, f.SHAPE_KEY] = count
+            count += 1
+        if len(keys) == 1:
+            return shapes, self.costed.keys, self.costed.costs
+        return shapes, np.concatenate(keys), np.concatenate(costs)
+
+    def _sharpen(self, position: int, index: int, target: float) -> float:
+        """The next sharper bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        self._sharpened[position, index] += 1
+        if self._sharpened[position, index] < SHARPEST:
+            self._raise_bound(position, index, self._sharp_pace(position, index))
+        else:
+            self._sharpen_block(position, index, target)
+        return float(self.bounds[position, index])
+
+    def _sharpen_block(self, position: int, index: int, target: float) -> None:
+        """Raise a bound to the sharpest, and keep the layout to start from."""
+        found = self._block_bound(position, index, target)
+        if found.stage_layers or (position, index) not in self._hints:
+            self._hints[position, index] = found.stage_layers
+        gbs = float(self.columns["gbs"][self.rows[position]])
+        self._raise_bound(position, index, found.step_s / gbs)
+
+    def _raise_bound(self, position: int, index: int, pace: float) -> None:
+        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+
+    def _block_bound(self, position: int, index: int, target: float) -> Bound:
+        """The sharpest bound, up to the target; no seconds where it says nothing more.
+
+        Without a plan to beat any layout will do, and that is CP-SAT's to find.
+        """
+        key = position, index, target
+        if key in self._block_bounds:
+            return self._block_bounds[key]
+        row = int(self.rows[position])
+        found = Bound(0.0)
+        wanted = self._whole_blocks and target < np.inf
+        if wanted and not self.others[int(self.columns["recompute"][row])]:
+            terms, ctx = self._linear(row, float(self.limits[index]))
+            if block_bound.applies(ctx):
+                target_s = target * float(self.columns["gbs"][row])
+                found = block_bound.least_step(terms, ctx, target_s)
+        self._block_bounds[key] = found
+        return found
+
+    def _linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
+        """The linear terms of a shape, and what layout rules read of it under a memory limit."""
+        job = self.cost_model.job
+        index = int(self.columns["recompute"][row])
+        own, modes = self.recomputations[index], self.others[index]
+        terms = shape_terms(self.cost_model, self.costed, row, own, modes)
+        mode, shares = job.recompute[index], row_shares(job, self.columns, row)
+        modules = grouped_modules(job.framework, job.activation_offload)
+        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares, modules)
+        return terms, ctx
+
+    def _sharp_pace(self, position: int, index: int) -> float:
+        """The sharp bound as such; 0 where the schedule has none."""
+        known = self._sharp_paces.get((position, index))
+        if known is not None:
+            return known
+        model, row = self.cost_model, int(self.rows[position])
+        seconds = 0.0
+        pp = float(self.columns["pp"][row])
+        if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
+            shapes, keys, costs = self._bound_inputs
+            key = int(shapes[position, f.SHAPE_KEY])
+            own = self.recomputations[int(self.columns["recompute"][row])]
+            seconds = sharp_bounds.sharp_bound_s(
+                shapes[position],
+                sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own),
+                float(self.limits[index]),
+                keys[key],
+                costs[key],
+                model.prefix,
+                model.totals,
+                model.job_inputs,
+                model.framework_inputs,
+                model.gpu_inputs,
+                model.link_inputs,
+            )
+        pace = seconds / float(self.columns["gbs"][row])
+        self._sharp_paces[position, index] = pace
+        return pace

@@ -1,0 +1,177 @@
+"""The bound by whole blocks against every layout, and what a solve starts from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from constraints.layout import LAYOUT_RULES, LayoutContext, Recomputation
+from constraints.rule import Layout
+from planner.search.block_bound import applies, least_step
+from planner.search.layout_model import SolverOptions, solve_layout
+from planner.search.layout_model import _chunks as chunks
+from planner.search.terms import memory_numbers
+from tests.search.brute import step_time_s
+from tests.search.test_layout_model import (
+    GIB,
+    best_by_exhaustion,
+    parting_context,
+    synthetic_terms,
+    with_mtp,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([(2, 1), (2, 2), (3, 1)]),
+    st.sampled_from(["none", "all", "shared"]),
+    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    st.floats(4.0, 12.0),
+    st.sampled_from([0.0, 1.0]),
+    st.booleans(),
+)
+def test_no_layout_beats_the_bound(
+    seed: int,
+    degrees: tuple[int, int],
+    recomputation: Recomputation,
+    order: list[int],
+    limit_gib: float,
+    traffic: float,
+    lone_ends: bool,
+) -> None:
+    kinds = tuple(int(np.unique(order).searchsorted(own)) for own in order)
+    terms = synthetic_terms(seed, *degrees, max(kinds) + 1, traffic=traffic)
+    ctx = LayoutContext(
+        *degrees,
+        kinds,
+        recomputation=recomputation,
+        memory=memory_numbers(terms, limit_gib * GIB),
+        lone_ends=lone_ends,
+        head_layers=1 + seed % 3,
+    )
+    found = least_step(terms, ctx, np.inf)
+    best = best_by_exhaustion(terms, ctx)
+    assert found.step_s <= best * (1.0 + 1e-9)
+    enough = 0.5 * (found.step_s + 0.01)
+    assert least_step(terms, ctx, enough).step_s == pytest.approx(min(enough, found.step_s))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([(3, 1), (4, 1)]),
+    st.sampled_from(["none", "all"]),
+    st.lists(st.integers(0, 1), min_size=5, max_size=5),
+    st.floats(0.3, 3.0),
+    st.floats(0.3, 3.0),
+)
+def test_none_with_multi_token_prediction_apart_either(
+    seed: int,
+    degrees: tuple[int, int],
+    recomputation: Recomputation,
+    order: list[int],
+    module: float,
+    loss: float,
+) -> None:
+    kinds = tuple(int(np.unique(order).searchsorted(own)) for own in order)
+    pp, vpp = degrees
+    terms = with_mtp(synthetic_terms(seed, pp, vpp, max(kinds) + 1), seed, module, loss)
+    ctx = parting_context(terms, kinds, recomputation, (5.0 + seed % 7) * GIB)
+    found = least_step(terms, ctx, np.inf)
+    assert found.step_s <= best_by_exhaustion(terms, ctx) * (1.0 + 1e-9)
+
+
+def test_a_heavy_prediction_is_bounded_where_it_stands_apart() -> None:
+    terms, ctx = alternating("none")
+    heavy = with_mtp(terms, 1, 6.0, 6.0)
+    ctx = replace(ctx, lone_ends=True, mtp_apart=True, apart=heavy.apart_numbers(60.0 * GIB))
+    kept = replace(ctx, mtp_apart=False)
+    assert least_step(heavy, ctx, np.inf).step_s < 0.95 * least_step(heavy, kept, np.inf).step_s
+
+
+def alternating(recomputation: Recomputation, limit_gib: float = 60.0) -> tuple:  # type: ignore[type-arg]
+    """Two kinds in turn, one twice as slow, on 4 stages of 2 chunks: 16 layers, no heavy ends."""
+    terms = synthetic_terms(7, 4, 2, 2, grad_acc=16)
+    layer = terms.layer.copy()
+    layer[1] = 2.0 * layer[0]
+    terms = replace(terms, layer=layer, stage=0.0 * terms.stage)
+    ctx = LayoutContext(
+        4,
+        2,
+        (0, 1) * 8,
+        recomputation=recomputation,
+        memory=memory_numbers(terms, limit_gib * GIB),
+    )
+    return terms, ctx
+
+
+@pytest.mark.parametrize("recomputation", ["none", "all"])
+def test_layers_in_turn_are_bounded_exactly(recomputation: Recomputation) -> None:
+    """Two layers of each block, one of each kind: nothing is better, and the bound says so."""
+    terms, ctx = alternating(recomputation)
+    even = Layout(4, 2, (2,) * 8, (4,) * 4 if recomputation == "all" else (0,) * 4)
+    found = least_step(terms, ctx, np.inf)
+    assert all(rule.check(even, ctx) for rule in LAYOUT_RULES)
+    assert found.step_s == pytest.approx(step_time_s(terms, even, ctx), rel=1e-9)
+    assert found.stage_layers == (4,) * 4
+
+
+def test_what_memory_excludes_raises_the_bound() -> None:
+    """The lightest limit at which something fits is bounded higher than a wide one."""
+    terms, ctx = alternating("shared", 60.0)
+    tight, limit_gib = ctx, 60.0
+    while solve_layout(terms, tight).status == "optimal":
+        limit_gib *= 0.95
+        last, tight = tight, replace(ctx, memory=memory_numbers(terms, limit_gib * GIB))
+    own = solve_layout(terms, last)
+    assert own.layout is not None
+    tight_s = least_step(terms, last, np.inf).step_s
+    assert least_step(terms, ctx, np.inf).step_s < tight_s
+    assert tight_s <= step_time_s(terms, own.layout, last)
+
+
+def test_where_it_applies() -> None:
+    one_kind = LayoutContext(2, 1, (0, 0))
+    several = replace(one_kind, kinds=(0, 1))
+    assert applies(several)
+    assert not applies(one_kind)
+    assert not applies(replace(several, pp=1))
+    assert not applies(replace(several, recomputation="free"))
+    assert not applies(replace(several, placement="mirrored"))
+    assert {"none", "all", "shared", "free"} == set(get_args(Recomputation))
+
+
+@pytest.mark.parametrize(
+    ("layers", "head", "expected"),
+    [
+        ((8, 8, 8, 6), 3, (4, 4, 4, 4, 4, 4, 4, 2)),
+        ((5, 5, 4, 2), 1, (3, 3, 2, 1, 2, 2, 2, 1)),
+        ((4, 4, 4, 4), 0, (2, 2, 2, 2, 2, 2, 2, 2)),
+    ],
+)
+def test_a_start_is_a_legal_split(
+    layers: tuple[int, ...], head: int, expected: tuple[int, ...]
+) -> None:
+    kinds = (0,) * sum(layers)
+    ctx = LayoutContext(4, 2, kinds, head_layers=head, lone_ends=True)
+    blocks = chunks(layers, ctx)
+    assert blocks == expected
+    layout = Layout(4, 2, blocks, (0,) * 4)
+    assert layout.stage_layers == layers
+    assert all(rule.check(layout, ctx) for rule in LAYOUT_RULES)
+
+
+def test_a_start_changes_no_optimum() -> None:
+    terms, ctx = alternating("none")
+    plain = solve_layout(terms, ctx, SolverOptions())
+    started = solve_layout(terms, ctx, SolverOptions(), start=(3, 5, 3, 5))
+    assert plain.status == started.status == "optimal"
+    assert plain.layout is not None and started.layout is not None
+    plain_s = step_time_s(terms, plain.layout, ctx)
+    assert step_time_s(terms, started.layout, ctx) == pytest.approx(plain_s, rel=2e-3)
