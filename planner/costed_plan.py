@@ -113,7 +113,9 @@ def job_plan(
     if job.cluster.sharp:
         hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
         by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes).step
-        interval = or_by_hosts(interval, step_time_s, float(by_hosts[f.STEP_TIME]))
+        by_hosts_s = float(by_hosts[f.STEP_TIME])
+        beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
+        interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
     interval = with_full_memory(
         interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
     )

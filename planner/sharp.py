@@ -104,14 +104,17 @@ def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return (f"the switches (SHARP) reduce nothing of it: {use.reason}" if use.reason else NOTE,)
 
 
-def or_by_hosts(interval: Interval, step_time_s: float, by_hosts_s: float) -> Interval:
-    """The interval of a step with SHARP, which nobody measured here: up to what the step takes if
+def or_by_hosts(
+    interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
+) -> Interval:
+    """The interval of a step with SHARP, which nobody measured here: up to what it may take if
     the switches bring nothing.
 
-    `by_hosts_s`: the same plan with collectives through the hosts alone.
+    `by_hosts`, `by_hosts_s`: of the same plan with collectives through the hosts alone.
     """
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval
     beyond = (*interval.beyond, f"SHARP, {ratio - 1.0:.1%} of the step")
-    return interval.model_copy(update={"high": interval.high * ratio, "beyond": beyond})
+    high = max(interval.high, by_hosts.high)
+    return interval.model_copy(update={"high": high, "beyond": beyond})

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibrate.judging import HeldOut, Residual, held_out, summarised
+from planner.calibrate.judging import (
+    HeldOut,
+    Residual,
+    held_out,
+    summarised,
+    without_own_errors,
+)
 from planner.calibrate.residual_fit import fit, fit_all, render, residuals
 from planner.families import Family, Figure, parent_family, wider_families
 from planner.reach import Conditions
@@ -43,6 +49,28 @@ def test_inflation_widens_around_the_median() -> None:
     assert wide.middle == own.middle
     assert wide.high - wide.middle == pytest.approx(2 * (own.high - own.middle))
     assert wide.middle - wide.low == pytest.approx(2 * (own.middle - own.low))
+
+
+def test_errors_of_a_part_of_the_step_do_not_widen_its_family() -> None:
+    """Two sources alike; runs of which half the step waits for the CPU are off three times as far.
+    What is left of these is about what the others have."""
+    waits = Conditions(waiting=0.5)
+    steady = (-0.1, -0.05, 0.0, 0.05, 0.1)
+    found = [
+        Residual(source, NEAR, 3.0 * value if at.waiting else value, at)
+        for source in ("a", "b")
+        for at in (Conditions(), waits)
+        for value in steady
+    ]
+    raw = ResidualTable("time", summarised(found), 0.0, 1.0, launches=0.4)
+    left = without_own_errors(raw, found)
+    assert [own.value for own in left if not own.at.waiting] == [*steady, *steady]
+    moved = [own.value for own in left if own.at.waiting]
+    assert max(moved) < 0.75 * 3.0 * max(steady)
+    assert min(moved) > 0.75 * 3.0 * min(steady)
+    narrower = replace(raw, entries=summarised(left)).spread(NEAR)
+    assert narrower.high - narrower.low < 0.85 * (raw.spread(NEAR).high - raw.spread(NEAR).low)
+    assert without_own_errors(replace(raw, launches=0.0), found) == found
 
 
 def near(middle: float, count: int) -> list[float]:

@@ -120,10 +120,11 @@ def test_without_sharp_nothing_is_said() -> None:
 
 def test_an_interval_is_widened_upwards_alone(pairs: dict[str, tuple[Plan, Plan]]) -> None:
     own = pairs["replicated"][0].step_time
-    wider = or_by_hosts(own, 10.0, 11.0)
-    assert (wider.low, wider.high) == (own.low, pytest.approx(1.1 * own.high))
+    beside = own.model_copy(update={"low": 1.1 * own.low, "high": 1.1 * own.high})
+    wider = or_by_hosts(own, 10.0, beside, 11.0)
+    assert (wider.low, wider.high) == (own.low, 1.1 * own.high)
     assert wider.beyond[-1] == "SHARP, 10.0% of the step"
-    assert or_by_hosts(own, 10.0, 10.0) == own
+    assert or_by_hosts(own, 10.0, own, 10.0) == own
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from operator import mul
 
-from planner.calibrate.judging import Judged, Residual, judge, summarised
+from planner.calibrate.judging import Judged, Residual, judge, summarised, without_own_errors
 from planner.reach import AXES
 from planner.residuals import ResidualTable
 
@@ -126,7 +126,7 @@ def _judge(
     axis = name in AXES
     own = replace(
         table,
-        entries=summarised(kept),
+        entries=summarised(without_own_errors(table, kept)),
         growth=unit if axis else {},
         unmeasured={} if axis else unit,
     )

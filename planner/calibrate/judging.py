@@ -143,6 +143,30 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     )
 
 
+def without_own_errors(table: ResidualTable, found: Iterable[Residual]) -> list[Residual]:
+    """The runs with what is left of their residuals for the spread of their family.
+
+    A run whose step is mostly exposed communication or waiting for the CPU is off by that part's
+    own error too, which the intervals add to the spread: both together are its residual, so the
+    spread's share is b / sqrt(b² + w²) of it (b: half width of its family as other sources see it,
+    w: of its own errors). Else small models, on which hosts differ, would widen the bars of large
+    ones.
+    """
+    plain = replace(table, inflation=1.0)
+    left = []
+    for own in found:
+        deviation = table.own_error(own.at)
+        if deviation > 0.0:
+            spread = plain.spread(own.family, own.source)
+            wide = 0.5 * (spread.high - spread.low)
+            share = wide / math.hypot(wide, further_width(table.figure, deviation))
+            value = spread.middle + share * (own.value - spread.middle)
+            left.append(replace(own, value=value))
+        else:
+            left.append(own)
+    return left
+
+
 def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
     """Coverage of the intervals that leave each run's own source out."""
     return judge(table, found).coverage(table.inflation)

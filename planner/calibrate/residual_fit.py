@@ -6,7 +6,8 @@
 leave a run's source out (`planner.calibrate.held_out`, whose file is read); the model's memory has
 no such constants. The constants of the intervals come from leaving one source out as well: every
 run is given the interval that the runs of all *other* sources make. `own_rows`, `source_power`,
-`communication` and `launches` are those of short lists with the best mean interval score, `growth`
+`communication` and `launches` are those of short lists with the best mean interval score; the runs'
+residuals keep what these two errors leave of them (`judging.without_own_errors`). `growth`
 and `unmeasured` come from ranges left out (`planner.calibrate.growth_fit`), and `inflation` then
 makes these held-out intervals cover 80 %, midway between the share of rows and the mean over
 sources.
@@ -25,7 +26,14 @@ import numpy as np
 
 from planner.calibrate.growth_fit import FoldResult, with_growth
 from planner.calibrate.held_out import NOT_FITTED_ON, predict_held_out, shipped
-from planner.calibrate.judging import HeldOut, Residual, held_out, judge, summarised
+from planner.calibrate.judging import (
+    HeldOut,
+    Residual,
+    held_out,
+    judge,
+    summarised,
+    without_own_errors,
+)
 from planner.families import Family, Figure
 from planner.measured.predict import Prediction, predict_rows
 from planner.measured.report import memory_error, time_error
@@ -88,6 +96,7 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
             scored.append((judged.score(inflation), own_rows, power, inflation))
     _, own_rows, power, _ = min(scored)
     table = _with_own_errors(ResidualTable(figure, entries, own_rows, 1.0, power), found)
+    table = replace(table, entries=summarised(without_own_errors(table, found)))
     table, folds = with_growth(table, found)
     table = replace(table, inflation=judge(table, found).inflation())
     return FittedTable(table, held_out(table, found), folds)

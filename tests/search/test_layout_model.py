@@ -263,7 +263,7 @@ def test_mtp_apart_in_chunks_equals_exhaustion(
     ctx = parting_context(terms, kinds, "none", limit_gib * GIB)
     legal = [
         layout
-        for blocks in product(range(4), repeat=6)
+        for blocks in product(range(6), repeat=6)
         if sum(blocks) == len(kinds)
         for apart in (False, True)
         if (layout := Layout(3, 2, blocks, (0, 0, 0), mtp_apart=apart))

@@ -14,6 +14,7 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.evaluate import evaluate
 from planner.request import Request
+from planner.search.bounded_shapes import SHARPEST
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.search import search
@@ -105,7 +106,8 @@ def test_bounds_hold_and_cpsat_finds_the_best(explorer: Explorer) -> None:
             assert all(point.peak <= limit * (1 + 1e-9) for point in points)
             best = min((point.pace for point in points), default=np.inf)
             assert explorer.bounds[position, index] <= best * (1 + 1e-9)
-            assert explorer._sharpen(position, index) <= best * (1 + 1e-9)
+            for _ in range(SHARPEST):
+                assert explorer._sharpen(position, index, 2.0 * best) <= best * (1 + 1e-9)
             found = explorer.solution(row, limit).layout
             assert (found is None) == (best == np.inf)
             if found is None:
