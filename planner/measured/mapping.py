@@ -12,6 +12,7 @@ from hardware import Cluster
 from hardware.curves import load_compute_curves
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.job import BatchTarget, Job, offered_exchanges
+from planner.measured.blocks import block_layers, unstated_chunks
 from planner.measured.machine import cluster_of
 from planner.measured.model import UnpredictableRowError, model_of
 from planner.measured.recomputing import recompute_mode
@@ -36,18 +37,6 @@ from planner.specs import ModelSpec
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
-
-_ENDS = ("first", "last")
-# Ends of the model that Megatron may count as a layer when it splits layers over stages.
-_COUNTED = ("embedding", "loss")
-
-# Of a stage under the interleaved schedule.
-_FEWEST_CHUNKS = 2
-# Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
-_INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
-_FEWEST_STAGES = 3
-# "In particular, we use the interleaved pipeline schedule": Narayanan et al. 2021, section 5.1.
-_INTERLEAVED = r"Table 1 of arXiv 2104\.04473"
 
 # From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
 _SHARDED = 2
@@ -109,7 +98,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         context_kinds=offered_exchanges(profile, model, row.integer("seq") or 0)[:1],
     )
     demand_possible(row, job, degrees)
-    return MappedRow(row, job, degrees, mode, _block_layers(row), assumed, memory_gap(row))
+    return MappedRow(row, job, degrees, mode, block_layers(row), assumed, memory_gap(row))
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
@@ -147,7 +136,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
 def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
-    vpp = row.integer("vpp") or _unstated_chunks(row, profile, pp)
+    vpp = row.integer("vpp") or unstated_chunks(row, profile, pp)
     gpus = row.integer("num_gpus") or 1
     zero = _zero(row, profile)
     if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
@@ -203,28 +192,6 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
     elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
         size = int(mesh[2]) if int(mesh[1]) > 1 else 0
     return size if size < ranks and size > 0 and ranks % size == 0 else 0
-
-
-def _unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks of a stage where a row does not give them; they divide its layers, or there is one.
-
-    Where it says that p2p overlaps, which Megatron-LM does under the interleaved schedule alone:
-    two, the fewest. In NeMo's tables every dense pipeline that gives them interleaves (144 of 144
-    rows), with one to four layers a chunk: two layers. Where its source says that it interleaves:
-    the fewest, on at least three stages, as Megatron-LM of 2021 asks (arguments.py).
-    """
-    each, spare = divmod(row.integer("layers") or 0, max(1, pp))
-    if spare or pp == 1:
-        return 1
-    if re.search(r"\bPP overlap on\b", row.text("notes") or ""):
-        return _FEWEST_CHUNKS if each % _FEWEST_CHUNKS == 0 else 1
-    if profile.name == _INTERLEAVING and not row.text("moe"):
-        chunks = each // _LAYERS_A_CHUNK
-        return chunks if chunks and each % chunks == 0 else 1
-    known = re.search(_INTERLEAVED, row.text("source_ref") or "") is not None
-    if not known or pp < _FEWEST_STAGES:
-        return 1
-    return next((own for own in range(_FEWEST_CHUNKS, each + 1) if each % own == 0), 1)
 
 
 def _expert_tp(row: MeasuredRow, tp: int) -> int:
@@ -357,41 +324,3 @@ def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
         if re.search(pattern, text):
             return name
     raise UnpredictableRowError(f"schedule {text!r} is not modelled")
-
-
-def _block_layers(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0, or Megatron's options for uneven ends; None where the split is not
-    stated."""
-    text = row.text("layers_per_stage")
-    if text is None:
-        return _megatron_blocks(row)
-    blocks: list[int] = []
-    for part in text.split("/"):
-        read = re.fullmatch(r"\s*(\d{1,4})(?:x(\d{1,4}))?\s*", part)
-        if read is None:
-            raise UnpredictableRowError(f"layers_per_stage {text!r} is not written as 6/5x2/0")
-        blocks += [int(read[1])] * int(read[2] or 1)
-    if sum(blocks) != row.integer("layers"):
-        raise UnpredictableRowError(
-            f"layers_per_stage adds up to {sum(blocks)} of {row.integer('layers')} layers"
-        )
-    return tuple(blocks)
-
-
-def _megatron_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
-    """Layers of each block where the first and last pipeline stage hold a stated number, or
-    embedding and loss count as a layer."""
-    notes = row.text("notes") or ""
-    layers, stages = row.integer("layers") or 0, row.integer("pp") or 1
-    ends = [re.search(rf"decoder-{end}-pipeline-num-layers=(\d+)", notes) for end in _ENDS]
-    if all(ends) and stages > len(_ENDS):
-        first, last = (int(match[1]) for match in ends if match)
-        inner, spare = divmod(layers - first - last, stages - len(_ENDS))
-        return (first, *[inner] * (stages - len(_ENDS)), last) if spare == 0 else None
-    counted = [f"account-for-{part}-in-pipeline-split=True" in notes for part in _COUNTED]
-    blocks = stages * (row.integer("vpp") or 1)
-    each, spare = divmod(layers + sum(counted), blocks)
-    if not any(counted) or spare:
-        return None
-    inner_blocks = [each] * (blocks - len(_ENDS))
-    return (each - counted[0], *inner_blocks, each - counted[1])

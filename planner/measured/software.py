@@ -89,4 +89,4 @@ def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
 
 def _ran_before_hopper(row: MeasuredRow) -> bool:
     """Whether the GPU existed before 2022: on a later one runs a later Megatron-LM."""
-    return re.match(r"[AV]100|A800|RTX", row.text("gpu") or "") is not None
+    return re.search(r"\b([AV]100|A800|RTX)", row.text("gpu") or "", re.IGNORECASE) is not None

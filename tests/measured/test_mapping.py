@@ -128,8 +128,21 @@ def test_schedules_need_a_pipeline() -> None:
 
 
 def test_megatron_lm_on_hopper_is_of_2023_or_later() -> None:
-    names = [map_row(row(gpu=gpu)).job.framework.name for gpu in ("A100-80GB", "H100-80GB")]
-    assert names == ["megatron-lm-2022", "megatron-core"]
+    gpus = ("A100-80GB", "NVIDIA A100-SXM4-80GB", "H100-80GB")
+    names = [map_row(row(gpu=gpu)).job.framework.name for gpu in gpus]
+    assert names == ["megatron-lm-2022", "megatron-lm-2022", "megatron-core"]
+
+
+def test_pipelines_of_llama_3_leave_a_layer_out_of_their_ends() -> None:
+    """126 layers, 16 stages (arXiv 2407.21783, table 4): 128 chunks, embedding and head alone."""
+    gaps = {"layers": "126", "pp": "16", "vpp": "", "num_gpus": "16", "tp": "1", "dp": "1"}
+    paper = gaps | {"source_ref": "arXiv 2407.21783 Table 4"}
+    mapped = map_row(row(**paper))
+    assert mapped.degrees.vpp == 8
+    assert mapped.block_layers == (0, *[1] * 126, 0)
+    assert map_row(row(**paper | {"layers": "125"})).degrees.vpp == 1
+    assert map_row(row(**paper | {"vpp": "1"})).block_layers is None
+    assert map_row(row(**gaps)).degrees.vpp == 1
 
 
 def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
