@@ -65,7 +65,7 @@ def _predicted(prediction: Prediction) -> Record:
         "predicted_high_s": interval.high,
         "predicted_expected_s": prediction.expected_step_time_s,
         "predicted_tokens_per_s_per_gpu": (
-            mapped.degrees.gbs * job.seq / (seconds * job.cluster.num_gpus)
+            mapped.degrees.gbs * mapped.batch_share * job.seq / (seconds * job.cluster.num_gpus)
         ),
         "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
         "predicted_fits": predicted_to_fit(prediction),

@@ -34,6 +34,15 @@ def test_a_record_holds_the_row_and_its_prediction() -> None:
     assert "LoRA" in refused["error"]
 
 
+def test_tokens_are_those_of_the_stated_batch() -> None:
+    """64 sequences in micro-batches of 3: 22, the last of one sequence."""
+    own = predicted(2.0, mbs="3", gbs="64")
+    (record,) = document([own], BY_SOURCE)["rows"]
+    seconds = record["predicted_step_time_s"]
+    assert seconds == pytest.approx(2.0 * 64 / 66)
+    assert record["predicted_tokens_per_s_per_gpu"] == pytest.approx(2048 / seconds)
+
+
 def test_the_summary_holds_families_and_both_parts() -> None:
     rows = [predicted(2.0, step_time_s="1"), predicted(1.0, recompute="", step_time_s="1")]
     summary: dict[str, Any] = document(rows, family_by("recompute"))["summary"]
