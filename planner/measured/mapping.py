@@ -225,10 +225,9 @@ def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
 
 
 def _precision(row: MeasuredRow, cluster: Cluster) -> str:
-    text, gpu = row.text("precision") or "bf16", cluster.gpu
+    gpu = cluster.gpu
+    text = row.text("precision") or ("bf16" if "bf16" in gpu.peak_flop_per_s else "fp16")
     precision = precision_named(text)
-    if precision == "bf16" and "bf16" not in gpu.peak_flop_per_s:
-        return "fp16"
     if precision is None:
         raise UnpredictableRowError(f"precision {text!r} is not known")
     if precision not in gpu.peak_flop_per_s:

@@ -52,8 +52,10 @@ def software(version: str) -> Callable[[MeasuredRow], bool]:
 
 
 def shards_with_fsdp(row: MeasuredRow) -> bool:
-    """Rows that say FSDP."""
-    return "fsdp" in (row.text("zero") or "").lower()
+    """Rows that say FSDP of how they shard, or Megatron's FSDP of their framework."""
+    framework = (row.text("framework") or "").lower()
+    named = re.search(r"megatron[ -](core )?fsdp", framework) is not None
+    return named or "fsdp" in (row.text("zero") or "").lower()
 
 
 def nvl72_recipe_since(version: str) -> Callable[[MeasuredRow], bool]:

@@ -234,3 +234,18 @@ def test_automodel_runs_its_pipeline_once_for_each_local_batch() -> None:
     assert fast is not None
     assert slow is not None
     assert 1.02 * fast < slow < 1.5 * fast
+
+
+def test_megatron_s_fsdp_is_known_by_the_framework_s_name() -> None:
+    plain = {"zero": "3", "precision": "bf16", "gpu": "H100-80GB", "pp": "1", "vpp": ""}
+    names = [
+        map_row(row(framework=name, **plain)).job.framework.name
+        for name in ("Megatron-FSDP", "Megatron-Core FSDP + EP", "Megatron-Core")
+    ]
+    assert names == ["megatron-fsdp", "megatron-fsdp", "megatron-core"]
+
+
+def test_a_gpu_without_bf16_trains_in_fp16_unless_the_row_says_bf16() -> None:
+    assert map_row(row(gpu="V100-32GB", precision="")).job.precision == "fp16"
+    with pytest.raises(UnpredictableRowError, match="V100-SXM2-32GB has no bf16"):
+        map_row(row(gpu="V100-32GB", precision="bf16"))
