@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from planner.calibrate import held_out
+from planner.calibrate.command import run
 from planner.measured.document import summary_record
 from planner.measured.predict import Prediction, predict_rows
 from planner.measured.reliability import fit_reliability
@@ -148,4 +149,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main, sys.argv[1:])

@@ -33,6 +33,7 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.calibrate.command import run
 from planner.calibrate.step_fit import CONSTANTS, Constant, TrialModel, spread_out
 from planner.job import Job
 from planner.measured.predict import Prediction, cost_predictions, predict_rows
@@ -275,4 +276,4 @@ def main(paths: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main, sys.argv[1:])

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planner.calibrate.command import run
 from planner.calibrate.growth_fit import FoldResult, with_growth
 from planner.calibrate.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.calibrate.judging import (
@@ -191,4 +192,4 @@ def main(paths: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main, sys.argv[1:])
