@@ -39,16 +39,37 @@ def applies(ctx: LayoutContext) -> bool:
 @dataclass(frozen=True)
 class Bound:
     """`step_s`: a lower bound in seconds. `stage_layers`: how many layers each stage holds where
-    it is attained, as far as this bound looks; () if it says only that more is not needed."""
+    it is attained, as far as this bound looks; () if it says only that more is not needed.
+    `apart`: the same of layouts with multi-token prediction apart, where both are possible and
+    bounded; `step_s` and `stage_layers` are then those of layouts that have it with the head."""
 
     step_s: float
     stage_layers: tuple[int, ...] = ()
+    apart: Bound | None = None
+
+    @property
+    def least_s(self) -> float:
+        """A lower bound wherever multi-token prediction stands, s."""
+        return self.step_s if self.apart is None else min(self.step_s, self.apart.step_s)
+
+    def over(self, before: Bound | None) -> Bound:
+        """This bound, with the layers of an earlier one of the shape where it has none."""
+        if before is None:
+            return self
+        apart = None if self.apart is None else self.apart.over(before.apart)
+        return Bound(
+            max(self.step_s, before.step_s), self.stage_layers or before.stage_layers, apart
+        )
+
+
+# Says nothing.
+NO_BOUND = Bound(0.0)
 
 
 def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
     """No layout of the shape within its memory limit has a shorter step.
 
-    At most `enough_s`: more is not asked for.
+    At most `enough_s`: more is not asked for. Of each place of multi-token prediction.
     """
     least = _least_step(terms, ctx, enough_s, False)
     if terms.apart is None or not ctx.may_part:
@@ -56,8 +77,8 @@ def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
     scalars = terms.scalars.copy()
     scalars[linear.SCALAR_FIXED_S] += terms.apart.more_fixed_s
     moved = replace(terms, stage=terms.apart.stage, scalars=scalars)
-    other = _least_step(moved, replace(ctx, memory=ctx.memory_of(True)), least.step_s, True)
-    return other if other.step_s < least.step_s else least
+    other = _least_step(moved, replace(ctx, memory=ctx.memory_of(True)), enough_s, True)
+    return replace(least, apart=other)
 
 
 def _least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float, apart: bool) -> Bound:
