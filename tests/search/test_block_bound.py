@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from constraints.layout import LAYOUT_RULES, ApartNumbers, LayoutContext, Recomputation
 from constraints.rule import Layout
+from planner.search import places
 from planner.search.block_bound import applies, least_step
 from planner.search.block_memory import StagesThatHold
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
@@ -119,7 +120,7 @@ def test_a_place_that_cannot_be_faster_is_not_asked_about(monkeypatch: pytest.Mo
         asked.append(given[-1])  # type: ignore[arg-type]
         return solve_layout(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("planner.search.places.solve_layout", recorded)
+    monkeypatch.setattr(places, "solve_layout", recorded)
     found = solve_places(heavy, ctx, SolverOptions(), (0.0, 0.99 * known.step_s), known)
     assert set(asked) == {True}
     assert found.layout is not None
