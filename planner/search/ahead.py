@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from planner.search.block_bound import Bound
 from planner.search.layout_model import LayoutSolution
 
-# Row, memory limit in bytes, step times in seconds between which an answer is wanted, layers of
-# each stage to start from.
-Question = tuple[int, float, tuple[float, float], tuple[int, ...]]
+# Row, memory limit in bytes, step times in seconds between which an answer is wanted, the bound
+# from which to start.
+Question = tuple[int, float, tuple[float, float], Bound]
 Solve = Callable[[], LayoutSolution]
 
 

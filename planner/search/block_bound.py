@@ -9,10 +9,10 @@ made for the few shapes that come first in a search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from math import inf
 
 import numpy as np
@@ -21,6 +21,7 @@ from constraints.layout import LayoutContext
 from planner.cost import linear
 from planner.cost.tables import Array
 from planner.search.block_holdings import Holding, Holdings
+from planner.search.block_memory import StagesThatHold
 from planner.search.terms import ShapeTerms
 
 # Multiples of the mean stage's seconds up to which stages are looked at, one after the other.
@@ -38,16 +39,37 @@ def applies(ctx: LayoutContext) -> bool:
 @dataclass(frozen=True)
 class Bound:
     """`step_s`: a lower bound in seconds. `stage_layers`: how many layers each stage holds where
-    it is attained, as far as this bound looks; () if it says only that more is not needed."""
+    it is attained, as far as this bound looks; () if it says only that more is not needed.
+    `apart`: the same of layouts with multi-token prediction apart, where both are possible and
+    bounded; `step_s` and `stage_layers` are then those of layouts that have it with the head."""
 
     step_s: float
     stage_layers: tuple[int, ...] = ()
+    apart: Bound | None = None
+
+    @property
+    def least_s(self) -> float:
+        """A lower bound wherever multi-token prediction stands, s."""
+        return self.step_s if self.apart is None else min(self.step_s, self.apart.step_s)
+
+    def over(self, before: Bound | None) -> Bound:
+        """This bound, with the layers of an earlier one of the shape where it has none."""
+        if before is None:
+            return self
+        apart = None if self.apart is None else self.apart.over(before.apart)
+        return Bound(
+            max(self.step_s, before.step_s), self.stage_layers or before.stage_layers, apart
+        )
+
+
+# Says nothing.
+NO_BOUND = Bound(0.0)
 
 
 def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
     """No layout of the shape within its memory limit has a shorter step.
 
-    At most `enough_s`: more is not asked for.
+    At most `enough_s`: more is not asked for. Of each place of multi-token prediction.
     """
     least = _least_step(terms, ctx, enough_s, False)
     if terms.apart is None or not ctx.may_part:
@@ -55,19 +77,20 @@ def least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float) -> Bound:
     scalars = terms.scalars.copy()
     scalars[linear.SCALAR_FIXED_S] += terms.apart.more_fixed_s
     moved = replace(terms, stage=terms.apart.stage, scalars=scalars)
-    other = _least_step(moved, replace(ctx, memory=ctx.memory_of(True)), least.step_s, True)
-    return other if other.step_s < least.step_s else least
+    other = _least_step(moved, replace(ctx, memory=ctx.memory_of(True)), enough_s, True)
+    return replace(least, apart=other)
 
 
 def _least_step(terms: ShapeTerms, ctx: LayoutContext, enough_s: float, apart: bool) -> Bound:
     """`least_step` with multi-token prediction in the block before the last, or with the head."""
     if ctx.recomputation != "shared":
-        return BlockBound(terms, ctx, 0, apart).least_step(enough_s)
+        return BlockBound(terms, ctx, 0, StagesThatHold(ctx), apart).least_step(enough_s)
     # With all layers first: what that takes leaves little to look at with fewer.
-    own = BlockBound(terms, ctx, ctx.layers, apart)
+    memory = StagesThatHold(ctx)
+    own = BlockBound(terms, ctx, ctx.layers, memory, apart)
     least = own.least_step(enough_s)
     for each in range(own.longest_block(least.step_s) - 1, 0, -1):
-        fewer = BlockBound(terms, ctx, each, apart, own.known_fits).least_step(least.step_s)
+        fewer = BlockBound(terms, ctx, each, memory, apart).least_step(least.step_s)
         if fewer.step_s < least.step_s:
             least = fewer
     return least
@@ -94,8 +117,8 @@ class BlockBound:
     terms: ShapeTerms
     ctx: LayoutContext
     each: int
+    memory: StagesThatHold
     apart: bool = False
-    known_fits: dict[tuple[int, Holding], bool] = field(default_factory=dict)
 
     def least_step(self, enough_s: float) -> Bound:
         """Least step time, at most `enough_s`."""
@@ -105,13 +128,22 @@ class BlockBound:
             options = self.all_options(cap_s)
             slowest_s = self.slowest_stage_s(options)
             if slowest_s < inf:
-                adds_s = self.least_added_s(options, slowest_s, cap_s, most_s)
-                step_s = self.weight * slowest_s + adds_s + self.rest_s
-                stages = self.attained(options, slowest_s)
-                return Bound(step_s, stages) if step_s < enough_s else Bound(enough_s)
+                return self._step(options, slowest_s, cap_s, most_s, enough_s)
             if cap_s == most_s:
                 return Bound(enough_s)
         return Bound(min(enough_s, self.weight * cap_s + self.floor_s + self.rest_s))
+
+    def _step(
+        self, options: list[Options], slowest_s: float, cap_s: float, most_s: float, enough_s: float
+    ) -> Bound:
+        """The least step whose slowest stage takes `slowest_s` or longer, at most `enough_s`."""
+        least_s = self.weight * slowest_s + self.rest_s
+        if least_s + self.floor_s >= enough_s:
+            return Bound(enough_s)
+        step_s = least_s + self.least_added_s(options, slowest_s, cap_s, most_s)
+        if step_s >= enough_s:
+            return Bound(enough_s)
+        return Bound(step_s, self.attained(options, slowest_s))
 
     # --- the step: weight * slowest stage + what each stage adds + rest ---------------------------
 
@@ -201,7 +233,8 @@ class BlockBound:
 
     def slowest_stage_s(self, options: list[Options]) -> float:
         """Least seconds of the slowest stage; infinite if the stages cannot hold all layers."""
-        times = sorted({own.slowest_s for each in options for own in each.values()})
+        different = {id(own): own for own in options}.values()
+        times = sorted({own.slowest_s for each in different for own in each.values()})
         if not times or not self.holds_all(options, times[-1]):
             return inf
         low, high = 0, len(times) - 1
@@ -228,21 +261,36 @@ class BlockBound:
         return min(self.added_s(options, slower_s), beyond_s)
 
     def all_options(self, cap_s: float) -> list[Options]:
-        """`options` of every stage, without those that leave the others too many layers."""
-        ctx = self.ctx
-        held = [self.held(stage, cap_s) for stage in range(ctx.pp)]
-        most = [max((sum(one[: ctx.kind_count]) for one in own), default=0) for own in held]
-        spare = sum(most) - ctx.layers
-        return [self.options(stage, own, most[stage] - spare) for stage, own in enumerate(held)]
+        """`options` of every stage, without those that leave the others too many layers.
+
+        One object for stages that have the same.
+        """
+        ctx, kinds = self.ctx, self.ctx.kind_count
+        held = [self.held(own[0], cap_s) for own in self.groups]
+        most = [max((sum(one[:kinds]) for one in own), default=0) for own in held]
+        spare = sum(len(own) * top for own, top in zip(self.groups, most, strict=True)) - ctx.layers
+        found: list[Options] = [{}] * ctx.pp
+        for group, own, top in zip(self.groups, held, most, strict=True):
+            enough = {one: each for one, each in own.items() if sum(one[:kinds]) >= top - spare}
+            fitting = [self.memory.stages(one) for one in enough]
+            known: dict[tuple[int, ...], Options] = {}
+            for stage in group:
+                fits = tuple(stages >> stage & 1 for stages in fitting)
+                if fits not in known:
+                    known[fits] = self.options(stage, compress(enough.items(), fits))
+                found[stage] = known[fits]
+        return found
 
     def holds_all(self, options: list[Options], most_s: float) -> bool:
         """Whether stages that take at most so long can hold all layers, of every kind."""
         reached = 1
+        quick: dict[int, list[int]] = {}
         for each in options:
+            if id(each) not in quick:
+                quick[id(each)] = [place for place, own in each.items() if own.slowest_s <= most_s]
             after = 0
-            for place, own in each.items():
-                if own.slowest_s <= most_s:
-                    after |= reached << place
+            for place in quick[id(each)]:
+                after |= reached << place
             reached = after
         return bool(reached >> self.place(self.ctx.totals) & 1)
 
@@ -287,49 +335,41 @@ class BlockBound:
         """
         return counts[0] * (self.ctx.layers + 1) + sum(counts)
 
-    def options(self, stage: int, held: Mapping[Holding, float], fewest: int) -> Options:
-        """By `place`, what a stage may hold in its memory of all that it has time for (seconds of
-        each); `fewest`: layers of a stage."""
+    def options(self, stage: int, held: Iterable[tuple[Holding, float]]) -> Options:
+        """By `place`, what a stage may hold, of what fits its memory (with the seconds of each)."""
         kinds = self.ctx.kind_count
         found: Options = {}
-        for one, seconds in held.items():
-            if sum(one[:kinds]) < fewest:
-                continue
+        for one, seconds in held:
             adds_s = self.terms.bubble_share * seconds
             if stage == 0:
                 adds_s += self.exposed_s(one)
             place = self.place(one[:kinds])
             known = found.get(place, _NOTHING)
-            better = seconds < known.slowest_s or adds_s < known.adds_s
-            if better and self.fits(stage, one):
-                found[place] = Option(min(known.slowest_s, seconds), min(known.adds_s, adds_s))
+            found[place] = Option(min(known.slowest_s, seconds), min(known.adds_s, adds_s))
         return found
 
-    def fits(self, stage: int, held: Holding) -> bool:
-        """Whether a stage's memory holds it."""
-        if (stage, held) not in self.known_fits:
-            kinds, memory = self.ctx.kind_count, self.ctx.memory
-            self.known_fits[stage, held] = memory is None or (
-                memory.peak(stage, list(held[:kinds]), list(held[kinds:])) <= memory.limit
-            )
-        return self.known_fits[stage, held]
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """Stages that have the same blocks, and the same seconds for them; memory may differ."""
+        found: dict[tuple[object, ...], list[int]] = {}
+        for stage in range(self.ctx.pp):
+            alike = min(stage, 1) + (stage == self.ctx.pp - 1)
+            if self.apart and stage == self.ctx.pp - 2:
+                alike = -1
+            key = (alike, *self.layer_s(stage), *self.again_s(stage), self._ends_s(stage))
+            found.setdefault(key, []).append(stage)
+        return list(found.values())
 
     def held(self, stage: int, cap_s: float) -> dict[Holding, float]:
-        """What a stage has time for, and its seconds; stages between the ends are alike."""
+        """What a stage has time for, and its seconds."""
         per_layer = (*self.layer_s(stage), *self.again_s(stage))
-        ends_s = float(self.terms.stage[stage, _PASSES].sum())
-        alike = min(stage, 1) + (stage == self.ctx.pp - 1)
-        if self.apart and stage == self.ctx.pp - 2:
-            alike = -1
-        key = (alike, per_layer, cap_s - ends_s)
-        if key not in self._held:
-            self._held[key] = self._holdings.within(stage, per_layer, cap_s - ends_s)
-        return {own: ends_s + seconds for own, seconds in self._held[key].items()}
+        ends_s = self._ends_s(stage)
+        found = self._holdings.within(stage, per_layer, cap_s - ends_s)
+        return {own: ends_s + seconds for own, seconds in found.items()}
+
+    def _ends_s(self, stage: int) -> float:
+        return float(self.terms.stage[stage, _PASSES].sum())
 
     @cached_property
     def _holdings(self) -> Holdings:
         return Holdings(self.ctx, self.each, self.apart)
-
-    @cached_property
-    def _held(self) -> dict[tuple[int, tuple[float, ...], float], dict[Holding, float]]:
-        return {}

@@ -46,7 +46,7 @@ class Holdings:
         ctx = self.ctx
         least = {block: ctx.least_layers(block, self.apart) for block in blocks}
         if len(blocks) == 1:
-            yield [range(least[blocks[0]], ctx.layers + 1)]
+            yield [range(least[blocks[0]], int(min(room, float(ctx.layers))) + 1)]
             return
         most = min(room, float(ctx.layers))
         for base in range(int(most) // (len(blocks) - 1) + 1):

@@ -19,7 +19,7 @@ from planner.offload_rules import grouped_modules
 from planner.recomputation import recomputation
 from planner.search import block_bound
 from planner.search.arrays import job_placement
-from planner.search.block_bound import Bound
+from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
 from planner.search.mixture import cheapest_costs, other_modes
 from planner.search.offload_share import row_shares
@@ -50,8 +50,8 @@ class BoundedShapes:
         self._sharp_paces: dict[tuple[int, int], float] = {}
         # By shape, rung and the target above which no bound is looked for.
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
-        # Layers of each stage from which a solve starts; see `block_bound.Bound`.
-        self._hints: dict[tuple[int, int], tuple[int, ...]] = {}
+        # What solves start from: the last bound by whole blocks, wherever it is attained.
+        self._hints: dict[tuple[int, int], Bound] = {}
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         several = len(set(cost_model.job.model.kind_indices)) > 1
         self._whole_blocks = several and tie <= TIE
@@ -167,12 +167,11 @@ class BoundedShapes:
         return float(self.bounds[position, index])
 
     def _sharpen_block(self, position: int, index: int, target: float) -> None:
-        """Raise a bound to the sharpest, and keep the layout to start from."""
+        """Raise a bound to the sharpest, and keep what a solve starts from."""
         found = self._block_bound(position, index, target)
-        if found.stage_layers or (position, index) not in self._hints:
-            self._hints[position, index] = found.stage_layers
+        self._hints[position, index] = found.over(self._hints.get((position, index)))
         gbs = float(self.columns["gbs"][self.rows[position]])
-        self._raise_bound(position, index, found.step_s / gbs)
+        self._raise_bound(position, index, found.least_s / gbs)
 
     def _raise_bound(self, position: int, index: int, pace: float) -> None:
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
@@ -186,7 +185,7 @@ class BoundedShapes:
         if key in self._block_bounds:
             return self._block_bounds[key]
         row = int(self.rows[position])
-        found = Bound(0.0)
+        found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
             terms, ctx = self._linear(row, float(self.limits[index]))

@@ -15,16 +15,17 @@ from heapq import heapify, heappop, heappush, nsmallest
 
 import numpy as np
 
-from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost_model import Columns, CostedShapes, CostModel
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, plain_context
+from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import SHARPEST, BoundedShapes
 from planner.search.front import Floats
-from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
+from planner.search.layout_model import LayoutSolution
 from planner.search.offload_share import cost_any_layout, row_shares
+from planner.search.places import solve_places
 from planner.search.rungs import (
     RUNG,
     RUNGS,
@@ -61,10 +62,6 @@ __all__ = [
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
-# A first solve gets this share of the work allowed; it is enough if its layout is this near to the
-# bound.
-_QUICK = 0.25
-_NEAR = 0.5 * TIE
 
 
 class Explorer(BoundedShapes):
@@ -189,7 +186,7 @@ class Explorer(BoundedShapes):
             pace = max(bound, self._sharp_pace(position, index))
             if pace * (1.0 + self.effort.tie) >= target:
                 continue
-            hint = self._hints.get((position, index), ())
+            hint = self._hints.get((position, index), NO_BOUND)
             question = self._question(position, index, target, pace, hint)
             if not self.ahead.has(question):
                 self.ahead.start(question, self._task(*question))
@@ -261,11 +258,11 @@ class Explorer(BoundedShapes):
         return point if point.peak <= self.limits[index] else None
 
     def _question(
-        self, position: int, index: int, target: float, bound: float, hint: tuple[int, ...]
+        self, position: int, index: int, target: float, bound: float, hint: Bound
     ) -> Question:
         """What CP-SAT is asked about a shape at a rung: a pace between the bound and the target.
 
-        `hint`: layers of each stage to start from.
+        `hint`: the bound by whole blocks from which to start.
         """
         row = int(self.rows[position])
         gbs = float(self.columns["gbs"][row])
@@ -277,13 +274,13 @@ class Explorer(BoundedShapes):
         row: int,
         limit_bytes: float,
         within_s: tuple[float, float] = (0.0, np.inf),
-        hint: tuple[int, ...] = (),
+        hint: Bound = NO_BOUND,
     ) -> LayoutSolution:
         """CP-SAT's layout of one shape under a memory limit."""
         return self._task(row, limit_bytes, within_s, hint)()
 
     def _task(
-        self, row: int, limit_bytes: float, within_s: tuple[float, float], hint: tuple[int, ...]
+        self, row: int, limit_bytes: float, within_s: tuple[float, float], hint: Bound
     ) -> Solve:
         """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
         modes = self.others[int(self.columns["recompute"][row])]
@@ -291,7 +288,7 @@ class Explorer(BoundedShapes):
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
-            found = _near_or_full(terms, ctx, options, within_s, hint)
+            found = solve_places(terms, ctx, options, within_s, hint)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
@@ -326,23 +323,6 @@ class Explorer(BoundedShapes):
             able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
         unresolved = int(able.sum())
         return len(self.pace) - len(self.solved_rows) - unresolved
-
-
-def _near_or_full(
-    terms: ShapeTerms,
-    ctx: LayoutContext,
-    options: SolverOptions,
-    within_s: tuple[float, float],
-    hint: tuple[int, ...],
-) -> LayoutSolution:
-    """A layout near to its bound, for little work where that is enough, else for all allowed."""
-    quick = replace(options, deterministic_time_s=_QUICK * options.deterministic_time_s)
-    found = solve_layout(terms, ctx, quick, within_s, hint)
-    decided = found.status in ("optimal", "infeasible")
-    if decided or (found.status == "feasible" and found.gap <= _NEAR):
-        return found
-    full = solve_layout(terms, ctx, options, within_s, hint)
-    return replace(full, effort_s=found.effort_s + full.effort_s)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

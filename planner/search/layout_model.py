@@ -66,7 +66,7 @@ class LayoutSolution:
 
     `gap`: (objective - bound) / objective, in the solver's own rounded numbers. `unknown`:
     neither a layout nor a proof was found within the effort allowed. `effort_s`: work done, in
-    CP-SAT's deterministic seconds.
+    CP-SAT's deterministic seconds. `step_s`: the objective of the layout, which rounds down.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -74,6 +74,7 @@ class LayoutSolution:
     bound_s: float
     gap: float
     effort_s: float = 0.0
+    step_s: float = inf
 
 
 def solve_layout(
@@ -82,18 +83,22 @@ def solve_layout(
     options: SolverOptions | None = None,
     within_s: tuple[float, float] = (0.0, inf),
     start: tuple[int, ...] = (),
+    apart: bool | None = None,
 ) -> LayoutSolution:
     """The fastest layout of a shape that obeys every layout rule.
 
     `within_s`: step times between which an answer is wanted. The lower end is a bound already
     proven; without a layout faster than the upper end the answer is `infeasible`, with that end
     as its bound. `start`: layers of each stage to try first; (): those of the usual split.
+    `apart`: only layouts that have multi-token prediction apart (True), or have not (False).
     """
     from ortools.sat.python import cp_model
 
     options = options or SolverOptions()
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
+    if apart is not None and variables.apart is not None:
+        model.add(variables.apart == apart)
     for rule in LAYOUT_RULES:
         rule.add(model, variables, ctx)
     objective = _Objective(model, variables, ctx, terms)
@@ -103,7 +108,7 @@ def solve_layout(
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
-    _hint(model, variables, ctx, start)
+    _hint(model, variables, ctx, start, apart)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -119,6 +124,7 @@ def solve_layout(
         bound_s,
         max(0.0, (value - solver.best_objective_bound) / value),
         effort_s,
+        objective.seconds(value),
     )
 
 
@@ -133,15 +139,19 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
 
 
 def _hint(
-    model: CpModel, variables: LayoutVariables, ctx: LayoutContext, start: tuple[int, ...]
+    model: CpModel,
+    variables: LayoutVariables,
+    ctx: LayoutContext,
+    start: tuple[int, ...],
+    apart: bool | None,
 ) -> None:
     """Start from the usual split or that of `start`, as few layers recomputed as fit there."""
-    blocks = _chunks(start, ctx) if start else ctx.usual_split
+    blocks = _chunks(start, ctx, bool(apart)) if start else ctx.usual_split
     for own, wanted in zip(variables.layers, blocks, strict=True):
         model.add_hint(own, wanted)
     if variables.apart is not None:
-        model.add_hint(variables.apart, False)
-    again = _fewest_recomputed(blocks, ctx)
+        model.add_hint(variables.apart, bool(apart))
+    again = _fewest_recomputed(blocks, ctx, bool(apart))
     for own, wanted in zip(variables.recomputed, again, strict=True):
         model.add_hint(own, wanted)
     if ctx.offload is not None and variables.offload is not None:
@@ -162,31 +172,38 @@ def _least_fraction(
     return next(fits, ordered[-1])
 
 
-def _chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
-    """Layers of each block: a stage's chunks as equal as they can be, the head's the smallest."""
+def _chunks(
+    stage_layers: tuple[int, ...], ctx: LayoutContext, apart: bool = False
+) -> tuple[int, ...]:
+    """Layers of each block: a stage's chunks as equal as they can be, those with the head or with
+    multi-token prediction the smallest; the head's has none where that is apart."""
     blocks = [0] * ctx.blocks
     last = ctx.blocks - 1
+    light = (last, last - 1) if apart else (last,)
     for stage, layers in enumerate(stage_layers):
         own = ctx.stage_blocks(stage)
         left = layers
-        if own[-1] == last and len(own) > 1:
-            # The other chunks hold `head_layers` more than this one.
-            fewer = max(1, ctx.head_layers)
+        if own[-1] in light and len(own) > 1:
+            # The other chunks hold `fewer` more than this one.
+            fewer = max(1, ctx.fewer_layers(own[-1], apart))
             even = -(((len(own) - 1) * fewer - layers) // len(own))
-            blocks[last] = max(ctx.least_layers(last), even)
-            left, own = layers - blocks[last], own[:-1]
+            alone = apart and own[-1] == last
+            blocks[own[-1]] = 0 if alone else max(ctx.least_layers(own[-1], apart), even)
+            left, own = layers - blocks[own[-1]], own[:-1]
         for index, block in enumerate(own):
             blocks[block] = (left + len(own) - 1 - index) // len(own)
     return tuple(blocks)
 
 
-def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
+def _fewest_recomputed(
+    blocks: tuple[int, ...], ctx: LayoutContext, apart: bool = False
+) -> tuple[int, ...]:
     """Recomputed layers of each block: in partial modes the smallest common number that fits."""
     if ctx.recomputation in ("none", "all"):
         return blocks if ctx.recomputation == "all" else (0,) * len(blocks)
     for most in range(1, max(blocks)):
         taken = tuple(min(most, own) for own in blocks)
-        layout = _with_counts(blocks, taken, ctx)
+        layout = replace(_with_counts(blocks, taken, ctx), mtp_apart=apart)
         if block_recomputed(layout, ctx) is not None and stage_memory.check(layout, ctx):
             return taken
     return blocks

@@ -271,7 +271,7 @@ def test_mtp_apart_in_chunks_equals_exhaustion(
     ]
     expected = min((step_time_s(terms, own, ctx) for own in legal), default=np.inf)
     if applies(ctx):
-        assert least_step(terms, ctx, np.inf).step_s <= expected * (1 + 1e-9)
+        assert least_step(terms, ctx, np.inf).least_s <= expected * (1 + 1e-9)
     solution = solve_layout(terms, ctx)
     assert (solution.layout is None) == np.isinf(expected)
     if solution.layout is not None:
