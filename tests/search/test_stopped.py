@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from planner.cost import linear
 from planner.errors import UsageError
 from planner.request import Request
 from planner.result import SearchResult
+from planner.search.costed import cost_job
+from planner.search.explorer import Effort
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.search import search
 from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
@@ -50,6 +53,34 @@ def test_a_time_limit_gives_the_front_so_far(whole: SearchResult) -> None:
     assert cut.stopped == "time-limit"
     assert any("time limit of 1e-06 s" in note for note in cut.notes)
     assert_honest(cut, whole)
+
+
+def test_the_time_limit_begins_before_costing() -> None:
+    """A search whose time was over before it began costs its shapes once, and no bounds."""
+    job = REQUEST.resolve()
+    late = Effort(time_limit_s=1.0, started_s=time.perf_counter() - 2.0)
+    costed = cost_job(job)
+    plain, cut = costed.explorer(Effort()), costed.explorer(late)
+    assert late.deadline == pytest.approx(late.started_s + 1.0)
+    # Bounds that were not worked out are the kernel's own: valid, and no sharper.
+    assert (cut.bounds <= plain.bounds * (1.0 + 1e-9)).all()
+    assert (cut.bounds < plain.bounds * (1.0 - 1e-3)).any()
+    rungs = cut.explore()
+    assert cut.stopped == "time-limit"
+    assert not cut.solved
+    best = plain.explore()[0]
+    assert best.point is not None
+    assert rungs[0].bound <= best.point.pace
+
+
+def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None:
+    request = REQUEST.model_copy(update={"optimizer_offload": "search"})
+    cut = search(request, time_limit_s=1e-6)
+    assert cut.stopped == "time-limit"
+    assert not cut.proven
+    assert cut.gap == 1.0
+    assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
+    assert any("no time was left for 4 of the choices" in note for note in cut.notes)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0])
