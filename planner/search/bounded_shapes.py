@@ -133,7 +133,7 @@ class BoundedShapes:
 
     def _bound_seconds(self) -> Floats:
         """[rows, rungs] bounds on the step time, s: those of `bounds.bound_shapes`, the most
-        promising first, until the deadline; after it the plain ones of the kernel."""
+        promising first, until the search is over; then the plain ones of the kernel."""
         model, steps = self.cost_model, self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
         table = np.where(light, steps[:, f.STEP_TIME_BOUND][:, None], np.inf)
@@ -162,6 +162,7 @@ class BoundedShapes:
         return np.asarray(table)
 
     def _over(self) -> bool:
+        """Whether bounds stay as they are: the deadline has passed."""
         return self.deadline is not None and time.perf_counter() >= self.deadline
 
     @cached_property

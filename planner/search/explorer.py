@@ -105,6 +105,9 @@ class Explorer(BoundedShapes):
         with stopped_by_signal(self.interrupt):
             return all_rungs(self.climb, self.progress, fastest_only)
 
+    def _over(self) -> bool:
+        return bool(self.stopped) or super()._over()
+
     def interrupt(self) -> None:
         """Solve no more layouts."""
         self.spent.stopped = "interrupted"
