@@ -131,11 +131,14 @@ def _launchable_cost(job: Job) -> Callable[[Job], CostedJob]:
 def _explore(
     shares: CostedShares, effort: Effort, progress: Progress | None, fastest_only: bool
 ) -> tuple[SharesExplorer, list[Rung]]:
-    """Search among plans that are safe to recommend; without any, among those that may fit."""
+    """Search among plans that are safe to recommend; without any, among those that may fit.
+
+    Also when the time is over: what is said of a job that fits nowhere is about the latter.
+    """
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
         explorer = shares.explorer(effort, progress, probability)
         rungs = explorer.explore(fastest_only)
-        if explorer.stopped or any(rung.point is not None for rung in rungs):
+        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
             break
     return explorer, rungs
 

@@ -13,9 +13,10 @@ import pytest
 
 from planner.cost import linear
 from planner.errors import UsageError
+from planner.infeasibility import DoesNotFitError
 from planner.request import Request
 from planner.result import SearchResult
-from planner.search.costed import cost_job
+from planner.search.costed import LEAST_FIT_PROBABILITY, cost_job, likely_limit_bytes
 from planner.search.explorer import Effort
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.search import search
@@ -71,6 +72,15 @@ def test_the_time_limit_begins_before_costing() -> None:
     best = plain.explore()[0]
     assert best.point is not None
     assert rungs[0].bound <= best.point.pace
+
+
+def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:
+    """The memory for an even chance is that, not the smaller one for a safe plan."""
+    request = REQUEST.model_copy(update={"model": "llama-3-70b"})
+    with pytest.raises(DoesNotFitError) as caught:
+        search(request, time_limit_s=1e-6, relaxed=False)
+    even = likely_limit_bytes(request.resolve(), LEAST_FIT_PROBABILITY) / 2**30
+    assert f"({even:.1f} for an even chance to fit)" in caught.value.why.sentences()
 
 
 def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None:
