@@ -76,7 +76,7 @@ def test_the_time_limit_begins_before_costing() -> None:
 
 def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:
     """The memory for an even chance is that, not the smaller one for a safe plan."""
-    request = REQUEST.model_copy(update={"model": "llama-3-70b"})
+    request = REQUEST.model_copy(update={"model": "llama-3-70b", "optimizer_offload": "search"})
     with pytest.raises(DoesNotFitError) as caught:
         search(request, time_limit_s=1e-6, relaxed=False)
     even = likely_limit_bytes(request.resolve(), LEAST_FIT_PROBABILITY) / 2**30
