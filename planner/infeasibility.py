@@ -14,6 +14,8 @@ from planner.plan import Plan
 from planner.request import Request
 
 GIB = 2.0**30
+# Among what was left untried: which of the user's choices take part in the conflict.
+UNDECIDED_RULES = "rules in conflict"
 
 RelaxationKind = Literal[
     "condition",
@@ -101,7 +103,7 @@ class WhyNothingFits(_Frozen):
         if self.relaxations:
             lines.append("each of these fits (searched):")
             lines += [f"  - {relaxation_sentence(own)}" for own in self.relaxations]
-        else:
+        elif self.in_vain or not self.untried:
             lines.append("none of the changes that were tried makes it fit")
         if self.cut:
             lines.append(self.cut)

@@ -70,7 +70,8 @@ SORTS = {
     metavar="SECONDS",
     type=float,
     callback=time_limit,
-    help="For the layout search; what is not proven by then says so. Ctrl-C does the same.",
+    help="Of the search, costing included; what is not proven by then says so. Ctrl-C does the "
+    "same.",
 )
 @output_options
 def command(**options: Any) -> None:

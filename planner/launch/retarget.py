@@ -55,8 +55,15 @@ def launch_of(
     """The plan for a target, costed under the target's profile.
 
     `gpus`: how many of the request's the plan uses. CannotExpressError, a UsageError, names each
-    thing that the target cannot run, and the nearest plan that it can.
+    thing that the target cannot run, and the nearest plan that it can. UsageError for a plan on
+    GPUs of several types: how such a job is started was not found out for any framework.
     """
+    if plan.stage_gpus:
+        raise UsageError(
+            f"the plan has stages on GPUs of several types ({request.gpus}), and launch files are "
+            "written for one type; explain shows which ranks live where, a search on one type "
+            "gives plans to launch"
+        )
     own = _request_for(plan, request, target, gpus)
     try:
         if own.framework == request.framework:

@@ -88,11 +88,7 @@ class PoolExplorer:
         self.solves = 0
         self.effort_s = 0.0
         self.costing_s = 0.0
-        self.deadline = (
-            np.inf
-            if effort.time_limit_s is None
-            else time.perf_counter() + float(effort.time_limit_s)
-        )
+        self.deadline = np.inf if effort.deadline is None else effort.deadline
         self.stopped: Stopped = ""
         # Terms of shapes on each part, and paces that no layout of a shape beats.
         self._terms: dict[int, tuple[PartTerms, ...]] = {}

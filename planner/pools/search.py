@@ -147,11 +147,14 @@ def _version() -> str:
 
 
 def _explore(explorer: PoolExplorer) -> list[PoolRung]:
-    """Search among plans that are safe to recommend; without any, among those that may fit."""
+    """Search among plans that are safe to recommend; without any, among those that may fit.
+
+    Also when the time is over: what is said of a job that fits nowhere is about the latter.
+    """
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
         limits = [likely_limit_bytes(job, probability) for job in explorer.model.jobs]
         rungs = explorer.explore(limits)
-        if explorer.stopped or any(rung.point is not None for rung in rungs):
+        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
             break
     return rungs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.infeasibility import Relaxation, WhyNothingFits
+from planner.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 from planner.report.plans import (
     LIKELY_TO_FIT,
     configuration_text,
@@ -16,9 +16,11 @@ from planner.report.units import gib, percent_sure
 def nothing_fits_report(why: WhyNothingFits) -> Report:
     """The whole report."""
     none = "No configuration fits." if why.proven else _unproven()
+    decided = why.proven and UNDECIDED_RULES not in why.untried
+    several = "These exclude each other" if decided else "What stands in the way"
     rules = Facts(
         tuple((rule.name, _sentence(rule.text)) for rule in why.conflict),
-        f"{none} These exclude each other" if len(why.conflict) > 1 else f"{none} Why",
+        f"{none} {several if len(why.conflict) > 1 else 'Why'}",
     )
     blocks: list[Block] = [rules]
     if why.layouts:
@@ -26,7 +28,7 @@ def nothing_fits_report(why: WhyNothingFits) -> Report:
         blocks.append(Facts(layouts, "No other split of its layers fits either"))
     if why.relaxations:
         blocks += [relaxation_table(why.relaxations), Notes(_notes(why))]
-    else:
+    elif why.in_vain or not why.untried:
         blocks.append(Notes(("None of the changes that were tried makes it fit.",)))
     if why.in_vain:
         blocks.append(Notes((f"No plan was found with: {'; '.join(why.in_vain)}.",)))

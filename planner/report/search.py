@@ -273,12 +273,16 @@ def _beyond_text(plans: Sequence[Plan], numbered: bool) -> str:
     if not holders:
         return ""
     texts = [
-        text
-        if len(numbers) == len(plans)
-        else f"{text}: {'plan ' + number_ranges(numbers) if numbered else 'some'}"
+        text if len(numbers) == len(plans) else f"{text}: {_holders_text(numbers, numbered)}"
         for text, numbers in holders.items()
     ]
     return f"; wider for what was never measured: {'; '.join(texts)}"
+
+
+def _holders_text(numbers: list[int], numbered: bool) -> str:
+    if not numbered:
+        return "some of these plans"
+    return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
 def _ties(plans: Sequence[Plan]) -> list[int]:

@@ -5,6 +5,7 @@ Each is sharpened only when its shape comes first in a search.
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 
 import numpy as np
@@ -26,12 +27,17 @@ from planner.search.offload_share import row_shares
 from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
+# Shapes whose bounds are worked out between two looks at the clock.
+_CHUNK = 4096
 # How often bounds are sharpened: by `planner.cost.sharp_bounds`, then by whole blocks.
 SHARPEST = 2
 
 
 class BoundedShapes:
-    """Costed shapes of one job under a memory limit. `tie`: shares of a pace that do not matter."""
+    """Costed shapes of one job under a memory limit. `tie`: shares of a pace that do not matter.
+
+    `deadline` (`time.perf_counter`, None: none): after it no bound gets sharper than it is.
+    """
 
     def __init__(
         self,
@@ -40,11 +46,13 @@ class BoundedShapes:
         columns: Columns,
         limit_bytes: float,
         tie: float,
+        deadline: float | None = None,
     ) -> None:
         self.cost_model = cost_model
         self.costed = costed
         self.columns = columns
         self.limit_bytes = limit_bytes
+        self.deadline = deadline
         # Best pace known of other jobs that are searched with this one.
         self.best_beside = np.inf
         self._sharp_paces: dict[tuple[int, int], float] = {}
@@ -115,28 +123,47 @@ class BoundedShapes:
     @cached_property
     def bounds(self) -> Floats:
         """[rows, rungs]: no layout of the shape within the limit has a better pace."""
-        model = self.cost_model
         self._sharpened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
-        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
         rows = self.rows
-        shapes, keys, costs = self._bound_inputs
-        seconds = bounds.bound_shapes(
-            shapes,
-            codes[self.columns["recompute"][rows]],
-            self.limits,
-            keys,
-            costs,
-            model.totals,
-            model.job_inputs,
-            model.framework_inputs,
-            model.gpu_inputs,
-            model.link_inputs,
-        )
-        table = seconds / self.columns["gbs"][rows][:, None]
+        table = self._bound_seconds() / self.columns["gbs"][rows][:, None]
         exact = self.only_even[rows]
         fits = self.peak[rows][:, None] <= self.limits[None, :]
         even = np.where(fits, self.pace[rows][:, None], np.inf)
         return np.asarray(np.where(exact[:, None], even, table))
+
+    def _bound_seconds(self) -> Floats:
+        """[rows, rungs] bounds on the step time, s: those of `bounds.bound_shapes`, the most
+        promising first, until the search is over; then the plain ones of the kernel."""
+        model, steps = self.cost_model, self.costed.steps[self.rows]
+        light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
+        table = np.where(light, steps[:, f.STEP_TIME_BOUND][:, None], np.inf)
+        if self._over():
+            return np.asarray(table)
+        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
+        codes = codes[self.columns["recompute"][self.rows]]
+        shapes, keys, costs = self._bound_inputs
+        order = np.argsort(steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows])
+        for start in range(0, len(order), _CHUNK):
+            if self._over():
+                break
+            own = order[start : start + _CHUNK]
+            table[own] = bounds.bound_shapes(
+                shapes[own],
+                codes[own],
+                self.limits,
+                keys,
+                costs,
+                model.totals,
+                model.job_inputs,
+                model.framework_inputs,
+                model.gpu_inputs,
+                model.link_inputs,
+            )
+        return np.asarray(table)
+
+    def _over(self) -> bool:
+        """Whether bounds stay as they are: the deadline has passed."""
+        return self.deadline is not None and time.perf_counter() >= self.deadline
 
     @cached_property
     def _bound_inputs(self) -> tuple[Array, Array, Array]:

@@ -76,7 +76,7 @@ class Explorer(BoundedShapes):
         effort: Effort,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(cost_model, costed, columns, limit_bytes, effort.tie)
+        super().__init__(cost_model, costed, columns, limit_bytes, effort.tie, effort.deadline)
         self.effort = effort
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
@@ -86,9 +86,6 @@ class Explorer(BoundedShapes):
         self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
         # Index of this job among those searched with it.
         self.source = 0
-        self.deadline = (
-            None if effort.time_limit_s is None else time.perf_counter() + effort.time_limit_s
-        )
 
     @property
     def stopped(self) -> Stopped:
@@ -105,6 +102,9 @@ class Explorer(BoundedShapes):
         with stopped_by_signal(self.interrupt):
             return all_rungs(self.climb, self.progress, fastest_only)
 
+    def _over(self) -> bool:
+        return bool(self.stopped) or super()._over()
+
     def interrupt(self) -> None:
         """Solve no more layouts."""
         self.spent.stopped = "interrupted"
@@ -116,11 +116,7 @@ class Explorer(BoundedShapes):
         """
         limit = float(self.limits[index])
         best = self.best_known(limit)
-        waiting = [
-            (float(bound), position)
-            for position, bound in enumerate(self.bounds[:, index])
-            if np.isfinite(bound) and not self.only_even[self.rows[position]]
-        ]
+        waiting = [] if self.stopped else self._open(index)
         heapify(waiting)
         allowed_s = self._allowed_s(index)
         asked: dict[int, float] = {}
@@ -149,6 +145,12 @@ class Explorer(BoundedShapes):
         self.ahead.forget()
         lowest = float(self.bounds[:, index].min(initial=np.inf))
         return Rung(limit, best, lowest)
+
+    def _open(self, index: int) -> list[tuple[float, int]]:
+        """(bound, position) of the shapes that may have a layout of use at a rung."""
+        bound = self.bounds[:, index]
+        useful = np.flatnonzero(np.isfinite(bound) & ~self.only_even[self.rows])
+        return list(zip(bound[useful].tolist(), useful.tolist(), strict=True))
 
     def _ask_again(
         self,

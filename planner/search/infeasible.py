@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner._version import __version__
-from planner.infeasibility import ConflictingRule, DoesNotFitError, WhyNothingFits
+from planner.infeasibility import (
+    UNDECIDED_RULES,
+    ConflictingRule,
+    DoesNotFitError,
+    WhyNothingFits,
+)
 from planner.job import Job
 from planner.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY
@@ -50,10 +55,12 @@ def _explained(
     relaxed: bool,
 ) -> DoesNotFitError:
     progress("finding the rules in conflict", 0, 1)
+    if shares.untried:
+        until.over("choices of the offload")
     guilty, freed = guilty_choices(
-        request, lambda own: until.over("rules in conflict") or _fitting(own, shares.job)
+        request, lambda own: until.over(UNDECIDED_RULES) or _fitting(own, shares.job)
     )
-    undecided = "rules in conflict" in until.untried
+    undecided = UNDECIDED_RULES in until.untried
     if freed is not request and not undecided:
         trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
         if trial is not None:

@@ -7,6 +7,7 @@ request, so what is printed can be typed.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -170,7 +171,7 @@ def verify(
     if shares is None:
         return Outcome(None)
     for probability in levels:
-        own = replace(effort, time_limit_s=until.seconds_left())
+        own = replace(effort, time_limit_s=until.seconds_left(), started_s=time.perf_counter())
         trial = search_costed(shares, probability=probability, effort=own)
         plan = trial.plan()
         if plan is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ Stopped = Literal["", "time-limit", "interrupted"]
 class Effort:
     """How long to search. Without `time_limit_s` (wall time) the outcome repeats exactly.
 
+    `started_s`: when that time began, in `time.perf_counter`.
     `tie`: a plan is not improved by less than this share. `any_plan`: the first that fits will do.
     `workers`: layouts solved at a time; the outcome is the same for any number.
     """
@@ -48,6 +50,12 @@ class Effort:
     tie: float = TIE
     any_plan: bool = False
     workers: int = 1
+    started_s: float = field(default_factory=time.perf_counter, compare=False)
+
+    @property
+    def deadline(self) -> float | None:
+        """When all searching ends, in `time.perf_counter`; None: never."""
+        return None if self.time_limit_s is None else self.started_s + self.time_limit_s
 
 
 @dataclass(frozen=True)

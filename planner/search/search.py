@@ -62,7 +62,9 @@ def search(
 
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
     the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
-    exactly, with any number of workers, unless `time_limit_s` cuts the search short. Ctrl-C, once
+    exactly, with any number of workers, unless `time_limit_s` cuts the search short: it begins with
+    the call, and only costing every shape once, which is what even the worst front needs, is always
+    finished. Ctrl-C, once
     plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
     `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
     faster than the first; what lies below it on the front is then not searched. `relaxed`: where
@@ -81,7 +83,7 @@ def search(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     job = request.resolve()
-    shares = cost_shares(job, _launchable_cost(job))
+    shares = cost_shares(job, _launchable_cost(job), effort.deadline)
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
     rungs = [explorer.lighter_equal(rung) for rung in rungs]
     points = [rung.point for rung in rungs if rung.point is not None]
@@ -129,11 +131,14 @@ def _launchable_cost(job: Job) -> Callable[[Job], CostedJob]:
 def _explore(
     shares: CostedShares, effort: Effort, progress: Progress | None, fastest_only: bool
 ) -> tuple[SharesExplorer, list[Rung]]:
-    """Search among plans that are safe to recommend; without any, among those that may fit."""
+    """Search among plans that are safe to recommend; without any, among those that may fit.
+
+    Also when the time is over: what is said of a job that fits nowhere is about the latter.
+    """
     for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
         explorer = shares.explorer(effort, progress, probability)
         rungs = explorer.explore(fastest_only)
-        if explorer.stopped or any(rung.point is not None for rung in rungs):
+        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
             break
     return explorer, rungs
 
@@ -213,7 +218,21 @@ def _notes(shares: CostedShares, thinned: int, cut: int) -> tuple[str, ...]:
 def _share_notes(shares: CostedShares) -> tuple[str, ...]:
     """Which shares of the optimizer, and activations of which modules, were searched."""
     jobs = [own.job for own in shares.jobs]
-    return (*_optimizer_notes(jobs, shares.left_out), *_activation_notes(jobs, shares.left_out))
+    return (
+        *_untried_notes(shares.untried),
+        *_optimizer_notes(jobs, shares.left_out),
+        *_activation_notes(jobs, shares.left_out),
+    )
+
+
+def _untried_notes(untried: Sequence[Job]) -> tuple[str, ...]:
+    """That the time limit came before some of what was to be searched."""
+    if not untried:
+        return ()
+    return (
+        f"no time was left for {len(untried)} of the choices of what is offloaded: the most that a "
+        "plan of theirs could save is not known",
+    )
 
 
 def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ the least of theirs. A plan is optimal only if no layout at any choice beats it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,11 +39,13 @@ Cost = Callable[[Job], CostedJob]
 class CostedShares:
     """A job costed at each choice of what is offloaded, least first; a decided one once.
 
-    `left_out`: the job at choices at which no shape is legal on the same GPUs.
+    `left_out`: the job at choices at which no shape is legal on the same GPUs; `untried`: at those
+    that a deadline left no time for.
     """
 
     jobs: tuple[CostedJob, ...]
     left_out: tuple[Job, ...] = ()
+    untried: tuple[Job, ...] = ()
 
     @property
     def job(self) -> Job:
@@ -86,17 +89,20 @@ class CostedShares:
         if limit_bytes is not None:
             for own in explorers:
                 own.limit_bytes = min(own.limit_bytes, limit_bytes)
-        return SharesExplorer(explorers, progress)
+        return SharesExplorer(explorers, progress, complete=not self.untried)
 
 
-def cost_shares(job: Job, cost: Cost = cost_job) -> CostedShares:
+def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) -> CostedShares:
     """Cost a job at each share that it leaves open. UsageError if no shape is legal at any.
 
     What is legal with offload is legal without, so the smallest share says how many GPUs are used.
+    It is always costed, the others until `deadline` (`time.perf_counter`).
     """
     first, *others = job.decided()
     costed, left_out = [cost(first)], list[Job]()
-    for own in others:
+    for position, own in enumerate(others):
+        if deadline is not None and time.perf_counter() >= deadline:
+            return CostedShares(tuple(costed), tuple(left_out), tuple(others[position:]))
         found = _legal(own, cost)
         if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
             left_out.append(own)
@@ -113,9 +119,18 @@ def _legal(job: Job, cost: Cost) -> CostedJob | None:
 
 
 class SharesExplorer:
-    """Explorers of one job at several shares, as one. Points name theirs in `source`."""
+    """Explorers of one job at several shares, as one. Points name theirs in `source`.
 
-    def __init__(self, explorers: Sequence[Explorer], progress: Progress | None = None) -> None:
+    Unless `complete`, the time limit left shares without an explorer: nothing is proven then.
+    """
+
+    def __init__(
+        self,
+        explorers: Sequence[Explorer],
+        progress: Progress | None = None,
+        *,
+        complete: bool = True,
+    ) -> None:
         self.explorers = tuple(explorers)
         self.progress = progress or (lambda _what, _done, _total: None)
         spent, deadline = explorers[0].spent, explorers[0].deadline
@@ -123,6 +138,9 @@ class SharesExplorer:
         for index, own in enumerate(explorers):
             own.source, own.best_beside = index, best
             own.spent, own.deadline = spent, deadline
+        self._least_bound = np.inf if complete else 0.0
+        if not complete:
+            spent.stopped = "time-limit"
 
     @property
     def limit_bytes(self) -> float:
@@ -149,7 +167,7 @@ class SharesExplorer:
         limit = float(self.explorers[0].limits[index])
         known = [own.best_known(limit) for own in self.explorers]
         best = _fastest([point for point in known if point is not None])
-        bound = np.inf
+        bound = self._least_bound
         for own in self.explorers:
             rung = own.climb(index, np.inf if best is None else best.pace)
             best = _fastest([point for point in (best, rung.point) if point is not None])

@@ -52,7 +52,7 @@ def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -
     assert "leave --what-if out" in result.stderr
     launch = run("launch", str(path), "1", "-o", str(path.parent / "launched"))
     assert launch.exit_code == 2
-    assert "several types" in launch.stderr
+    assert "several types (4xH100+4xA100), and launch files are written for one" in launch.stderr
     assert not (path.parent / "launched").exists()
 
 

@@ -73,7 +73,9 @@ def test_what_was_never_measured_is_named_with_the_plans_it_is_true_of() -> None
     )
     wider = "wider for what was never measured: 65,536 GPUs (measured to 4,608)"
     assert f"from 62 runs; {wider}; hidden 8: plan 2." in error_note(plans)
-    assert f"from 62 runs; {wider}; hidden 8: some." in error_note(plans, numbered=False)
+    assert f"from 62 runs; {wider}; hidden 8: some of these plans." in error_note(
+        plans, numbered=False
+    )
     assert error_note(plans[:1]).endswith(f"{wider}.")
 
 

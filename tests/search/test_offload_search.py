@@ -226,6 +226,8 @@ def test_the_time_limit_holds_for_what_would_fit() -> None:
         search(request, time_limit_s=1e-3)
     assert caught.value.why.stopped == "time-limit"
     assert "gpus" in caught.value.why.untried
+    assert "choices of the offload" in caught.value.why.untried
+    assert not caught.value.why.proven
 
 
 def test_the_table_shows_the_share(alone: SearchResult) -> None:

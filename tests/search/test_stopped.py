@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from planner.cost import linear
 from planner.errors import UsageError
+from planner.infeasibility import DoesNotFitError
 from planner.request import Request
 from planner.result import SearchResult
+from planner.search.costed import LEAST_FIT_PROBABILITY, cost_job, likely_limit_bytes
+from planner.search.explorer import Effort
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
 from planner.search.search import search
 from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
@@ -50,6 +54,43 @@ def test_a_time_limit_gives_the_front_so_far(whole: SearchResult) -> None:
     assert cut.stopped == "time-limit"
     assert any("time limit of 1e-06 s" in note for note in cut.notes)
     assert_honest(cut, whole)
+
+
+def test_the_time_limit_begins_before_costing() -> None:
+    """A search whose time was over before it began costs its shapes once, and no bounds."""
+    job = REQUEST.resolve()
+    late = Effort(time_limit_s=1.0, started_s=time.perf_counter() - 2.0)
+    costed = cost_job(job)
+    plain, cut = costed.explorer(Effort()), costed.explorer(late)
+    assert late.deadline == pytest.approx(late.started_s + 1.0)
+    # Bounds that were not worked out are the kernel's own: valid, and no sharper.
+    assert (cut.bounds <= plain.bounds * (1.0 + 1e-9)).all()
+    assert (cut.bounds < plain.bounds * (1.0 - 1e-3)).any()
+    rungs = cut.explore()
+    assert cut.stopped == "time-limit"
+    assert not cut.solved
+    best = plain.explore()[0]
+    assert best.point is not None
+    assert rungs[0].bound <= best.point.pace
+
+
+def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:
+    """The memory for an even chance is that, not the smaller one for a safe plan."""
+    request = REQUEST.model_copy(update={"model": "llama-3-70b", "optimizer_offload": "search"})
+    with pytest.raises(DoesNotFitError) as caught:
+        search(request, time_limit_s=1e-6, relaxed=False)
+    even = likely_limit_bytes(request.resolve(), LEAST_FIT_PROBABILITY) / 2**30
+    assert f"({even:.1f} for an even chance to fit)" in caught.value.why.sentences()
+
+
+def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None:
+    request = REQUEST.model_copy(update={"optimizer_offload": "search"})
+    cut = search(request, time_limit_s=1e-6)
+    assert cut.stopped == "time-limit"
+    assert not cut.proven
+    assert cut.gap == 1.0
+    assert all(plan.gap == 1.0 and plan.status == "feasible" for plan in cut.plans)
+    assert any("no time was left for 4 of the choices" in note for note in cut.notes)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0])
