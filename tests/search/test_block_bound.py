@@ -16,7 +16,7 @@ from planner.search import places
 from planner.search.block_bound import applies, least_step
 from planner.search.block_memory import StagesThatHold
 from planner.search.layout_model import LayoutSolution, SolverOptions, solve_layout
-from planner.search.layout_model import _chunks as chunks
+from planner.search.layout_start import chunks
 from planner.search.places import solve_places
 from planner.search.terms import memory_numbers
 from tests.search.brute import step_time_s

@@ -1,0 +1,247 @@
+"""The objective of the layout model: the step time of a layout in whole units, rounded to one side.
+
+`planner.search.layout_model` states its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, floor, inf
+from typing import TYPE_CHECKING
+
+from constraints.layout import (
+    LayoutContext,
+    LayoutVariables,
+)
+from planner.cost import linear, schedule
+from planner.cost.tables import Array
+from planner.search.terms import TIME_RESOLUTION, ApartTerms, ShapeTerms
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, IntVar
+
+    from constraints.layout_variables import Expression
+
+Rounding = Callable[[float], int]
+
+# A bubble share that is no simple fraction is rounded down to a multiple of one over this: with
+# large coefficients the solver's linear relaxation gets slow.
+SHARE_STEPS = 256
+# CP-SAT adds up in 64 bits; a model with larger sums is not given to it.
+LARGEST_INTEGER = 2**60
+# A bound in seconds, brought to whole units, is loosened by what rounding terms down can cost.
+ROUNDING = 1e-3
+
+
+def share_fraction(share: float, vpp: int) -> tuple[int, int]:
+    """The bubble share as a fraction, exact for 1/vpp, else rounded down to SHARE_STEPS."""
+    if share * vpp == 1.0:
+        return 1, vpp
+    # Where it is a fraction, drains are cut by vpp too: a multiple keeps them whole.
+    scale = SHARE_STEPS * vpp
+    return floor(share * scale), scale
+
+
+def _largest_s(apart: ApartTerms, columns: list[int]) -> float:
+    """No pinned seconds of layouts with multi-token prediction apart add up to more."""
+    return float(abs(apart.stage[:, columns]).sum()) + abs(apart.more_fixed_s)
+
+
+class Objective:
+    """Step time of a layout in whole time units, never above what the kernel says."""
+
+    def __init__(
+        self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext, terms: ShapeTerms
+    ) -> None:
+        self.model = model
+        self.terms = terms
+        passes = terms.layer[:, linear.TERM_FORWARD] + terms.layer[:, linear.TERM_BACKWARD]
+        self.unit_s = max(float(passes.max()), 1e-9) * TIME_RESOLUTION
+        self.share, self.scale = share_fraction(terms.bubble_share, terms.vpp)
+        stages = range(ctx.pp)
+        self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
+        self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
+        self.apart = variables.apart if terms.apart is not None else None
+        self.others = [
+            [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
+        ]
+        self.staying: list[list[Expression]] = []
+        if variables.offload is not None:
+            leaving = [variables.stage(variables.offload.kind_some, s, ctx) for s in stages]
+            self.staying = [
+                [own - gone for own, gone in zip(*pair, strict=True)]
+                for pair in zip(self.layers, leaving, strict=True)
+            ]
+        columns = list(linear.TIME_TERMS)
+        longest_s = float(
+            abs(terms.layer[:, columns]).sum() * ctx.layers
+            + sum(float(abs(own.seconds).sum()) for own in terms.others) * ctx.layers
+            + abs(terms.stage[:, columns]).sum()
+            + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
+            + (0.0 if terms.apart is None else _largest_s(terms.apart, columns))
+        )
+        self.horizon = ceil(longest_s / self.unit_s) + 1
+
+    def largest(self) -> int:
+        """No sum in the model is larger."""
+        weight = (self.terms.grad_acc + self.terms.pp + 2) * self.scale
+        return 2 * weight * self.horizon
+
+    def seconds(self, value: float) -> float:
+        """Step time of an objective value, constants included."""
+        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
+        return value * self.unit_s / self.scale + fixed_s
+
+    def restrict(self, steps: Expression, within_s: tuple[float, float]) -> None:
+        """Keep the objective between two step times, rounded outwards."""
+        scale = self.scale / self.unit_s
+        fixed_s = float(self.terms.scalars[linear.SCALAR_FIXED_S])
+        low, high = ((seconds - fixed_s) * scale for seconds in within_s)
+        self.model.add(steps >= floor(low * (1.0 - ROUNDING)))
+        if high < inf:
+            self.model.add(steps <= ceil(high))
+
+    def expression(self) -> Expression:
+        """T·d in units, without the constant terms."""
+        terms = self.terms
+        both = (linear.TERM_FORWARD, linear.TERM_BACKWARD)
+        if terms.framework.schedule == schedule.SCHEDULE_ALL_FORWARD_FIRST:
+            passes = [self._seconds(both[:1]), self._seconds(both[1:])]
+        else:
+            passes = [self._seconds(both)]
+        slowest = sum(self._largest(own) for own in passes)
+        times = [own for each in passes for own in each]
+        weight = terms.grad_acc * self.scale - self.share
+        tail = self._traffic() + self.scale * (self._optimizer() + self._exchange())
+        return weight * slowest + self.share * sum(times) + tail
+
+    def _exchange(self) -> Expression:
+        """What multi-token prediction apart adds to the exchanges between stages."""
+        if self.terms.apart is None or self.apart is None:
+            return 0
+        return self._units(self.terms.apart.more_fixed_s, floor) * self.apart
+
+    def _pinned(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
+        """Seconds of what is pinned to a stage, wherever multi-token prediction stands."""
+        sums = [float(own[stage, list(columns)].sum()) for own in self._pinned_terms()]
+        return self._either([self._units(seconds, rounding) for seconds in sums])
+
+    def _pinned_terms(self) -> list[Array]:
+        """[stage, TERM_*] with multi-token prediction beside the head, and perhaps apart."""
+        terms = self.terms
+        if terms.apart is None or self.apart is None:
+            return [terms.stage]
+        return [terms.stage, terms.apart.stage]
+
+    def _either(self, units: Sequence[int]) -> Expression:
+        """The first of one or two numbers, the second if multi-token prediction is apart."""
+        if self.apart is None:
+            return units[0]
+        return units[0] + (units[1] - units[0]) * self.apart
+
+    def _seconds(self, columns: Sequence[int]) -> list[Expression]:
+        """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
+        stages = range(self.terms.pp)
+        sums = [self._sum(stage, columns, floor) for stage in stages]
+        if linear.TERM_BACKWARD not in columns:
+            return sums
+        return [
+            own + self._recompute(stage, floor) for stage, own in zip(stages, sums, strict=True)
+        ]
+
+    def _largest(self, candidates: Sequence[Expression]) -> IntVar:
+        """A variable at least as large as each; minimised, the largest of them."""
+        largest = self._variable()
+        for own in candidates:
+            self.model.add(largest >= own)
+        return largest
+
+    def _variable(self, factor: int = 1) -> IntVar:
+        return self.model.new_int_var(0, self.horizon * factor, "")
+
+    def _units(self, seconds: float, rounding: Rounding) -> int:
+        return rounding(seconds / self.unit_s)
+
+    def _weighted(
+        self, counts: Sequence[Expression], seconds: Array, rounding: Rounding
+    ) -> Expression:
+        return sum(
+            count * self._units(float(own), rounding)
+            for count, own in zip(counts, seconds, strict=True)
+        )
+
+    def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
+        """Seconds of a stage in some columns: layers and what is pinned there."""
+        terms = self.terms
+        per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
+        total = self._pinned(stage, columns, rounding) + self._weighted(
+            self.layers[stage], per_layer, rounding
+        )
+        if terms.staying is None:
+            return total
+        stay = terms.staying.layer[:, list(columns)].sum(axis=1)
+        for count, leaves_s, stays_s in zip(self.staying[stage], per_layer, stay, strict=True):
+            leaves, stays = (self._units(float(own), rounding) for own in (leaves_s, stays_s))
+            total = total + count * (stays - leaves)
+        return total
+
+    def _recompute(self, stage: int, rounding: Rounding) -> Expression:
+        column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
+        total = self._weighted(self.again[stage], column, rounding)
+        for counts, mode in zip(self.others, self.terms.others, strict=True):
+            total = total + self._weighted(counts[stage], mode.seconds, rounding)
+        return total
+
+    def _optimizer(self) -> Expression:
+        """The slowest stage's optimizer step."""
+        stages = range(self.terms.pp)
+        return self._largest([self._sum(own, (linear.TERM_OPTIMIZER,), floor) for own in stages])
+
+    def _traffic(self) -> Expression:
+        """d times the exposed gradient reduction and weight gathering at the end of the step.
+
+        A stage's traffic waits for nobody during the drain of the earlier stages' backward.
+        """
+        terms, framework = self.terms, self.terms.framework
+        bases = [linear.SCALAR_REDUCE_BASE, linear.SCALAR_ALL_GATHER_BASE]
+        columns = [linear.TERM_REDUCE, linear.TERM_ALL_GATHER]
+        if not terms.scalars[bases].any() and not terms.layer[:, columns].any():
+            return 0
+        exposed = self._variable(self.scale)
+        drain: Expression = 0
+        for stage in range(terms.pp):
+            backward = self._sum(stage, (linear.TERM_BACKWARD,), ceil) + self._recompute(
+                stage, ceil
+            )
+            forward = self._sum(stage, (linear.TERM_FORWARD,), ceil)
+            room = backward - self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
+            reduce = self._exposed(
+                stage, columns[0], bases[0], framework.hide_gradient_reduction, room
+            )
+            room = forward - self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
+            gather = self._exposed(
+                stage, columns[1], bases[1], framework.hide_parameter_gather, room
+            )
+            shared = self._sum(stage, (linear.TERM_SHARED,), floor)
+            self.model.add(exposed >= self.scale * (reduce + gather + shared) - drain)
+            drain = drain + self.scale // terms.vpp * backward
+        return exposed
+
+    def _exposed(
+        self, stage: int, column: int, base: int, hidden_share: float, room: Expression
+    ) -> Expression:
+        """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
+        terms = self.terms
+        base_s = float(terms.scalars[base])
+        pinned_s = [base_s + float(own[stage, column]) for own in self._pinned_terms()]
+        per_layer = terms.layer_of(stage)[:, column]
+        if not any(pinned_s) and not per_layer.any():
+            return 0
+        exposed = self._variable()
+        for share, hideout in ((1.0 - hidden_share, None), (1.0, room)):
+            constants = [self._units(seconds * share, floor) for seconds in pinned_s]
+            seconds = self._either(constants) + self._weighted(
+                self.layers[stage], per_layer * share, floor
+            )
+            self.model.add(exposed >= (seconds if hideout is None else seconds - hideout))
+        return exposed
