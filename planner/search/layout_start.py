@@ -26,8 +26,8 @@ def hint(
 ) -> None:
     """Start from the usual split or that of `start`, as few layers recomputed as fit there.
 
-    `start`: layers of each stage; (): the usual ones. `apart`: whether multi-token prediction starts
-    before the head's block; None: with the head.
+    `start`: layers of each stage; (): the usual ones. `apart`: whether multi-token prediction
+    starts before the head's block; None: with the head.
     """
     blocks = chunks(start, ctx, bool(apart)) if start else ctx.usual_split
     for own, wanted in zip(variables.layers, blocks, strict=True):
