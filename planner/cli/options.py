@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import click
 
-from constraints import ConstraintError, DegreeLimit, parse_degree_limit
-from planner.errors import UsageError
+from planner.cli import option_values
 from planner.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
-from planner.request import LONGEST_SEQ, Request, parse_tokens
+from planner.request import Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,111 +43,6 @@ _DEGREES: tuple[tuple[str, int | None, str], ...] = (
 )
 # No model has more experts than this for one rank to take the load of.
 MOST_IMBALANCE = 4096
-_LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
-
-
-def _offload(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
-    """Callback: a share from 0 to 1, or `search`."""
-    if value.strip().lower() == "search":
-        return "search"
-    try:
-        share = float(value)
-    except ValueError:
-        share = math.nan
-    if not 0.0 <= share <= 1.0:
-        hint = f"{value!r}: give a share in 0<=x<=1, as 0.5, or search"
-        raise click.BadParameter(hint, ctx, param)
-    return share
-
-
-def _fraction(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
-    """Callback: a fraction above 0 and up to 1, or `search`."""
-    if value.strip().lower() == "search":
-        return "search"
-    try:
-        fraction = float(value)
-    except ValueError:
-        fraction = math.nan
-    if not 0.0 < fraction <= 1.0:
-        hint = f"{value!r}: give a fraction in 0<x<=1, as 0.5, or search"
-        raise click.BadParameter(hint, ctx, param)
-    return fraction
-
-
-def _modules(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Callback: module names, or `off` or `search`, in lower case."""
-    return value.strip().lower()
-
-
-def _tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Callback: a number of tokens, as 4M, 4Mi or 4194304."""
-    if value is None:
-        return None
-    try:
-        return parse_tokens(value)
-    except UsageError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
-def _seq(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Callback: a sequence length in tokens, within what a model could ever be trained on."""
-    if value is None:
-        return None
-    try:
-        tokens = parse_tokens(value)
-    except UsageError:
-        tokens = 0
-    if not 1 <= tokens <= LONGEST_SEQ:
-        hint = f"{value!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
-        raise click.BadParameter(hint, ctx, param)
-    return tokens
-
-
-def _layers(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[int, ...] | None:
-    """Callback: numbers of layers in pipeline order, as 19,20,20,21 or 4,5x14,4."""
-    if value is None:
-        return None
-    numbers: list[int] = []
-    for item in value.split(","):
-        match = _LENGTHS.match(item.strip())
-        if match is None:
-            hint = f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4"
-            raise click.BadParameter(hint, ctx, param)
-        numbers += [int(match[1])] * int(match[2] or 1)
-    return tuple(numbers)
-
-
-def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> DegreeLimit | None:
-    """Callback: allowed values of a degree, as 8, 1,2,4, ..8 or 2.. ."""
-    if value is None:
-        return None
-    try:
-        return parse_degree_limit(value, param.name or "")
-    except ConstraintError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
-def time_limit(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """Callback: seconds that a search may take."""
-    if value is None or (value > 0 and math.isfinite(value)):
-        return value
-    hint = f"{value:g}: a search needs some time; give seconds, as 10, or leave the option out"
-    raise click.BadParameter(hint, ctx, param)
-
-
-def _condition(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Callback: conditions that can be read, as they were written."""
-    from constraints import user_condition
-
-    verb: Any = param.name
-    try:
-        return tuple(user_condition(verb, text).text for text in value)
-    except ConstraintError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
 
 
 def _apply(function: Command, decorators: list[Callable[[Command], Command]]) -> Command:
@@ -176,7 +68,7 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--gbs-tokens",
                 metavar="TOKENS",
-                callback=_tokens,
+                callback=option_values.tokens,
                 help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20.",
             ),
             click.option("--gbs", type=positive, help="Instead: global batch in sequences, exact."),
@@ -190,7 +82,7 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--seq",
                 metavar="TOKENS",
-                callback=_seq,
+                callback=option_values.sequence,
                 help="Sequence length in tokens. [default: the model's pretraining length]",
             ),
             click.option(
@@ -229,7 +121,7 @@ def job_options(function: Command) -> Command:
                 "--optimizer-offload",
                 metavar="SHARE|search",
                 default="0",
-                callback=_offload,
+                callback=option_values.share,
                 show_default=True,
                 help="Share of optimizer state and update on the CPU; search: the best for each "
                 "plan.",
@@ -238,7 +130,7 @@ def job_options(function: Command) -> Command:
                 "--activation-offload",
                 metavar="off|all|search|MODULES",
                 default="off",
-                callback=_modules,
+                callback=option_values.modules,
                 show_default=True,
                 help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
                 "best for each plan.",
@@ -247,7 +139,7 @@ def job_options(function: Command) -> Command:
                 "--activation-offload-fraction",
                 metavar="FRACTION|search",
                 default="1",
-                callback=_fraction,
+                callback=option_values.positive_share,
                 show_default=True,
                 help="Of the layers' activations that can leave the GPU; search: the best for each "
                 "plan.",
@@ -339,7 +231,7 @@ def configuration_options(function: Command) -> Command:
             click.option(
                 "--layers-per-stage",
                 metavar="LAYERS",
-                callback=_layers,
+                callback=option_values.layers,
                 help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or "
                 "4,5x14,4.",
             ),
@@ -367,7 +259,7 @@ def configuration_options(function: Command) -> Command:
             click.option(
                 "--recompute-layers",
                 metavar="LAYERS",
-                callback=_layers,
+                callback=option_values.layers,
                 help="Layers of each stage that recompute. [default: all]",
             ),
         ],
@@ -383,7 +275,7 @@ def limit_options(function: Command) -> Command:
                 f"--{_OPTION_NAMES.get(name, name)}",
                 name,
                 metavar="VALUES",
-                callback=_limit,
+                callback=option_values.limit,
                 help=text,
             )
             for name, text in LIMITS.items()
@@ -400,7 +292,7 @@ def condition_options(function: Command) -> Command:
                 "--require",
                 metavar="CONDITION",
                 multiple=True,
-                callback=_condition,
+                callback=option_values.condition,
                 help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
                 "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
                 "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
@@ -410,14 +302,14 @@ def condition_options(function: Command) -> Command:
                 "--forbid",
                 metavar="CONDITION",
                 multiple=True,
-                callback=_condition,
+                callback=option_values.condition,
                 help='What no plan may do, as "zero == 3".',
             ),
             click.option(
                 "--fix",
                 metavar="NAME=NUMBER",
                 multiple=True,
-                callback=_condition,
+                callback=option_values.condition,
                 help="One value alone: mbs=1.",
             ),
         ],

@@ -9,6 +9,7 @@ import click
 
 from planner.cli.errors import FAILURE, INTERRUPTED
 from planner.cli.limits import limit_values
+from planner.cli.option_values import time_limit
 from planner.cli.options import (
     OutputFormat,
     build_request,
@@ -17,7 +18,6 @@ from planner.cli.options import (
     limit_options,
     output_format,
     output_options,
-    time_limit,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import notice_if_first_run, watched

@@ -17,20 +17,12 @@ from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.in_network import in_network_stream, serves, switch_tiers
 from planner.cost.inputs import LinkInputs
 from planner.links import link_inputs
+from tests.cost.test_communication import IDEAL as RATES
 
 GB = 1e9
 # Rates only: no latency, no ramp, no reduction inside a domain.
-IDEAL = LinkInputs(
-    scale_up_domain=8.0,
-    gpus_per_node=8.0,
+IDEAL = RATES._replace(
     scale_up_bytes_per_s=1e15,
-    scale_up_latency_s=0.0,
-    scale_up_half_bytes=0.0,
-    scale_out_bytes_per_s=50e9,
-    scale_out_latency_s=0.0,
-    scale_out_half_bytes=0.0,
-    scale_up_reduction_gain=1.0,
-    host_bytes_per_s=55e9,
     in_network_bytes_per_s=50e9,
     in_network_leaf_ports=32.0,
     in_network_groups=256.0,

@@ -56,8 +56,13 @@ def wheels() -> Path:
 
 def parse(cases: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Verdict of Megatron's parser on each case."""
+    return answers(PARSER, cases)
+
+
+def answers(script: Path, cases: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a script that imports Megatron-Core says of each case."""
     run = subprocess.run(
-        [sys.executable, str(PARSER), str(wheels())],
+        [sys.executable, str(script), str(wheels())],
         input=json.dumps(list(cases.values())),
         capture_output=True,
         text=True,

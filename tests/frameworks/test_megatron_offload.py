@@ -5,17 +5,13 @@ PLANNER_MEGATRON=folder pytest -n 0 -m frameworks tests/frameworks/test_megatron
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from constraints.offload import kept_groups
-from tests.frameworks.test_megatron import wheels
+from tests.frameworks.test_megatron import answers
 
 pytestmark = pytest.mark.frameworks
 
@@ -97,24 +93,12 @@ def grid() -> dict[str, dict[str, Any]]:
     }
 
 
-def answers(cases: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), str(wheels())],
-        input=json.dumps(list(cases.values())),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return dict(zip(cases, json.loads(run.stdout), strict=True))
-
-
 def test_what_stays_and_what_is_back_is_as_modelled() -> None:
     """Groups that stay of every chunk in flight, and all others of the next one to run backward
     where several are in flight; with one, or where all leave, no more than two layers beside."""
     cases = grid()
     exact = shared = 0
-    for name, answer in answers(cases).items():
+    for name, answer in answers(SCRIPT, cases).items():
         own = cases[name]
         groups, modules = own["layers"] * len(own["modules"]), len(own["modules"])
         kept = kept_groups(groups, own["fraction"])
@@ -133,10 +117,11 @@ def test_what_stays_and_what_is_back_is_as_modelled() -> None:
 def test_a_difference_between_stages_fails() -> None:
     """--delta-offload-bytes-across-pp-ranks: the first stage runs, the others do not."""
     found = answers(
+        SCRIPT,
         {
             str(rank): case(one_forward_one_backward(4, rank), 8, 1, 1.0, rank=rank, delta=2)
             for rank in range(4)
-        }
+        },
     )
     assert "peak" in found["0"]
     assert all("Chunk mismatch" in found[rank]["error"] for rank in ("1", "2", "3"))
@@ -151,5 +136,5 @@ def test_chunks_of_one_layer_with_several_modules_fail() -> None:
         for layers in (1, 2)
         for modules in (1, 2, 3)
     }
-    found = {name for name, answer in answers(cases).items() if "error" in answer}
+    found = {name for name, answer in answers(SCRIPT, cases).items() if "error" in answer}
     assert found == {"1 2", "1 3"}

@@ -1,0 +1,113 @@
+"""Callbacks of click: what the text of an option means, or why it means nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+from constraints import ConstraintError, DegreeLimit, parse_degree_limit
+from planner.errors import UsageError
+from planner.request import LONGEST_SEQ, parse_tokens
+
+_LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
+
+
+def share(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
+    """A share from 0 to 1, or `search`."""
+    return _share(ctx, param, value, "share in 0<=x<=1", 0.0)
+
+
+def positive_share(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
+    """A fraction above 0 and up to 1, or `search`."""
+    return _share(ctx, param, value, "fraction in 0<x<=1", math.nextafter(0.0, 1.0))
+
+
+def _share(
+    ctx: click.Context, param: click.Parameter, value: str, what: str, least: float
+) -> float | str:
+    if value.strip().lower() == "search":
+        return "search"
+    try:
+        own = float(value)
+    except ValueError:
+        own = math.nan
+    if not least <= own <= 1.0:
+        raise click.BadParameter(f"{value!r}: give a {what}, as 0.5, or search", ctx, param)
+    return own
+
+
+def modules(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """Module names, or `off` or `search`, in lower case."""
+    return value.strip().lower()
+
+
+def tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A number of tokens, as 4M, 4Mi or 4194304."""
+    if value is None:
+        return None
+    try:
+        return parse_tokens(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def sequence(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A sequence length in tokens, within what a model could ever be trained on."""
+    if value is None:
+        return None
+    try:
+        own = parse_tokens(value)
+    except UsageError:
+        own = 0
+    if not 1 <= own <= LONGEST_SEQ:
+        hint = f"{value!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
+        raise click.BadParameter(hint, ctx, param)
+    return own
+
+
+def layers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Numbers of layers in pipeline order, as 19,20,20,21 or 4,5x14,4."""
+    if value is None:
+        return None
+    numbers: list[int] = []
+    for item in value.split(","):
+        match = _LENGTHS.match(item.strip())
+        if match is None:
+            hint = f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4"
+            raise click.BadParameter(hint, ctx, param)
+        numbers += [int(match[1])] * int(match[2] or 1)
+    return tuple(numbers)
+
+
+def limit(ctx: click.Context, param: click.Parameter, value: str | None) -> DegreeLimit | None:
+    """Allowed values of a degree, as 8, 1,2,4, ..8 or 2.. ."""
+    if value is None:
+        return None
+    try:
+        return parse_degree_limit(value, param.name or "")
+    except ConstraintError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def time_limit(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Seconds that a search may take."""
+    if value is None or (value > 0 and math.isfinite(value)):
+        return value
+    hint = f"{value:g}: a search needs some time; give seconds, as 10, or leave the option out"
+    raise click.BadParameter(hint, ctx, param)
+
+
+def condition(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Conditions that can be read, as they were written."""
+    from constraints import user_condition
+
+    verb: Any = param.name
+    try:
+        return tuple(user_condition(verb, text).text for text in value)
+    except ConstraintError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
