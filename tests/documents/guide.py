@@ -1,0 +1,160 @@
+"""The guide to training memory: parameters of a GPT, optimizers, ZeRO."""
+
+from __future__ import annotations
+
+from planner.frameworks import load_framework
+from planner.models.catalog import load_model
+from planner.ops import parameter_count, pieces
+from planner.ops.context import OpContext
+from planner.specs import ModelSpec
+from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, term
+
+_TEXTBOOK = "memory --model llama-2-7b --framework textbook --seq 2048"
+_FP32, _MIXED = f"{_TEXTBOOK} --precision fp32", "memory --model llama-2-7b --framework nanotron"
+_OPTIMIZER = "memory --model llama-2-7b --framework textbook --optimizer {}"
+_GPT = load_model("gpt2").spec
+_H, _S, _V, _FC = _GPT.hidden, _GPT.max_positions, _GPT.vocab, _GPT.ffn
+
+
+def guide() -> list[Row]:
+    """Rows of the document."""
+    return [*_state(), *_parameters(), *_activations(), *_optimizers(), *_sharding()]
+
+
+def total(model: ModelSpec) -> int:
+    """Parameters of a model."""
+    return parameter_count(model).total
+
+
+def llama() -> int:
+    """Parameters of Llama-2-7B, the example of bytes a parameter."""
+    return total(load_model("llama-2-7b").spec)
+
+
+def without(**changes: object) -> float:
+    """Parameters that parts of GPT-2 have: the difference that a change makes."""
+    return float(total(_GPT) - total(_GPT.model_copy(update=changes)))
+
+
+def _state() -> list[Row]:
+    count, fp32, mixed = llama(), command(_FP32), command(_MIXED)
+    weights = term(_MIXED, "weights", "optimizer") + term(_MIXED, "master weights", "optimizer")
+    return [
+        figure("weights in fp32", 4.0 * count, term(_FP32, "weights", "start"), fp32,
+               formula="4 N"),
+        figure("gradients in fp32", 4.0 * count,
+               term(_FP32, "gradients", "gradient reduction"), fp32,
+               formula="4 N"),
+        figure("weights in mixed precision", 6.0 * count, weights, mixed, formula="2 N + 4 N"),
+        figure("gradients in mixed precision", 6.0 * count,
+               term(_MIXED, "gradients", "gradient reduction"), mixed, formula="2 N + 4 N",
+               note="of nanotron; Megatron keeps 4 N, FSDP 4 N, DeepSpeed 2 N"),
+        Row("8-bit floating point shrinks memory further", "named, no figure",
+            "`--precision fp8`, mxfp8, nvfp4: what each framework keeps in 8 bits",
+            command("memory --model 70b --precision fp8 --tp 8"), "agrees"),
+    ]  # fmt: skip
+
+
+def _parameters() -> list[Row]:
+    layers, by = _GPT.layers, command("models gpt2")
+    layer = without(layers=layers - 1)
+    norms = (total(_GPT) - total(_GPT.model_copy(update={"norm_bias": False}))) * 2.0
+    ffn = without(ffn=_FC - 1)
+    formula = _H * (_V + _S) + layers * (4 * _H**2 + 9 * _H + 2 * _FC * _H + _FC) + 2 * _H
+    attention = layer - 4 * _H - (2 * _H * _FC + _FC + _H)
+    return [
+        figure("embedding", float(_V * _H), _V * without(vocab=_V - 1), by, unit="",
+               formula="v h"),
+        figure("learned positions", float(_S * _H), without(position="none"), by, unit="",
+               formula="s h", note="0 where they are not learned"),
+        figure("layer norm", 2.0 * _H, norms / (2 * layers + 1), by, unit="", formula="2 h"),
+        figure("query, key and value, one head", 3.0 * _H**2 + 3 * _H,
+               _op_parameters("attention/qkv"), by, unit="", formula="3 h² + 3 h"),
+        figure("attention of several heads", 4.0 * (_H**2 + _H), attention, by, unit="",
+               formula="4 (h² + h)"),
+        Row("parameters of dropout", "0", "0", by, "agrees"),
+        figure("a column of the feed-forward block in all layers", layers * (2.0 * _H + 1), ffn,
+               by, unit="", formula="L (2 h + 1)", note="of 2 h dfc + dfc + h a layer"),
+        figure("final layer norm", 2.0 * _H, norms / (2 * layers + 1), by, unit="",
+               formula="2 h"),
+        figure("a layer", 4.0 * _H**2 + 9 * _H + 2 * _FC * _H + _FC, layer, by, unit="",
+               formula="4 h² + 9 h + 2 dfc h + dfc"),
+        figure("GPT-2", float(formula), total(_GPT), by, unit="",
+               formula="h (v + s) + L (4 h² + 9 h + 2 dfc h + dfc) + 2 h"),
+    ]  # fmt: skip
+
+
+def _op_parameters(name: str) -> float:
+    """Parameters of an op of GPT-2's layer."""
+    context = OpContext(_GPT, load_framework("megatron-core"), _S)
+    ops = [op for op in pieces(context)[0].ops if op.name == name]
+    return float(sum(count for op in ops for count, _ in op.parameters))
+
+
+def _activations() -> list[Row]:
+    words = "memory --model gpt3-175b --framework textbook --dropout --mbs {} --seq {}"
+    one, more, longer = (
+        layers_bytes(words.format(*sizes)) for sizes in ((1, 2048), (2, 2048), (1, 4096))
+    )
+    quadratic = 2 * (34 + 2 * 80) / (34 + 80)
+    return [
+        figure("activations are linear in the batch", 2.0, more / one,
+               command(words.format(2, 2048)), unit="", digits=3,
+               formula="L s bs h (34 + 5 a s / h)"),
+        figure("and quadratic in the sequence: GPT-3, twice 2,048", quadratic, longer / one,
+               command(words.format(1, 4096)), unit="", digits=3),
+        Row("checkpointing and gradient accumulation reduce them", "named", "what each saves",
+            command("memory --model 8b --gpus 8xH100 --mbs 4 --advise"), "agrees"),
+    ]  # fmt: skip
+
+
+def _optimizers() -> list[Row]:
+    count = llama()
+    adam, factored, eight = (
+        term(_OPTIMIZER.format(name), "optimizer state", "start")
+        for name in ("adamw", "adafactor", "adamw-8bit")
+    )
+    return [
+        figure("Adam and AdamW", 8.0 * count, adam, command(_OPTIMIZER.format("adamw")),
+               formula="2 · 4 N"),
+        figure("Adafactor", 4.0 * count, factored, command(_OPTIMIZER.format("adafactor")),
+               formula="4 N", erratum="rows and columns of each matrix, far below 4 N; 4 N is "
+               "what a first moment beside them takes"),
+        figure("8-bit Adam", 1.0 * count, eight, command(_OPTIMIZER.format("adamw-8bit")),
+               formula="N", erratum="two moments of one byte each and their scales: 2 N and more"),
+    ]  # fmt: skip
+
+
+def _sharding() -> list[Row]:
+    words = "memory --model llama-2-7b --framework textbook --gpus 8xH100 --zero {}"
+    count = llama()
+    rows = []
+    for stage, whole in ((0, 16.0), (1, 4.0), (2, 2.0), (3, 0.0)):
+        own = words.format(stage)
+        held = phase(own, "gradient reduction")
+        state = held["bytes"] - held["terms"]["inputs"]
+        expected = count * (whole + (16.0 - whole) / 8)
+        rows.append(
+            figure(f"ZeRO-{stage} on 8 GPUs: weights, gradients, optimizer", expected, state,
+                   command(own), unit="GB", digits=2)
+        )  # fmt: skip
+    kept = [term(words.format(stage), "activations", "forward end") for stage in (0, 3)]
+    rows.append(figure("ZeRO divides no activations", kept[0], kept[1], command(words.format(3))))
+    rows.append(
+        Row("tensor, context and pipeline parallelism divide them", "named",
+            "degrees of every command",
+            command("search --model 70b --gpus 64xH100 --gbs-tokens 4M"),
+            "agrees")
+    )  # fmt: skip
+    rows.append(
+        Row("CUDA kernels and buffers take 1 to 2 GB", "1 to 2 GB",
+            f"context {number(_context(), 'GB', 2)}, fragmentation and communicators apart",
+            command("memory --model 8b"), "ours has the parts, each with its source")
+    )  # fmt: skip
+    return rows
+
+
+def _context() -> float:
+    from hardware import load_gpu
+
+    return load_gpu("H100").context_bytes

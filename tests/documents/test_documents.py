@@ -1,0 +1,26 @@
+"""The page of the documents is what the program says today."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.documents.page import PAGE, documents, page_text
+from tests.documents.rows import figure
+
+
+def test_the_page_is_what_the_program_says() -> None:
+    """If this fails, read the difference: `python -m tests.documents` writes the page anew."""
+    assert PAGE.read_text(encoding="utf-8") == page_text()
+
+
+def test_nothing_differs_without_a_reason() -> None:
+    verdicts = [row.verdict for own in documents() for row in own.rows]
+    assert len(verdicts) > 150
+    assert not [verdict for verdict in verdicts if "**differs**" in verdict]
+
+
+def test_a_verdict_that_the_figures_deny_is_refused() -> None:
+    with pytest.raises(ValueError, match="theirs 100 B, ours 110 B"):
+        figure("too far apart", 100.0, 110.0, "-")
+    with pytest.raises(ValueError, match="erratum 'wrong'"):
+        figure("no erratum", 100.0, 100.0, "-", erratum="wrong")

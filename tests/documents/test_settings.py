@@ -1,0 +1,53 @@
+"""Settings are declared once: what reads them finds each, with its unit and its meaning."""
+
+from __future__ import annotations
+
+from hardware.curves import ArchitectureCurves, AttentionCurve, Parameter
+from planner.cost.inputs import GpuInputs
+from planner.cost.tables import FrameworkInputs
+from planner.cost_tables import derived_inputs, profile_settings
+from planner.frameworks.settings import TABLES, meanings, settings_of
+from tests.cost.jobs import make_job
+from tests.documents.settings import PAGE, page_text
+
+
+def test_the_page_is_what_is_declared() -> None:
+    """If this fails: `python -m tests.documents.settings`."""
+    assert PAGE.read_text(encoding="utf-8") == page_text()
+
+
+def test_every_setting_says_what_it_means_and_in_which_unit() -> None:
+    for own in (own for table in TABLES for own in settings_of(table)):
+        assert own.meaning.endswith((".", ")")), own
+        assert own.unit or not own.type.startswith(("number", "integer")), own
+        if own.name.endswith("_bytes") or "_bytes_" in own.name:
+            assert own.unit.startswith("B"), own
+        if own.name.endswith("_s"):
+            assert own.unit == "s", own
+
+
+def test_what_the_core_reads_is_one_setting_or_derived_and_explained() -> None:
+    job = make_job("llama-3-8b", "8xH100", "megatron-core")
+    settings = profile_settings(job.framework)
+    names = [own.name for table in TABLES for own in settings_of(table)]
+    names += [f"hide_{own.name}" for own in settings_of("overlap")]
+    explained = set(meanings(FrameworkInputs))
+    derived = {*derived_inputs(job, job.framework), *FrameworkInputs._field_defaults}
+    assert explained == derived
+    for name in set(FrameworkInputs._fields) - explained:
+        assert name in settings, name
+        assert names.count(name) == 1, name
+
+
+def test_what_the_core_reads_of_a_gpu_is_a_figure_of_the_curves_or_explained() -> None:
+    figures = set(_figures(ArchitectureCurves))
+    figures |= {f"attention_{name}" for name in _figures(AttentionCurve)}
+    explained = set(meanings(GpuInputs))
+    assert figures >= set(GpuInputs._fields) - explained
+    assert not figures & explained
+
+
+def _figures(kind: type[ArchitectureCurves | AttentionCurve]) -> list[str]:
+    names = [name for name, own in kind.model_fields.items() if own.annotation is Parameter]
+    assert set(names) <= set(meanings(kind))
+    return names
