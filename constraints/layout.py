@@ -12,7 +12,6 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from constraints.layout_context import (
-    ApartNumbers,
     LayoutContext,
     LayoutShape,
     Recomputation,
@@ -25,7 +24,7 @@ from constraints.layout_context import (
 )
 from constraints.layout_variables import LayoutVariables, make_variables
 from constraints.memory import StageMemory
-from constraints.offload import OffloadChunks, OffloadExpressible, OffloadShares
+from constraints.offload import OffloadChunks
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
@@ -37,11 +36,9 @@ __all__ = [
     "EXPRESSIBLE_RULES",
     "LAYOUT_RULES",
     "AnyLayoutRule",
-    "ApartNumbers",
     "LayoutContext",
     "LayoutShape",
     "LayoutVariables",
-    "OffloadShares",
     "Recomputation",
     "block_recomputed",
     "block_taken",
@@ -88,11 +85,7 @@ class BlocksNotEmpty:
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """At least one layer in each block that may not be alone."""
         for block, own in enumerate(variables.layers):
-            least, apart = ctx.least_layers(block), ctx.least_layers(block, apart=True)
-            demanded: Expression = least
-            if variables.apart is not None:
-                demanded = least + (apart - least) * variables.apart
-            variables.hold(model, model.add(own >= demanded), self.name)
+            variables.hold(model, model.add(own >= ctx.least_layers(block)), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """At least one layer in each block that may not be alone."""
@@ -118,10 +111,7 @@ class MtpExpressible:
     )
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """No layer behind multi-token prediction."""
-        if variables.apart is not None:
-            constraint = model.add(variables.layers[-1] <= ctx.layers * (1 - variables.apart))
-            variables.hold(model, constraint, self.name)
+        """Nothing to add: the solver leaves multi-token prediction with the head."""
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """No layer behind multi-token prediction, where it may be apart at all."""
@@ -174,8 +164,8 @@ class ChunksBalanced:
 
     name: str = "chunks-balanced"
     sentence: str = (
-        "the chunks of a stage differ by at most one layer; those with the head or with "
-        "multi-token prediction may have fewer, as many as take the time of these"
+        "the chunks of a stage differ by at most one layer; that with the head may have fewer, as "
+        "many as take the time of head, loss and multi-token prediction"
     )
     source: str = (
         "Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2: the bubble shrinks by vpp if a "
@@ -186,18 +176,15 @@ class ChunksBalanced:
         """Every pair of chunks of a stage, in both directions."""
         for one, other in _same_stage(ctx):
             difference = variables.layers[one] - variables.layers[other]
-            fewer, apart = (ctx.fewer_layers(other, own) for own in (False, True))
-            most: Expression = fewer
-            if variables.apart is not None:
-                most = fewer + (apart - fewer) * variables.apart
+            most = ctx.fewer_layers(other)
             variables.hold(model, model.add(difference <= most), self.name)
             variables.hold(model, model.add(difference >= -1), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Every pair of chunks of a stage."""
-        layers, apart = layout.block_layers, layout.mtp_apart
+        layers = layout.block_layers
         return all(
-            -1 <= layers[one] - layers[other] <= ctx.fewer_layers(other, apart)
+            -1 <= layers[one] - layers[other] <= ctx.fewer_layers(other)
             for one, other in _same_stage(ctx)
         )
 
@@ -269,7 +256,6 @@ AnyLayoutRule = (
     | RecomputeExpressible
     | ChunksBalanced
     | OffloadChunks
-    | OffloadExpressible
     | StageMemory
 )
 stage_memory = StageMemory()
@@ -281,6 +267,5 @@ EXPRESSIBLE_RULES: tuple[AnyLayoutRule, ...] = (
     SplitExpressible(),
     RecomputeExpressible(),
     OffloadChunks(),
-    OffloadExpressible(),
 )
 LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, ChunksBalanced(), stage_memory)

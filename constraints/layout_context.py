@@ -9,7 +9,6 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from constraints.memory import MemoryNumbers
-from constraints.offload import OffloadShares, leaving_blocks
 from constraints.rule import Layout, Placement, stage_blocks
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]
@@ -20,19 +19,6 @@ Recomputation = Literal["none", "all", "shared", "free"]
 
 
 @dataclass(frozen=True)
-class ApartNumbers:
-    """Numbers of layouts that have multi-token prediction in the block before the last.
-
-    `head_layers`, `mtp_layers`: how many layers take as long as what the last block, that before
-    it, holds besides layers, rounded. `memory` None: unlimited.
-    """
-
-    head_layers: int = 0
-    mtp_layers: int = 0
-    memory: MemoryNumbers | None = None
-
-
-@dataclass(frozen=True)
 class LayoutContext:
     """The numbers of one shape that layout rules read.
 
@@ -40,8 +26,8 @@ class LayoutContext:
     recompute modes besides the shape's own single layers may take (if `recomputation` is free).
     `lone_ends`: the first block may hold the embedding alone, the last one the head and loss (and
     multi-token prediction). `head_layers`: how many layers take as long as what the last block
-    holds besides layers, rounded. `mtp_apart`: multi-token prediction may stand in the block
-    before the last, which then holds head and loss alone; `apart` are the numbers of such layouts.
+    holds besides layers, rounded. `mtp_apart`: the framework can place multi-token prediction in
+    the block before the last, which then holds head and loss alone; no solver does.
     """
 
     pp: int
@@ -55,9 +41,6 @@ class LayoutContext:
     lone_ends: bool = False
     head_layers: int = 0
     mtp_apart: bool = False
-    apart: ApartNumbers | None = None
-    # None: all that can be offloaded leaves the GPU, or nothing.
-    offload: OffloadShares | None = None
     # Groups of activations of a layer that leave the GPU one after the other.
     offload_modules: int = 0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
@@ -85,16 +68,9 @@ class LayoutContext:
         alone = self.lone_ends and self.blocks > 1 and block in (0, self.blocks - 1)
         return 0 if alone or (apart and block == self.blocks - 2) else 1
 
-    def fewer_layers(self, block: int, apart: bool) -> int:
+    def fewer_layers(self, block: int) -> int:
         """How many layers a block may have less than another of its stage."""
-        if apart and self.apart is not None:
-            own = {self.blocks - 1: self.apart.head_layers, self.blocks - 2: self.apart.mtp_layers}
-            return max(1, own.get(block, 1))
         return max(1, self.head_layers) if block == self.blocks - 1 else 1
-
-    def memory_of(self, apart: bool) -> MemoryNumbers | None:
-        """Memory numbers of layouts with multi-token prediction apart, or with the head."""
-        return self.apart.memory if apart and self.apart is not None else self.memory
 
     def stage_blocks(self, stage: int) -> tuple[int, ...]:
         """Blocks of one stage."""
@@ -138,27 +114,16 @@ class LayoutContext:
 
     def counts(self, layout: Layout) -> list[list[int]]:
         """[stage][kind]: layers of each kind on each stage."""
-        return self._per_stage(layout, layout.block_layers)
+        return self.first_layers(layout, layout.block_layers)
 
     def recomputed_counts(self, layout: Layout) -> list[list[int]]:
         """[stage][kind]: recomputed layers; those at the start of a block go first."""
-        return self._per_stage(layout, block_recomputed(layout, self) or (0,) * self.blocks)
-
-    def staying_counts(self, layout: Layout) -> tuple[list[list[int]], list[list[int]]]:
-        """[stage][kind]: layers of which any group of activations stays on the GPU, and those of
-        which all do."""
-        if self.offload is None:
-            nothing = [[0] * self.kind_count for _ in range(self.pp)]
-            return nothing, nothing
-        layers = self.counts(layout)
-        leaving = leaving_blocks(layout, self, self.offload)
-        whole, some = (self._per_stage(layout, own) for own in leaving)
-        return _less(layers, whole), _less(layers, some)
+        return self.first_layers(layout, block_recomputed(layout, self) or (0,) * self.blocks)
 
     def other_counts(self, layout: Layout) -> list[list[list[int]]]:
         """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
         taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
-        ends = [self._per_stage(layout, own) for own in taken]
+        ends = [self.first_layers(layout, own) for own in taken]
         return [
             [
                 [last - first for first, last in zip(*kinds, strict=True)]
@@ -167,7 +132,8 @@ class LayoutContext:
             for before, after in pairwise(ends)
         ]
 
-    def _per_stage(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
+    def first_layers(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:
+        """[stage][kind]: of the first so many layers of each block."""
         starts = accumulate(layout.block_layers, initial=0)
         blocks = []
         for start, take in zip(starts, takes, strict=False):
@@ -177,13 +143,6 @@ class LayoutContext:
             [sum(kind) for kind in zip(*(blocks[b] for b in self.stage_blocks(s)), strict=True)]
             for s in range(self.pp)
         ]
-
-
-def _less(layers: list[list[int]], leaving: list[list[int]]) -> list[list[int]]:
-    return [
-        [own - gone for own, gone in zip(*stage, strict=True)]
-        for stage in zip(layers, leaving, strict=True)
-    ]
 
 
 def block_recomputed(layout: Layout, ctx: LayoutContext) -> tuple[int, ...] | None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from constraints.layout_context import LayoutContext
-from constraints.offload import OffloadVariables
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, Constraint, CpModel, IntVar, LinearExpr
@@ -34,9 +33,6 @@ class LayoutVariables:
     assumed: dict[str, BoolVarT] | None = field(default=None)
     others: list[list[IntVar]] = field(default_factory=list)
     kind_others: list[list[list[Expression]]] = field(default_factory=list)
-    # Whether multi-token prediction stands in the block before the last; None: it cannot.
-    apart: BoolVarT | None = None
-    offload: OffloadVariables | None = None
     _present: dict[tuple[str, int, int], BoolVarT] = field(default_factory=dict)
 
     def stage(
@@ -63,15 +59,8 @@ class LayoutVariables:
             model.add(count <= most * self._present[key])
         return self._present[key]
 
-    def hold(
-        self, model: CpModel, constraint: Constraint, name: str, apart: bool | None = None
-    ) -> None:
-        """Make a constraint switchable under a rule's name, when conflicts are explained.
-
-        `apart`: it holds for layouts with multi-token prediction apart, or for the others, only.
-        """
-        if apart is not None and self.apart is not None:
-            constraint.only_enforce_if(self.apart if apart else ~self.apart)
+    def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
+        """Make a constraint switchable under a rule's name, when conflicts are explained."""
         if self.assumed is None:
             return
         if name not in self.assumed:
@@ -93,37 +82,9 @@ def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) ->
         for before, after in pairwise(kind_taken)
     ]
     assumed: dict[str, BoolVarT] | None = {} if explain else None
-    offload = _offload(model, sequence, layers, ctx)
-    apart = model.new_bool_var("mtp_apart") if ctx.may_part else None
     return LayoutVariables(
-        layers,
-        recomputed,
-        kind_layers,
-        kind_taken[0],
-        assumed,
-        others,
-        kind_others,
-        apart=apart,
-        offload=offload,
+        layers, recomputed, kind_layers, kind_taken[0], assumed, others, kind_others
     )
-
-
-def _offload(
-    model: CpModel,
-    sequence: _OneKind | _Runs | _Positions,
-    layers: list[IntVar],
-    ctx: LayoutContext,
-) -> OffloadVariables | None:
-    """The share of activations that leave the GPU, where it is open; first layers leave."""
-    if ctx.offload is None:
-        return None
-    whole, some = _counts(model, ctx, "leaves"), _counts(model, ctx, "leaves_some")
-    for block, most in enumerate(layers):
-        model.add(some[block] <= most)
-        model.add(whole[block] <= some[block])
-    chosen = [model.new_bool_var(f"fraction[{own:g}]") for own in ctx.offload.fractions]
-    model.add_exactly_one(chosen)
-    return OffloadVariables(chosen, sequence.first(whole), sequence.first(some))
 
 
 def _counts(model: CpModel, ctx: LayoutContext, name: str) -> list[IntVar]:

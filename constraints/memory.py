@@ -22,8 +22,7 @@ class MomentNumbers:
     Index s is a stage, k a kind of layer, o another recompute mode of a mix: stage[s] +
     layers·layer[s][k] - recomputed·freed[s][k] - others·freed_others[o][s][k] + working set +
     gather buffer. The working set is the largest among the kinds present, and among those that
-    recompute, in each mode; the gather buffer belongs to the largest kind present. `staying[s][k]`:
-    more for a layer whose offloadable activations stay on the GPU.
+    recompute, in each mode; the gather buffer belongs to the largest kind present.
     """
 
     stage: tuple[int, ...]
@@ -34,7 +33,6 @@ class MomentNumbers:
     gather: tuple[int, ...]
     freed_others: tuple[tuple[tuple[int, ...], ...], ...] = ()
     working_others: tuple[tuple[int, ...], ...] = ()
-    staying: tuple[tuple[int, ...], ...] = ()
 
     def size(
         self,
@@ -42,12 +40,9 @@ class MomentNumbers:
         layers: list[int],
         recomputed: list[int],
         others: Sequence[Sequence[int]] = (),
-        staying: Sequence[int] = (),
     ) -> int:
         """Units that one stage with these layers of each kind holds; `others`[mode][kind]."""
         total = self.stage[stage]
-        if staying and self.staying:
-            total += sum(n * more for n, more in zip(staying, self.staying[stage], strict=True))
         working = gather = 0
         for kind, (count, again) in enumerate(zip(layers, recomputed, strict=True)):
             total += count * self.layer[stage][kind] - again * self.freed[stage][kind]
@@ -65,7 +60,7 @@ class MomentNumbers:
 
     def never_exceeds(self, other: MomentNumbers) -> bool:
         """Whether no layout holds more at this moment than at the other, term by term."""
-        if self.freed_others or other.freed_others or not self._stays_lighter(other):
+        if self.freed_others or other.freed_others:
             return False
         rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
         per_layer = all(
@@ -81,20 +76,6 @@ class MomentNumbers:
             strict=True,
         )
         return per_layer and all(own <= theirs for own, theirs in maxima)
-
-    def _stays_lighter(self, other: MomentNumbers) -> bool:
-        """Whether layers that stay weigh no more here than at the other moment, all else apart."""
-        if not self.staying:
-            return not other.staying
-        rows = zip(self.layer, self.freed, self.staying, strict=True)
-        theirs = zip(other.layer, other.freed, other.staying, strict=True)
-        return all(
-            one + more <= two + most and one - less + more <= two - least + most
-            for own, compared in zip(rows, theirs, strict=True)
-            for (one, less, more), (two, least, most) in zip(
-                zip(*own, strict=True), zip(*compared, strict=True), strict=True
-            )
-        )
 
 
 def undominated(moments: Iterable[MomentNumbers]) -> tuple[MomentNumbers, ...]:
@@ -124,10 +105,9 @@ class MemoryNumbers:
         layers: list[int],
         recomputed: list[int],
         others: Sequence[Sequence[int]] = (),
-        staying: Sequence[int] = (),
     ) -> int:
         """Peak of one stage that holds these layers of each kind, in units."""
-        return max(own.size(stage, layers, recomputed, others, staying) for own in self.moments)
+        return max(own.size(stage, layers, recomputed, others) for own in self.moments)
 
 
 @dataclass(frozen=True)
@@ -146,44 +126,25 @@ class StageMemory:
         return f"{self.name}[{stage}]"
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Every moment of every stage within the limit; of those that multi-token prediction may
-        leave or come to, in either case."""
+        """Every moment of every stage within the limit."""
         memory = ctx.memory
         if memory is None:
             return
-        apart = ctx.apart.memory if variables.apart is not None and ctx.apart else None
         for stage in range(ctx.pp):
             held = _Held(model, variables, ctx, stage)
-            if apart is None or stage < ctx.pp - 2:
-                self._add(model, variables, held, memory)
-                continue
-            self._add(model, variables, held, memory, apart=False)
-            self._add(model, variables, held, apart, apart=True)
-
-    def _add(
-        self,
-        model: CpModel,
-        variables: LayoutVariables,
-        held: _Held,
-        memory: MemoryNumbers,
-        apart: bool | None = None,
-    ) -> None:
-        """Every moment of a stage; `apart`: for layouts with (without) MTP apart only."""
-        for own in memory.moments:
-            constraint = model.add(held.size(own) <= memory.limit)
-            variables.hold(model, constraint, self.stage_name(held.index), apart)
+            for own in memory.moments:
+                constraint = model.add(held.size(own) <= memory.limit)
+                variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Every moment of every stage within the limit."""
-        memory = ctx.memory_of(layout.mtp_apart)
+        memory = ctx.memory
         if memory is None:
             return True
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
-        others, (staying, _) = ctx.other_counts(layout), ctx.staying_counts(layout)
+        others = ctx.other_counts(layout)
         return all(
-            memory.peak(
-                stage, layers[stage], again[stage], [own[stage] for own in others], staying[stage]
-            )
+            memory.peak(stage, layers[stage], again[stage], [own[stage] for own in others])
             <= memory.limit
             for stage in range(ctx.pp)
         )
@@ -200,10 +161,6 @@ class _Held:
         again = variables.stage(variables.kind_recomputed, stage, ctx)
         self.again = [] if ctx.recomputation == "none" else again
         self.others = [variables.stage(own, stage, ctx) for own in variables.kind_others]
-        self.staying: list[Expression] = []
-        if variables.offload is not None:
-            leaving = variables.stage(variables.offload.kind_whole, stage, ctx)
-            self.staying = [own - gone for own, gone in zip(self.layers, leaving, strict=True)]
 
     def size(self, moment: MomentNumbers) -> Expression:
         """Units at a moment, at least."""
@@ -212,8 +169,6 @@ class _Held:
         kept -= _weighted(self.again, moment.freed[stage])
         for counts, freed in zip(self.others, moment.freed_others, strict=True):
             kept -= _weighted(counts, freed[stage])
-        if self.staying:
-            kept += _weighted(self.staying, moment.staying[stage])
         working = [("layers", self.layers, moment.working)]
         working.append(("again", self.again, moment.working_recomputed))
         for mode, own in enumerate(zip(self.others, moment.working_others, strict=True)):

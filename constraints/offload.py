@@ -8,30 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 from typing import TYPE_CHECKING
 
 from constraints.context import Columns, Mask, RuleContext
 from constraints.rule import Layout, shape_rule
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import BoolVarT, CpModel, IntVar
+    from ortools.sat.python.cp_model import CpModel
 
     from constraints.layout_context import LayoutContext
-    from constraints.layout_variables import Expression, LayoutVariables
+    from constraints.layout_variables import LayoutVariables
 
 # From so many modules on a chunk of one layer fails.
 _SEVERAL = 2
-
-
-@dataclass(frozen=True)
-class OffloadShares:
-    """`fractions`: those among which a layout has one; `groups[kind]`: offloaded modules of a
-    layer. No fractions: any."""
-
-    fractions: tuple[float, ...]
-    groups: tuple[int, ...]
 
 
 def kept_groups(groups: int, fraction: float) -> int:
@@ -61,70 +50,33 @@ def leaving_layers(kinds: Sequence[int], groups: Sequence[int], fraction: float)
 
 
 def leaving_blocks(
-    layout: Layout, ctx: LayoutContext, shares: OffloadShares
+    layout: Layout, ctx: LayoutContext, groups: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """`leaving_layers` of each block of a layout."""
     start, found = 0, list[tuple[int, int]]()
     for layers in layout.block_layers:
-        own = ctx.kinds[start : start + layers]
-        found.append(leaving_layers(own, shares.groups, layout.offload_fraction))
+        kinds = ctx.kinds[start : start + layers]
+        found.append(leaving_layers(kinds, groups, layout.offload_fraction))
         start += layers
     return tuple(whole for whole, _ in found), tuple(some for _, some in found)
 
 
-def kept_ratio(fraction: float, most: int) -> Fraction | None:
-    """A ratio r with ⌊n·r⌋ = `kept_groups` for all n up to `most`, as simple as can be found.
-
-    None where rounding of floats leaves none.
-    """
-    kept = [kept_groups(n, fraction) for n in range(1, most + 1)]
-    low = max((Fraction(own, n) for n, own in enumerate(kept, 1)), default=Fraction(0))
-    high = min((Fraction(own + 1, n) for n, own in enumerate(kept, 1)), default=Fraction(1))
-    if low >= high:
-        return None
-    middle, size = (low + high) / 2, 1
-    while not low <= (found := middle.limit_denominator(size)) < high:
-        size *= 2
-    return found
+def staying_counts(
+    layout: Layout, ctx: LayoutContext, groups: Sequence[int]
+) -> tuple[list[list[int]], list[list[int]]]:
+    """[stage][kind]: layers of which any group of activations stays on the GPU, and those of which
+    all do; `groups[kind]`: offloaded modules of a layer."""
+    counts = ctx.counts(layout)
+    leaving = leaving_blocks(layout, ctx, groups)
+    whole, some = (ctx.first_layers(layout, blocks) for blocks in leaving)
+    return _less(counts, whole), _less(counts, some)
 
 
-def kept_at_most(groups: int, fraction: float) -> int:
-    """Most groups that stay in all, however they are divided over blocks."""
-    return min(groups, ceil(groups * (1.0 - fraction) * (1.0 + 1e-9)))
-
-
-def _tie(
-    model: CpModel,
-    counts: tuple[Expression, IntVar],
-    rounding: tuple[float, Fraction | None, int],
-    chosen: BoolVarT,
-) -> None:
-    """Make the groups that stay follow from those of a block, if the fraction is the chosen one."""
-    (groups, kept), (fraction, ratio, most) = counts, rounding
-    if ratio is None:
-        there = model.new_int_var(0, most, "")
-        model.add(there == groups)
-        rounded = model.new_int_var(0, most, "")
-        model.add_element(there, [kept_groups(n, fraction) for n in range(most + 1)], rounded)
-        model.add(kept == rounded).only_enforce_if(chosen)
-        return
-    over = ratio.denominator * kept - ratio.numerator * groups
-    model.add(over <= 0).only_enforce_if(chosen)
-    model.add(over > -ratio.denominator).only_enforce_if(chosen)
-
-
-def _weighted(counts: Sequence[Expression], sizes: Sequence[int]) -> Expression:
-    return sum(n * size for n, size in zip(counts, sizes, strict=True))
-
-
-@dataclass(frozen=True)
-class OffloadVariables:
-    """Decision variables of a share: which of the fractions it is, and per block and kind the
-    layers that leave wholly (at most) and those of which anything leaves (at least)."""
-
-    chosen: Sequence[BoolVarT]
-    kind_whole: list[list[Expression]]
-    kind_some: list[list[Expression]]
+def _less(layers: list[list[int]], leaving: list[list[int]]) -> list[list[int]]:
+    return [
+        [count - gone for count, gone in zip(*stage, strict=True)]
+        for stage in zip(layers, leaving, strict=True)
+    ]
 
 
 _ONE_LAYER = (
@@ -183,46 +135,3 @@ def _last_chunks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
     for stage in range(ctx.pp):
         block = ctx.stage_blocks(stage)[-1]
         yield block, ctx.least_layers(block) if ctx.vpp == 1 else 1
-
-
-@dataclass(frozen=True)
-class OffloadExpressible:
-    """What the framework's one fraction can say about the layers that stay."""
-
-    name: str = "offload-expressible"
-    sentence: str = (
-        "one fraction for all stages says which groups of activations leave the GPU: the last "
-        "⌊N·(1-f)⌋ of a chunk's N stay"
-    )
-    source: str = (
-        "megatron-core 0.19.2, --activation-offload-fraction: pipeline_parallel/"
-        "fine_grained_activation_offload.py, post_warmup_callback"
-    )
-
-    def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
-        """Tie each block's layers that stay to the groups that its fraction leaves there."""
-        shares, own = ctx.offload, variables.offload
-        if shares is None or own is None:
-            return
-        most = ctx.layers * max(shares.groups)
-        ratios = [kept_ratio(fraction, most) for fraction in shares.fractions]
-        leaving: list[Expression] = []
-        for block, layers in enumerate(variables.kind_layers):
-            groups = _weighted(layers, shares.groups)
-            kept = model.new_int_var(0, most, f"kept_groups[{block}]")
-            for fraction, ratio, chosen in zip(shares.fractions, ratios, own.chosen, strict=True):
-                _tie(model, (groups, kept), (fraction, ratio, most), chosen)
-            leaving.append(_weighted(own.kind_some[block], shares.groups))
-            model.add(_weighted(own.kind_whole[block], shares.groups) <= groups - kept)
-            model.add(leaving[-1] >= groups - kept)
-        # Follows from the rest; the solver's linear relaxation does not see it.
-        total = sum(shares.groups[kind] * n for kind, n in enumerate(ctx.totals))
-        least = [total - kept_at_most(total, own) for own in shares.fractions]
-        model.add(sum(leaving) >= sum(x * n for x, n in zip(own.chosen, least, strict=True)))
-
-    def check(self, layout: Layout, ctx: LayoutContext) -> bool:
-        """The layout's fraction is one that the framework may be given."""
-        if ctx.offload is None:
-            return layout.offload_fraction == 1.0
-        given, allowed = layout.offload_fraction, ctx.offload.fractions
-        return given in allowed if allowed else 0.0 < given <= 1.0

@@ -4,9 +4,12 @@ This package knows nothing of models or plans. `hardware.link_curves` and
 `hardware.efficiency` hold what was fitted on measurements.
 """
 
-from hardware.economics import Economics, Figure, load_economics
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from hardware.errors import HardwareError
-from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
 from hardware.load import (
     cluster_names,
     gpu_names,
@@ -15,12 +18,16 @@ from hardware.load import (
     load_gpu,
     parse_gpus,
 )
-from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
 from hardware.records import ClusterShape
 from hardware.schema import Cluster, Gpu
 from hardware.sharp import with_sharp
-from hardware.skypilot import load_skypilot
 from hardware.units import Quantity
+
+if TYPE_CHECKING:
+    from hardware.economics import Economics, Figure, load_economics
+    from hardware.facts import Fact, Source, cluster_facts, gpu_facts, load_sources
+    from hardware.prices import PRICE_KINDS, Price, PriceKind, load_prices
+    from hardware.skypilot import load_skypilot
 
 # `hardware` is a name that other distributions use too; `planner` checks whose this one is.
 __distribution__ = "trainplan"
@@ -52,3 +59,18 @@ __all__ = [
     "parse_gpus",
     "with_sharp",
 ]
+
+# What searches do without is imported when it is first asked for.
+_LATER = {
+    "hardware.economics": ("Economics", "Figure", "load_economics"),
+    "hardware.facts": ("Fact", "Source", "cluster_facts", "gpu_facts", "load_sources"),
+    "hardware.prices": ("PRICE_KINDS", "Price", "PriceKind", "load_prices"),
+    "hardware.skypilot": ("load_skypilot",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'hardware' has no attribute {name!r}")

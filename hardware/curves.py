@@ -19,6 +19,8 @@ from hardware.schema import Gpu
 
 Provenance = Literal["measured", "extrapolated", "assumed"]
 AttentionKernel = Literal["flash1", "flash2", "flash3_or_cudnn", "aiter", "aotriton"]
+# Types whose products draw the power of wide operands.
+_WIDE = ("bf16", "fp16", "tf32", "fp32")
 # Where an architecture without a table of its own looks: the vendor's best documented one.
 VENDOR_FALLBACK = {"nvidia": "hopper", "amd": "cdna3"}
 
@@ -37,48 +39,75 @@ class Parameter(_Frozen):
     fitted_on: str = ""
 
 
-class AttentionCurve(_Frozen):
-    """One fused attention kernel; what each field means: `planner.cost.inputs.GpuInputs`."""
+class _Curve(_Frozen):
+    def values(self) -> dict[str, float]:
+        """Its figures by name."""
+        return {name: own.value for name, own in self if isinstance(own, Parameter)}
+
+
+class AttentionCurve(_Curve):
+    """One fused attention kernel."""
 
     forward_efficiency: Parameter
+    """Share of the 16-bit peak at long sequence and head width 128, forward."""
     backward_efficiency: Parameter
+    """The same in backward."""
     forward_tile: Parameter
+    """Rows of a tile, forward."""
     backward_tile: Parameter
+    """The same in backward."""
     forward_start_columns: Parameter
+    """Columns that a tile's start and end cost, forward."""
     backward_start_columns: Parameter
+    """The same in backward."""
     forward_tail_share: Parameter
+    """Share of the longest tile by which the last SM ends late, forward."""
     backward_tail_share: Parameter
+    """The same in backward."""
     half_head_dim: Parameter
+    """Head width at which the softmax costs as much as the products."""
 
 
-class ArchitectureCurves(_Frozen):
+class ArchitectureCurves(_Curve):
     """Curves of one architecture.
 
-    `max_share`: share of the datasheet peak that the best GEMM shape reaches in a short
-    benchmark, for GPUs whose catalogue file has no measured figure. `sustained_share_16`,
-    `sustained_share_8`: what is left of that maximum under continuous load, for 16-bit and
-    narrower operands. `gpus`: the table is for GPUs whose names begin so, not for all of its
-    architecture.
+    `gpus`: the table is for GPUs whose names begin so, not for all of its architecture.
     """
 
     name: str
     gpus: tuple[str, ...] = ()
     default_attention: AttentionKernel
     max_share: Parameter
+    """Share of the datasheet peak that the best GEMM shape reaches in a short benchmark, for GPUs
+    whose catalogue file has no measured figure."""
     sustained_share_16: Parameter
+    """What is left of that maximum under continuous load, 16-bit operands."""
     sustained_share_8: Parameter
-    clock_gain: Parameter
+    """The same for narrower operands."""
+    gemm_clock_gain: Parameter
+    """How much faster the SMs run when a partial wave leaves some of them idle (at least 1)."""
     tile_m: Parameter
+    """Largest tile of an SM: rows."""
     tile_n: Parameter
-    small_tile_share: Parameter
-    start_depth: Parameter
-    epilogue_exposed: Parameter
+    """Largest tile of an SM: columns."""
+    gemm_small_tile_share: Parameter
+    """The rate left by each halving of the tile."""
+    gemm_start_depth: Parameter
+    """The depth k that filling a tile's pipeline costs."""
+    gemm_epilogue_exposed: Parameter
+    """Share of a product's output traffic that nothing hides."""
     gemm_hbm_efficiency: Parameter
+    """Share of the HBM rate at which a product streams operands."""
     grouped_efficiency_share: Parameter
+    """Grouped GEMM (experts): rate against one large product."""
     grouped_hbm_efficiency: Parameter
+    """Grouped GEMM: share of the HBM rate."""
     group_start_s: Parameter
+    """Grouped GEMM: time to start one group's product."""
     hbm_efficiency: Parameter
+    """Memory-bound kernels: share of the HBM rate at large sizes."""
     kernel_floor_s: Parameter
+    """GPU-side floor of any kernel; what the CPU needs to issue one is the framework's affair."""
     attention: dict[str, AttentionCurve]
 
 
@@ -96,15 +125,14 @@ class ComputeCurves(_Frozen):
 
     def sustained_share(self, dtype: str) -> float:
         """Share of the datasheet peak that a large GEMM sustains in `dtype`."""
-        wide = dtype in ("bf16", "fp16")
         curves = self.curves
-        kept = curves.sustained_share_16 if wide else curves.sustained_share_8
+        kept = curves.sustained_share_16 if dtype in _WIDE else curves.sustained_share_8
         return kept.value * self.max_share(dtype)
 
     def max_share(self, dtype: str) -> float:
         """Share of the peak that a short benchmark reaches: of `dtype`, else of 16 bit, else
         what the architecture's other GPUs reach."""
-        for name in (dtype, "fp8" if dtype not in ("bf16", "fp16") else "bf16", "bf16", "fp16"):
+        for name in (dtype, "bf16" if dtype in _WIDE else "fp8", "bf16", "fp16"):
             measured = self.gpu.measured_matmul_flop_per_s.get(name)
             if measured is not None and name in self.gpu.peak_flop_per_s:
                 return min(1.0, measured / self.gpu.peak(name))

@@ -115,6 +115,10 @@ def _gpu_of(name: str, shape: ClusterShape) -> Gpu:
     return load_gpu(name if _folder("gpus").find(name) else shape.gpu)
 
 
+# More than any site has.
+MOST_GPUS = 2**22
+
+
 def parse_gpus(text: str) -> Cluster:
     """The cluster that `64xH100`, `8x8xH100-80GB-SXM` or `64xaws-p5` names.
 
@@ -142,8 +146,11 @@ def parse_gpus(text: str) -> Cluster:
 
 
 def _positive(text: str, digits: str) -> int:
-    if int(digits) < 1:
-        raise HardwareError(f"{text!r}: {int(digits)} is not a number of GPUs; give at least 1")
+    if len(digits) > len(str(MOST_GPUS)) or not 1 <= int(digits) <= MOST_GPUS:
+        shown = digits if len(digits) < 20 else f"a number of {len(digits)} digits"
+        raise HardwareError(
+            f"{text!r}: {shown} is not a number of GPUs; give one from 1 to {MOST_GPUS:,}"
+        )
     return int(digits)
 
 
@@ -202,9 +209,11 @@ def load_cluster_file(path: Path) -> Cluster:
     """
     table = _read_user_file(path)
     num_gpus = table.pop("num_gpus", None)
-    if not isinstance(num_gpus, int) or isinstance(num_gpus, bool) or num_gpus < 1:
+    counted = isinstance(num_gpus, int) and not isinstance(num_gpus, bool)
+    if not counted or not 1 <= num_gpus <= MOST_GPUS:
         raise HardwareError(
-            f"{path}: field 'num_gpus' must be a whole number of at least 1, not {num_gpus!r}"
+            f"{path}: field 'num_gpus' must be a whole number from 1 to {MOST_GPUS:,}, "
+            f"not {num_gpus!r}"
         )
     like = table.pop("like", None)
     if "gpu" not in table and like is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +17,24 @@ from numpy.typing import NDArray
 from constraints.context_exchange import IMPOSSIBLE, inner_ranks
 from constraints.context_kinds import ContextKind
 from planner import cost_tables
+from planner.cost import compiled
 from planner.cost import fields as f
-from planner.cost import kernel
+from planner.cost._jit import Entry
 from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.layout import usual_counts
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.job import Job
-from planner.links import link_inputs
+from planner.links import link_inputs, network
 from planner.ops import Piece
 from planner.space import model_numbers
+from planner.threads import in_threads
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.
 _TIE = 1e-3
-# What a layer keeps for backward on the GPU.
-_LIGHT = [f.PIECE_SAVED, f.PIECE_SAVED_RECOMPUTED]
+
+# Whole numbers below this are ranked by a look-up table instead of sorting.
+_FEW = 1 << 16
 
 Columns = Mapping[str, NDArray[np.int64]]
 
@@ -70,6 +75,19 @@ class Layout:
     mtp_apart: bool = False
 
 
+@dataclass(frozen=True)
+class LayoutInputs:
+    """What the core costs a layout from: a row of the shape table and of the key table, costs of
+    the pieces, how many of them each stage has, and what they are told of job and framework."""
+
+    shape: Array
+    key: Array
+    costs: Array
+    layout: Layout
+    job: JobInputs
+    framework: FrameworkInputs
+
+
 def laid_out(shape: Array, mtp_apart: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
     own = shape.copy()
@@ -77,11 +95,67 @@ def laid_out(shape: Array, mtp_apart: bool) -> Array:
     return own
 
 
-class CostModel:
-    """Costs shapes and layouts of one job; see the module docstring."""
+def fill_groups(shapes: Array, keys: Array) -> None:
+    """Fill the groups that shard parameters: SHAPE_SHARDS, _EXPERT_SHARDS, _REPLICAS.
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
+    hybrid sharding (HSDP, `SHAPE_SHARD` ranks) over that part of them that holds one replica,
+    neighbours in rank order.
+    """
+    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
+    ranks = shapes[:, f.SHAPE_DP] * key[:, f.KEY_CP]
+    expert_ranks = ranks * key[:, f.KEY_TP] / (key[:, f.KEY_EP] * key[:, f.KEY_ETP])
+    shard = shapes[:, f.SHAPE_SHARD]
+    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE_ZERO] > 0.0)
+    replicas = np.where(hybrid, ranks / np.maximum(shard, 1.0), 1.0)
+    shapes[:, f.SHAPE_REPLICAS] = replicas
+    shapes[:, f.SHAPE_SHARDS] = ranks / replicas
+    shapes[:, f.SHAPE_EXPERT_SHARDS] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
+
+
+def numbered(table: Array) -> NDArray[np.int64]:
+    """A number for each row of a table, the same for equal rows."""
+    codes = np.zeros(len(table), dtype=np.int64)
+    for column in table.T:
+        ranks, count = _ranks(column)
+        if count > 1:
+            codes = codes * count + ranks
+    return codes
+
+
+def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
+    """(place of each value among the different ones, how many these are)."""
+    whole = column.astype(np.int64)
+    if len(column) and whole.min() >= 0 and whole.max() < _FEW and (whole == column).all():
+        there = np.zeros(int(whole.max()) + 1, dtype=np.int64)
+        there[whole] = 1
+        places = np.cumsum(there)
+        return places[whole] - 1, int(places[-1])
+    values, ranks = np.unique(column, return_inverse=True)
+    return ranks, len(values)
+
+
+def fill_frames(shapes: Array, keys: Array) -> None:
+    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone."""
+    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
+    degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
+    grid = [f.SHAPE_DP, f.SHAPE_PP, f.SHAPE_VPP, f.SHAPE_ZERO, f.SHAPE_SHARD, f.SHAPE_MTP_APART]
+    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([key[:, degrees], shapes[:, grid]]))
+
+
+class CostModel:
+    """Costs shapes and layouts of one job; see the module docstring.
+
+    `compiled` False: in plain Python, to the same figures: a few configurations are costed before
+    a compiler is loaded.
+    """
+
+    def __init__(self, job: Job, *, compiled: bool = True) -> None:
+        self.job, self.compiled = job, compiled
+
+    def run(self, entry: Entry, *arguments: Any) -> Any:
+        """Call a function of the core, compiled or not."""
+        return entry(*arguments) if self.compiled else entry.plain(*arguments)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -96,25 +170,17 @@ class CostModel:
     @cached_property
     def job_inputs(self) -> JobInputs:
         """Numbers of model and batch."""
-        return cost_tables.job_inputs(self.job, self.pieces)
+        return cost_tables.job_inputs(self.job)
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of framework and optimizer; of a share those of a bound (`is_bound`)."""
-        own = cost_tables.framework_inputs(self.job)
-        return own._replace(resident_layers=0.0) if self.is_bound else own
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether shapes are costed as no layout of theirs is: a share of their activations leaves
-        the GPU, and which layers' is up to the layout. They keep as if all left, and take as long
-        as if none did; `planner.search.offload_share` costs layouts."""
-        return self.job.offload_fraction != 1.0
+        """Numbers of framework and optimizer."""
+        return cost_tables.framework_inputs(self.job)
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:
         """Numbers of framework and optimizer where some layers' activations stay."""
-        return cost_tables.framework_inputs(self.job)._replace(reloads_ahead=1.0)
+        return self.framework_inputs._replace(reloads_ahead=1.0)
 
     @cached_property
     def _on_gpu(self) -> OpTable:
@@ -133,6 +199,16 @@ class CostModel:
         return link_inputs(self.job.cluster)
 
     @cached_property
+    def network(self) -> NDArray[Any]:
+        """The links as the compiled core takes them (`planner.links.network`)."""
+        return network(self.link_inputs)
+
+    @property
+    def inputs(self) -> tuple[JobInputs, FrameworkInputs, GpuInputs, NDArray[Any]]:
+        """What every function of the compiled core is told of the job."""
+        return self.job_inputs, self.framework_inputs, self.gpu_inputs, self.network
+
+    @cached_property
     def prefix(self) -> Array:
         """prefix[kind, n]: layers of a kind among the first n."""
         return cost_tables.kind_prefix(self.job.model)
@@ -147,6 +223,19 @@ class CostModel:
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
+        own = self.price_shapes(columns)
+        order = np.argsort(own.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
+        in_threads(
+            lambda part: self.run(
+                compiled.cost_shapes, own.shapes, order[part], own.keys, own.costs, self.prefix,
+                self.totals, *self.inputs, own.steps,
+            ),
+            len(order),
+        )  # fmt: skip
+        return own
+
+    def price_shapes(self, columns: Columns) -> CostedShapes:
+        """Shapes and the costs of their pieces; their steps are zero."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
         shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
@@ -161,17 +250,9 @@ class CostModel:
             shapes[:, column] = columns[name]
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
         shapes[:, f.SHAPE_MTP_APART] = 0.0
-        steps = kernel.cost_shapes(
-            shapes,
-            keys,
-            costs,
-            self.prefix,
-            self.totals,
-            self.job_inputs,
-            self.framework_inputs,
-            self.gpu_inputs,
-            self.link_inputs,
-        )
+        fill_groups(shapes, keys)
+        fill_frames(shapes, keys)
+        steps = np.zeros((len(shapes), f.STEP_COLUMNS))
         return CostedShapes(steps, shapes, keys, costs)
 
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
@@ -193,12 +274,10 @@ class CostModel:
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
+                np.where(columns["tp"] > 1, self.job_inputs.sequence_parallel, 0.0),
             ]
         ).astype(np.float64)
-        codes = np.zeros(len(table), dtype=np.int64)
-        for column in table.T:
-            values, ranks = np.unique(column, return_inverse=True)
-            codes = codes * len(values) + ranks
+        codes = numbered(table)
         _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         return np.ascontiguousarray(table[first]), inverse
 
@@ -238,16 +317,7 @@ class CostModel:
         return inner_ranks(kind, columns, model, domain, self.job.context_inner)
 
     def cost_keys(self, keys: Array) -> Array:
-        """Piece costs [keys, pieces, PIECE_COLUMNS]; see `is_bound`."""
-        leaving = self.cost_leaving(keys)
-        if not self.is_bound:
-            return leaving
-        bound = self.cost_staying(keys)
-        bound[:, :, _LIGHT] = leaving[:, :, _LIGHT]
-        return bound
-
-    def cost_leaving(self, keys: Array) -> Array:
-        """Piece costs of layers whose offloaded activations leave the GPU."""
+        """Piece costs [keys, pieces, PIECE_COLUMNS]; offloaded activations leave the GPU."""
         return self._cost_keys(keys, self.op_table)
 
     def cost_staying(self, keys: Array) -> Array:
@@ -255,35 +325,42 @@ class CostModel:
         return self._cost_keys(keys, self._on_gpu)
 
     def _cost_keys(self, keys: Array, table: OpTable) -> Array:
-        return kernel.cost_keys(
-            np.ascontiguousarray(keys),
-            table,
-            self.job_inputs,
-            self.framework_inputs,
-            self.gpu_inputs,
-            self.link_inputs,
+        keys = np.ascontiguousarray(keys)
+        costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+        in_threads(
+            lambda part: self.run(
+                compiled.cost_keys, keys[part], *table, *self.inputs, costs[part]
+            ),
+            len(keys),
         )
+        return costs
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        return self.cost_inputs(self.layout_inputs(costed, row, layout))
+
+    def layout_inputs(self, costed: CostedShapes, row: int, layout: Layout) -> LayoutInputs:
+        """What a layout of one shape is costed from."""
         shape = laid_out(costed.shapes[row], layout.mtp_apart)
         key = int(shape[f.SHAPE_KEY])
-        return kernel.cost_layout(
-            shape,
-            costed.keys[key],
-            costed.costs[key],
-            layout.counts,
-            layout.recomputed,
-            self.job_inputs,
+        return LayoutInputs(
+            shape, costed.keys[key], costed.costs[key], layout, self.job_inputs,
             self.framework_inputs,
-            self.gpu_inputs,
-            self.link_inputs,
-        )
+        )  # fmt: skip
+
+    def cost_inputs(self, own: LayoutInputs) -> tuple[Array, Array]:
+        """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        pp = int(own.shape[f.SHAPE_PP])
+        step, stages = np.zeros(f.STEP_COLUMNS), np.zeros((pp, f.STAGE_COLUMNS))
+        self.run(
+            compiled.cost_layout, own.shape, own.key, own.costs,
+            np.ascontiguousarray(own.layout.counts), np.ascontiguousarray(own.layout.recomputed),
+            own.job, own.framework, self.gpu_inputs, self.network, step, stages,
+        )  # fmt: skip
+        return step, stages
 
     def even_layout(self, costed: CostedShapes, row: int) -> Layout:
         """The layout in which `cost_shapes` costed a shape."""
-        from planner.cost.layout import usual_counts
-
         shape = costed.shapes[row]
         pp = int(shape[f.SHAPE_PP])
         counts = np.zeros((len(self.pieces), pp))

@@ -5,21 +5,24 @@ The op table decides what is counted; this module only flattens it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from constraints.layout_context import greedy_costs
 from planner.cost import fields as f
-from planner.cost.inputs import as_declared
+from planner.cost.inputs import as_declared, filled
 from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.frameworks import FrameworkProfile
+from planner.frameworks.profile import FP32_PRECISIONS
 from planner.job import Job
 from planner.links import link_inputs
-from planner.ops import Op, ParamShard, Piece, pieces
+from planner.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
+from planner.ops.attention_core import score_parts
 from planner.ops.context import OpContext
 from planner.optimizer_terms import (
     gradients_on_gpu,
@@ -56,12 +59,18 @@ def job_pieces(job: Job) -> tuple[Piece, ...]:
 def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
     rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
+    ordered = [own for index, piece in enumerate(all_pieces) for own in _ordered(index, piece)]
     return OpTable(
         ops=_array([_op_row(index, op) for index, op in rows], f.OP_COLUMNS),
         parameters=_array(
             [
-                (index, count, shard, _pads(op, shard), *_update_row(op, count, job))
-                for index, op in rows
+                (
+                    index,
+                    *parameter_columns(op, count, shard).values(),
+                    *_update_row(op, count, job),
+                    after_core,
+                )
+                for index, op, after_core in ordered
                 for count, shard in op.parameters
                 if count
             ],
@@ -69,18 +78,8 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         ),
         saved=_array(
             [
-                (
-                    index,
-                    saved.bytes_per_token,
-                    saved.shard,
-                    saved.freed_by,
-                    saved.only_with,
-                    op.pads_vocabulary and saved.name == "head/loss",
-                    saved.fixed_bytes,
-                    saved.copies,
-                    saved.leaves,
-                )
-                for index, op in rows
+                (index, *saved_columns(saved).values(), after_core)
+                for index, op, after_core in ordered
                 for saved in op.saved
             ],
             f.SAVED_COLUMNS,
@@ -108,13 +107,37 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     )
 
 
+def _ordered(index: int, piece: Piece) -> Iterator[tuple[int, Op, bool]]:
+    """(piece, row, whether it is behind the core of attention in forward)."""
+    behind = False
+    for op in piece.ops:
+        yield index, op, behind
+        behind = behind or op.kind is OpKind.ATTENTION
+
+
 def _array(rows: Sequence[Sequence[float]], columns: int) -> Array:
     return np.array(rows, dtype=np.float64).reshape(len(rows), columns)
 
 
-def _pads(op: Op, shard: ParamShard) -> bool:
-    """Vocabulary-parallel tables are padded; a position table in the same row is not."""
-    return op.pads_vocabulary and shard is ParamShard.TP
+def parameter_columns(op: Op, count: float, shard: ParamShard) -> dict[str, float]:
+    """Columns of some parameters of a row that do not depend on the optimizer. Vocabulary-parallel
+    tables are padded; a position table in the same row is not."""
+    pads = op.pads_vocabulary and shard is ParamShard.TP
+    return {"count": count, "shard": shard, "pads_vocabulary": pads}
+
+
+def saved_columns(saved: Saved) -> dict[str, float]:
+    """Columns of a saved tensor but for its piece."""
+    return {
+        "bytes": saved.bytes_per_token,
+        "shard": saved.shard,
+        "freed_by": saved.freed_by,
+        "only_with": saved.only_with,
+        "pads_vocabulary": saved.name in ("head/loss", "head/softcap"),
+        "fixed": saved.fixed_bytes,
+        "copies": saved.copies,
+        "leaves": saved.leaves,
+    }
 
 
 def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
@@ -149,6 +172,7 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
         op.low_precision,
         op.pads_vocabulary,
         op.rerun_with,
+        op.autocasts,
     )
 
 
@@ -159,15 +183,15 @@ def may_part(job: Job) -> bool:
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
-def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
-    """Numbers of model and batch for the compiled core."""
-    model, parallelism = job.model, job.framework.parallelism
+def context_inputs(context: OpContext) -> JobInputs:
+    """Numbers of model and length for the compiled core, on one GPU without a job."""
+    model, parallelism = context.model, context.profile.parallelism
     costs = (0, 0)
     if parallelism.layouts == "greedy":
         costs = greedy_costs(model.hidden, model.ffn, model.vocab)
     return as_declared(
         JobInputs(
-            seq=float(job.seq),
+            seq=float(context.seq),
             hidden=float(model.hidden),
             kv_heads=float(model.heads if model.mla else model.kv_heads),
             vocab=float(model.vocab),
@@ -176,22 +200,29 @@ def job_inputs(job: Job, all_pieces: Sequence[Piece]) -> JobInputs:
             ),
             layers=model.layers,
             kinds=len(model.kinds),
-            pieces=len(all_pieces),
+            pieces=len(model.kinds) + (4 if model.mtp_layers else 2),
             mtp_layers=model.mtp_layers,
             tied_embeddings=float(model.tied_embeddings),
             sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
-            eager_attention=_score_traffic(job),
+            eager_attention=0.0,
             top_k=float(model.moe.top_k if model.moe else 0),
-            world=float(job.cluster.num_gpus),
+            world=1.0,
             causal=1.0,
-            neighbour_share=_neighbour_share(job),
             lone_ends=float(parallelism.lone_ends),
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
             mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
-            mtp_apart=float(may_part(job)),
         )
+    )
+
+
+def job_inputs(job: Job) -> JobInputs:
+    """Numbers of model and batch for the compiled core."""
+    return context_inputs(op_context(job))._replace(
+        eager_attention=_score_traffic(job),
+        world=float(job.cluster.num_gpus),
+        neighbour_share=_neighbour_share(job),
     )
 
 
@@ -210,98 +241,59 @@ def _score_traffic(job: Job) -> float:
     return TORCH_SOFTMAX_TRAFFIC if job.attention_kernel == "torch" else 1.0
 
 
-def framework_inputs(job: Job) -> FrameworkInputs:
-    """A framework profile, optimizer and the memory outside tensors, as numbers."""
-    setting = job.optimizer_setting
-    profile = trained_profile(job.framework.in_precision(job.precision), setting)
-    state, overlap, kernels, outside = (
-        profile.state,
-        profile.overlap,
-        profile.kernels,
-        profile.outside,
-    )
+# Tables of a profile that may hold what the compiled core reads.
+_TABLES = ("parallelism", "overlap", "saved", "state", "kernels", "outside", "activation_offload")
+
+
+def profile_settings(profile: FrameworkProfile) -> dict[str, Any]:
+    """Settings of a profile by the name that they have in the compiled core's record."""
+    settings = {name: value for table in _TABLES for name, value in getattr(profile, table)}
+    return settings | {f"hide_{name}": share for name, share in profile.overlap}
+
+
+def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
+    """What the compiled core reads that is no setting of the framework as it stands."""
+    setting, state, kernels = job.optimizer_setting, profile.state, profile.kernels
     gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
-    return as_declared(
-        FrameworkInputs(
-            weight_bytes=state.weight_bytes,
-            gradient_bytes=state.gradient_bytes,
-            master_bytes=state.master_bytes,
-            optimizer_bytes=moment_bytes(profile, setting),
-            zero3_keeps_weight_shard=float(state.zero3_keeps_weight_shard),
-            extra_gradient_bytes=state.extra_gradient_bytes,
-            gathered_layers=state.gathered_layers,
-            reduce_buffer_layers=state.reduce_buffer_layers,
-            root_stays_gathered=float(state.root_stays_gathered),
-            optimizer_temporary_bytes=state.optimizer_temporary_bytes,
-            bucket_bytes=state.bucket_bytes,
-            logits_transient_bytes=_logits_transient(profile),
-            hide_gradient_reduction=overlap.gradient_reduction,
-            hide_parameter_gather=overlap.parameter_gather,
-            hide_fsdp=overlap.fsdp_prefetch,
-            hide_tensor_backward=overlap.tensor_backward,
-            hide_tensor=overlap.tensor,
-            hide_expert=overlap.expert,
-            hide_context=overlap.context,
-            hide_pipeline=overlap.pipeline,
-            contention=overlap.contention,
-            issue_s=kernels.issue_s / job.cluster.host_speed,
-            memory_traffic=kernels.memory_traffic,
-            dispatch_deduplicates=float(kernels.dispatch_deduplicates),
-            cast_traffic_bytes=kernels.cast_traffic_bytes,
-            pipeline_exchange_s=kernels.pipeline_exchange_s,
-            outer_tensor_step_s=kernels.outer_tensor_step_s,
-            wide_stage_wait_s=kernels.wide_stage_wait_s,
-            step_traffic_bytes=kernels.step_traffic_bytes,
-            slice_copy_s=kernels.slice_copy_s,
-            accumulation_traffic_bytes=kernels.accumulation_traffic_bytes,
-            tensor_gather_share=_tensor_gather_share(job),
-            tensor_copy_s=kernels.tensor_copy_bytes / streaming,
-            gather_copy_s=kernels.gather_copy_bytes / streaming,
-            reduce_copy_s=kernels.reduce_copy_bytes / streaming,
-            gradient_communication_bytes=kernels.gradient_communication_bytes,
-            parameter_communication_bytes=kernels.parameter_communication_bytes,
-            optimizer_traffic_bytes=traffic_bytes(setting) + kernels.update_traffic_bytes,
-            host_step_s=outside.host_step_s / job.cluster.host_speed,
-            sample_load_s=outside.sample_load_s,
-            schedule=schedule_named(job.schedule).code,
-            context_bytes=job.cluster.gpu.context_bytes,
-            communicator_bytes=outside.communicator_bytes,
-            workspace_bytes=outside.workspace_bytes,
-            fragmentation=outside.fragmentation,
-            weight_gradient_bytes=state.weight_gradient_bytes,
-            gathered_tensors=state.gathered_tensors,
-            logits_sharded=float(profile.saved.logits_sharded),
-            gradients_on_gpu=gradients_on_gpu(profile, setting),
-            offload_s=offload_seconds_per_parameter(
-                job.framework,
-                setting,
-                link_inputs(job.cluster).host_bytes_per_s,
-                job.cluster.gpus_per_node,
-            ),
-            update_sharded=float(setting.kernel == "forloop"),
-            persistent_gradients=float(state.persistent_gradients or state.gradients_at_backward),
-            unfused_tensors=_unfused_tensors(job),
-            ddp_bucket_copies=state.ddp_bucket_copies,
-            mask_buffer_bytes=_mask_buffer(job),
-            logits_forward_bytes=profile.saved.logits_forward_bytes,
-            activation_bytes=profile.saved.activation_bytes,
-            residual_bytes=profile.saved.residual_bytes,
-            weight_cast_bytes=profile.saved.weight_cast_bytes,
-            post_validation=float(profile.parallelism.optimizer_post_validation),
-            pipeline_scatters=float(kernels.pipeline_scatters),
-            blocking_launches=float(kernels.blocking_launches),
-            sequential_experts=float(kernels.sequential_experts),
-            resident_layers=profile.activation_offload.resident_layers,
-            least_offload_bytes=profile.activation_offload.least_bytes,
-        )
-    )
+    return {
+        "optimizer_bytes": moment_bytes(profile, setting),
+        "logits_transient_bytes": _logits_transient(profile),
+        "issue_s": kernels.issue_s / job.cluster.host_speed,
+        "tensor_gather_share": _tensor_gather_share(job),
+        "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
+        "gather_copy_s": kernels.gather_copy_bytes / streaming,
+        "reduce_copy_s": kernels.reduce_copy_bytes / streaming,
+        "optimizer_traffic_bytes": traffic_bytes(setting) + kernels.update_traffic_bytes,
+        "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
+        "schedule": schedule_named(job.schedule).code,
+        "context_bytes": job.cluster.gpu.context_bytes,
+        "workspace_bytes": job.workspace_bytes,
+        "gradients_on_gpu": gradients_on_gpu(profile, setting),
+        "offload_s": offload_seconds_per_parameter(
+            job.framework,
+            setting,
+            link_inputs(job.cluster).host_bytes_per_s,
+            job.cluster.gpus_per_node,
+        ),
+        "update_sharded": setting.kernel == "forloop",
+        "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
+        "unfused_tensors": _unfused_tensors(job),
+        "softmax_bytes": _softmax_bytes(job, profile),
+        "mask_buffer_bytes": _mask_buffer(job),
+    }
+
+
+def framework_inputs(job: Job) -> FrameworkInputs:
+    """A framework profile, optimizer and the memory outside tensors, as numbers."""
+    profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
+    return filled(FrameworkInputs, profile_settings(profile) | derived_inputs(job, profile))
 
 
 def _tensor_gather_share(job: Job) -> float:
     """Bytes of a gathered activation over 16 bits: half where products in 8 or 4 bits take operands
     that were cast before the gather."""
-    low = job.precision not in ("bf16", "fp16", "fp32")
+    low = job.precision not in ("bf16", "fp16", *FP32_PRECISIONS)
     return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
 
 
@@ -310,6 +302,18 @@ def _unfused_tensors(job: Job) -> float:
     if not job.framework.state.unfused_backward:
         return 0.0
     return 4.0 if job.model.gated else 2.0
+
+
+def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes per score that the backward of an unfused softmax holds beyond what is kept.
+
+    Gradients of its output and of its input, in its own type; what the product with the values
+    kept for itself is freed by then.
+    """
+    if job.attention != "eager" or not job.framework.state.unfused_backward:
+        return 0.0
+    softmax, operand, mask = score_parts(profile.saved, dropout=job.dropout)
+    return 2.0 * softmax - operand - mask
 
 
 def _mask_buffer(job: Job) -> float:

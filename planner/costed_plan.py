@@ -25,6 +25,7 @@ from planner.full_memory import (
 from planner.host_notes import waiting_notes
 from planner.job import Job
 from planner.ledger import choice_notes, plan_assumptions, unmeasured_notes
+from planner.memory.stage import named_terms
 from planner.offload_rules import offload_flags
 from planner.ops import flop_per_token
 from planner.optimizer_rules import optimizer_flags
@@ -34,7 +35,7 @@ from planner.recompute import layout_flags
 from planner.schedules import plan_schedule
 from planner.search.arrays import plain_context
 from planner.search.mixture import other_modes
-from planner.search.offload_share import cost_any_layout, row_shares
+from planner.search.offload_share import cost_any_layout, row_groups
 from planner.sharp import or_by_hosts
 from planner.uncertainty import (
     fit_probability,
@@ -101,18 +102,19 @@ def job_plan(
     modes = other_modes(job, mode) if layout.others else ()
     again = recomputation(mode, job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
-    ctx = replace(ctx, offload=row_shares(job, columns, row))
-    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes)
+    groups = row_groups(job, columns, row)
+    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes, groups)
     step = costed_layout.step
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     limit = job.hbm_limit_bytes
     probability = fit_probability(job, peak, limit)
-    stages = costed_layout.stages
+    stages = named_terms(costed_layout.stages, costed_layout.memory)
     at = plan_conditions(job, degrees, step)
     interval = step_time_interval(job, step_time_s, at=at)
     if job.cluster.sharp:
-        hosts = CostModel(replace(job, cluster=job.cluster.model_copy(update={"sharp": ""})))
-        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes).step
+        bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
+        hosts = CostModel(bare, compiled=cost_model.compiled)
+        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes, groups).step
         by_hosts_s = float(by_hosts[f.STEP_TIME])
         beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
         interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)

@@ -6,7 +6,8 @@ from functools import cache
 
 from hardware.curves import AttentionCurve, ComputeCurves, load_compute_curves
 from hardware.schema import Gpu
-from planner.cost.inputs import GpuInputs, as_declared
+from planner.cost.inputs import GpuInputs, filled
+from planner.frameworks.profile import FP32_PRECISIONS
 
 
 def half_precision(gpu: Gpu) -> str:
@@ -19,6 +20,12 @@ def _attention_curve(curves: ComputeCurves, attention: str) -> AttentionCurve:
     return curves.attention("auto" if attention in ("eager", "torch") else attention)
 
 
+def head_precision(gpu: Gpu, precision: str) -> str:
+    """Type of the products that stay out of low precision (head, router, attention): fp32 where
+    all are, else the GPU's 16-bit type."""
+    return precision if precision in FP32_PRECISIONS else half_precision(gpu)
+
+
 @cache
 def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     """Numbers of `gpu` for linear layers in `precision` and one attention kernel.
@@ -27,37 +34,16 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     for the GPU's usual fused one.
     HardwareError if the GPU lacks the precision or the kernel.
     """
-    half = half_precision(gpu)
+    half = head_precision(gpu, precision)
     loaded = load_compute_curves(gpu)
-    curves, fused = loaded.curves, _attention_curve(loaded, attention)
-    return as_declared(
-        GpuInputs(
-            matmul_flop_per_s=gpu.peak(precision),
-            matmul16_flop_per_s=gpu.peak(half),
-            hbm_bytes_per_s=gpu.hbm_bytes_per_s,
-            sm_count=float(gpu.sm_count),
-            gemm_max_efficiency=loaded.sustained_share(precision),
-            gemm16_max_efficiency=loaded.sustained_share(half),
-            gemm_clock_gain=curves.clock_gain.value,
-            tile_m=curves.tile_m.value,
-            tile_n=curves.tile_n.value,
-            gemm_small_tile_share=curves.small_tile_share.value,
-            gemm_start_depth=curves.start_depth.value,
-            gemm_epilogue_exposed=curves.epilogue_exposed.value,
-            gemm_hbm_efficiency=curves.gemm_hbm_efficiency.value,
-            grouped_efficiency_share=curves.grouped_efficiency_share.value,
-            grouped_hbm_efficiency=curves.grouped_hbm_efficiency.value,
-            group_start_s=curves.group_start_s.value,
-            attention_forward_efficiency=fused.forward_efficiency.value,
-            attention_backward_efficiency=fused.backward_efficiency.value,
-            attention_forward_tile=fused.forward_tile.value,
-            attention_backward_tile=fused.backward_tile.value,
-            attention_forward_start_columns=fused.forward_start_columns.value,
-            attention_backward_start_columns=fused.backward_start_columns.value,
-            attention_forward_tail_share=fused.forward_tail_share.value,
-            attention_backward_tail_share=fused.backward_tail_share.value,
-            attention_half_head_dim=fused.half_head_dim.value,
-            hbm_efficiency=curves.hbm_efficiency.value,
-            kernel_floor_s=curves.kernel_floor_s.value,
-        )
-    )
+    fused = _attention_curve(loaded, attention)
+    derived = {
+        "matmul_flop_per_s": gpu.peak(precision),
+        "matmul16_flop_per_s": gpu.peak(half),
+        "hbm_bytes_per_s": gpu.hbm_bytes_per_s,
+        "sm_count": gpu.sm_count,
+        "gemm_max_efficiency": loaded.sustained_share(precision),
+        "gemm16_max_efficiency": loaded.sustained_share(half),
+    }
+    kernel = {f"attention_{name}": value for name, value in fused.values().items()}
+    return filled(GpuInputs, loaded.curves.values() | kernel | derived)

@@ -17,7 +17,6 @@ from planner.recompute import demand_parts
 from planner.request import MOST_SEQUENCES, Request
 from planner.search.arrays import even_layout, plain_context
 from planner.search.mixture import other_modes
-from planner.search.offload_share import row_shares
 from planner.search.shapes import broken_rules, given_columns
 
 
@@ -40,20 +39,27 @@ def evaluate(
     names every rule that the configuration breaks.
     """
     _demand_range(degrees)
-    job = request.resolve()
+    job = given_job(request)
     modes = tuple(job.framework.recompute_mode(name) for name in (recompute, *(others or ())))
     for mode in modes:
         demand_parts(mode, job.model)
     job = replace(job, recompute=modes)
-    if request.cp_comm_type is None:
-        job = replace(job, context_kinds=job.context_kinds[:1])
     layout = given_layout(
         job, degrees, block_layers, recomputed, tuple((others or {}).values()), mtp_apart
     )
-    cost_model = CostModel(job)
+    cost_model = CostModel(job, compiled=False)
     columns = given_columns(degrees)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+
+def given_job(request: Request) -> Job:
+    """The job of which one configuration is given: without `cp_comm_type` context parallelism
+    exchanges as is usual in the framework."""
+    job = request.resolve()
+    if request.cp_comm_type is None:
+        return replace(job, context_kinds=job.context_kinds[:1])
+    return job
 
 
 def _demand_range(degrees: Degrees) -> None:
@@ -85,7 +91,7 @@ def given_layout(
     even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_apart)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
-    layout = replace(even, block_layers=blocks, offload_fraction=job.at_fraction)
+    layout = replace(even, block_layers=blocks, offload_fraction=job.offload_fraction)
     again = layout.stage_layers if recomputes else (0,) * degrees.pp
     if job.recompute[0].block:
         again = _block_recomputed(layout, job.recompute[0].block)
@@ -101,7 +107,6 @@ def given_layout(
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)
     ctx = plain_context(job, degrees.pp, degrees.vpp, kind, len(others))
-    ctx = replace(ctx, offload=row_shares(job, given_columns(degrees), 0))
     broken = layout_problems(job, layout, ctx)
     if broken:
         raise UsageError("\n".join(broken))

@@ -172,7 +172,7 @@ def job_evaluator(job: Job, plan: Plan) -> Evaluator:
         broken = broken_rules(free, degrees)
         if broken:
             raise UsageError("; ".join(broken))
-        cost_model = CostModel(free)
+        cost_model = CostModel(free, compiled=plan.status != "evaluated")
         columns = given_columns(degrees)
         costed = cost_model.cost_shapes(columns)
         layout = _layout(plan, degrees, cost_model, costed, columns)
@@ -191,7 +191,8 @@ def _layout(
     job = cost_model.job
     recomputes = bool(job.recompute[0].mask)
     even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
-    if plan.status == "evaluated":
+    even = replace(even, offload_fraction=job.offload_fraction)
+    if plan.status == "evaluated" or job.offload_fraction != 1.0:
         own = plan.degrees
         if (own.pp, own.vpp) != (degrees.pp, degrees.vpp):
             return even

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from hardware import Cluster
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
-from planner.frameworks.profile import OptimizerKernel
-from planner.offload_rules import Fraction, Modules, offload_refusal, usable_modes
+from planner.frameworks.profile import OptimizerKernel, check_precision
+from planner.frameworks.workspaces import torch_workspaces
+from planner.offload_rules import Modules, demand_all_leave, offload_refusal, usable_modes
 from planner.optimizer_rules import check_optimizer
 from planner.optimizer_terms import OptimizerSetting
 from planner.optimizers import Optimizer
@@ -88,24 +89,20 @@ class Job:
     # decides (`at_choice`); empty: `activation_offload` is decided.
     activation_offload: Modules = ()
     offload_choices: tuple[Modules, ...] = ()
-    # Of the groups of activations that can leave the GPU, and whether a search decides it too: all
-    # of them (1), or a share that each layout has (`search`; `at_choice`).
-    offload_fraction: Fraction = 1.0
-    fraction_open: bool = False
+    # Of the groups of activations that can leave the GPU, those that do; a search takes all.
+    offload_fraction: float = 1.0
     schedule: str | None = None
     # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
     # the all-to-all inside `a2a+p2p`; 0: the most that may be.
     context_kinds: tuple[ContextKind, ...] = ("p2p",)
     context_inner: int = 0
+    # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
+    cublas_workspace_config: str | None = None
 
     def __post_init__(self) -> None:
         if self.seq <= 0:
             raise UsageError(f"sequence length {self.seq}: must be at least 1 token")
-        if self.precision not in self.framework.precisions:
-            raise UsageError(
-                f"precision {self.precision!r}: {self.framework.name} trains in "
-                + ", ".join(self.framework.precisions)
-            )
+        check_precision(self.framework, self.precision)
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
         for mode in self.recompute:
             if refusal := self._offload_refusal(self.activation_offload, mode):
@@ -113,6 +110,14 @@ class Job:
         budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
         if len(budgets) > 1:
             raise UsageError("one memory budget at a time: give a single --recompute budget=...")
+
+    @property
+    def workspace_bytes(self) -> float:
+        """cuBLAS workspaces and other library scratch, allocated like tensors."""
+        given, config = self.framework.outside.workspace_bytes, self.cublas_workspace_config
+        if given is not None and config is None:
+            return given
+        return torch_workspaces(self.cluster.gpu.architecture, config)
 
     @property
     def fused_attention(self) -> str:
@@ -148,17 +153,7 @@ class Job:
             )
         return self.activation_offload
 
-    @property
-    def at_fraction(self) -> float:
-        """The share of activations that leave the GPU. UsageError while that is not decided."""
-        if self.fraction_open or self.offload_fraction == "search":
-            raise UsageError(
-                "--activation-offload-fraction search: only a search decides the share; give a "
-                "number above 0 and up to 1 here"
-            )
-        return self.offload_fraction
-
-    def at_choice(self, share: float, modules: Modules, fraction: Fraction | None = None) -> Job:
+    def at_choice(self, share: float, modules: Modules, fraction: float = 1.0) -> Job:
         """The job with this share of the optimizer on the CPU and the activations of these modules,
         or a share of them, on the host, decided; recompute modes that do not work with them are
         left out."""
@@ -169,8 +164,7 @@ class Job:
             offload_shares=(),
             activation_offload=modules,
             offload_choices=(),
-            offload_fraction=self.offload_fraction if fraction is None else fraction,
-            fraction_open=False,
+            offload_fraction=fraction,
             recompute=usable,
         )
 
@@ -181,24 +175,15 @@ class Job:
 
     def decided(self) -> tuple[Job, ...]:
         """The job at each share and set of modules that a search tries, least offload first; itself
-        if they were given. Sets that no recompute mode works with are left out."""
-        if not self.offload_shares and not self.offload_choices and not self.fraction_open:
+        if they were given. Sets that no recompute mode works with are left out. UsageError with a
+        fraction of the activations, which no search chooses."""
+        demand_all_leave(self.offload_fraction)
+        if not self.offload_shares and not self.offload_choices:
             return (self,)
         shares = self.offload_shares or (self.optimizer_offload,)
         choices = self.offload_choices or (self.activation_offload,)
-        every = [
-            self.at_choice(share, modules, fraction)
-            for share in shares
-            for modules in choices
-            for fraction in self._fractions(modules)
-        ]
+        every = [self.at_choice(share, modules) for share in shares for modules in choices]
         return tuple(own for own in every if own.recompute)
-
-    def _fractions(self, modules: Modules) -> tuple[Fraction, ...]:
-        """A share that the layouts have, then all; where nothing is offloaded there is none."""
-        if not modules:
-            return (1.0,)
-        return ("search", 1.0) if self.fraction_open else (self.offload_fraction,)
 
     @property
     def memory_budget(self) -> float | None:

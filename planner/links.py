@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hardware.link_curves import (
     InNetworkCurve,
@@ -12,10 +16,15 @@ from hardware.link_curves import (
     is_pcie_box,
     load_link_curves,
 )
+from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
 
 if TYPE_CHECKING:
     from hardware.schema import Cluster
+
+
+# A rate at which any transfer takes for ever, where there is no network.
+_NO_LINK = sys.float_info.min
 
 
 def _mesh_bytes_per_s(curve: ScaleUpCurve, pair_bytes_per_s: float | None) -> float:
@@ -55,7 +64,7 @@ def assemble(
             scale_up_bytes_per_s=scale_up_bytes_per_s * up.share.value,
             scale_up_latency_s=up.latency_s.value,
             scale_up_half_bytes=up.half_bytes.value,
-            scale_out_bytes_per_s=scale_out_bytes_per_s * out.share.value,
+            scale_out_bytes_per_s=scale_out_bytes_per_s * out.share.value or _NO_LINK,
             scale_out_latency_s=out.latency_s.value,
             scale_out_half_bytes=out.half_bytes.value,
             scale_up_reduction_gain=up.reduction_gain.value,
@@ -68,7 +77,7 @@ def assemble(
             scale_up_pair_bytes_per_s=scale_up_bytes_per_s * up.pair_share.value,
             root_gpus=float(up.root_gpus),
             root_bytes_per_s=math.inf if root is None else root.value,
-            scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value,
+            scale_out_pair_bytes_per_s=scale_out_bytes_per_s * pair.value or _NO_LINK,
             straggler_share=curves.straggler_share.value,
             oversubscription=nominal / scale_out_bytes_per_s if scale_out_bytes_per_s else 1.0,
             leaf_gpus=float(leaf_gpus),
@@ -94,6 +103,17 @@ def with_in_network(
         in_network_groups=float(curve.groups.value),
         in_network_gathers=1.0 if nic_per_gpu else 0.0,
     )
+
+
+def network(links: LinkInputs) -> NDArray[Any]:
+    """What the compiled core takes: [2] records of the links, as seen through the spine and as
+    groups below one leaf switch see them, with every NIC's full rate."""
+    full = links._replace(
+        scale_out_bytes_per_s=links.scale_out_bytes_per_s * links.oversubscription,
+        scale_out_pair_bytes_per_s=links.scale_out_pair_bytes_per_s * links.oversubscription,
+    )
+    both: NDArray[Any] = np.array([record(links), record(full)], record(links).dtype)
+    return both
 
 
 def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> int:

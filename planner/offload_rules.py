@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from planner.errors import UsageError, unknown_name
 from planner.frameworks.profile import FrameworkProfile, framework_names, load_framework
@@ -13,8 +12,6 @@ from planner.recompute import RecomputeMode
 from planner.specs import ModelSpec
 
 Modules = tuple[str, ...]
-# Of the activations of some modules: a share of them, or one that the layout has.
-Fraction = float | Literal["search"]
 OPTION = "--activation-offload"
 FRACTION_OPTION = "--activation-offload-fraction"
 # What a model must have for a module's tensors to exist, and what else holds them.
@@ -200,12 +197,12 @@ def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
     )
 
 
-def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile) -> None:
+def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -> None:
     """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
     if fraction == 1.0:
         return
     given = f"{FRACTION_OPTION} {fraction}"
-    if fraction != "search" and not 0.0 < fraction <= 1.0:
+    if not 0.0 < fraction <= 1.0:
         instead = f"{OPTION} off" if fraction == 0.0 else "a number above 0 and up to 1"
         raise UsageError(f"{given}: give {instead}  [activation-offload-fraction]")
     if not offloads:
@@ -222,6 +219,16 @@ def check_fraction(fraction: Fraction, offloads: bool, profile: FrameworkProfile
         raise UsageError(
             f"{given}: {profile.name} offloads all layers or none; a fraction is there in "
             f"{', '.join(having)}  [activation-offload-fraction]"
+        )
+
+
+def demand_all_leave(fraction: float) -> None:
+    """UsageError where a search is asked for a fraction of the activations."""
+    if fraction != 1.0:
+        raise UsageError(
+            f"{FRACTION_OPTION} {fraction:g}: a search offloads all activations of a module or "
+            f"none; leave the fraction out, and give {OPTION} search or MODULES, or cost one "
+            "configuration with planner evaluate or memory  [activation-offload-fraction]"
         )
 
 

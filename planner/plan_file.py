@@ -87,6 +87,9 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
 
 
 def _result(path: Path, document: Any) -> SearchResult:
+    request = document.get("request") if isinstance(document, dict) else None
+    if isinstance(request, dict) and request.get("activation_offload_fraction") == "search":
+        request["activation_offload_fraction"] = 1.0  # older searches; each plan has its own
     try:
         return SearchResult.model_validate(document)
     except ValidationError as error:

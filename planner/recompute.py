@@ -61,14 +61,20 @@ class RecomputeForms(_Frozen):
     """
 
     modules: tuple[str, ...] = ()
+    """Modules that can be recomputed by themselves, in the framework's order."""
     module_flags: str = ""
+    """Flags for these."""
     every_flags: str = ""
+    """Flags for every k-th layer."""
     uniform_flags: str = ""
+    """Flags for one checkpoint of several layers."""
     block_flags: str = ""
+    """Flags for the first layers of each block."""
     budget_flags: str = ""
-    # Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
-    # product of a layer does not run again.
+    """Flags for torch's memory budget."""
     stops_early: bool = False
+    """Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
+    product of a layer does not run again."""
 
 
 class RecomputeMode(_Frozen):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
-from planner.frameworks.profile import OptimizerKernel, with_schedule
+from planner.frameworks.profile import (
+    FP32_PRECISIONS,
+    OptimizerKernel,
+    check_precision,
+    with_schedule,
+)
+from planner.frameworks.switches import Switches, switched
 from planner.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.models.catalog import ResolvedModel, load_model
 from planner.offload_rules import (
@@ -84,16 +90,20 @@ class Request(BaseModel):
 
     model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
     TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
-    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `schedule`:
+    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
+    None as the framework has it. `schedule`:
     name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
     optimizer on the CPU, or `search`, which lets the search choose it for each plan;
     `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
-    `activation_offload_fraction` of them, or `search`: each plan its own. limits: degree name to
-    allowed values. `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`),
-    as "tp*cp <= 8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges
-    (Megatron's --cp-comm-type); None: a search takes the fastest that the framework has;
-    `cp_sizes`: ranks of the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce
-    (`planner.sharp`). Raises UsageError (ValueError) for what does not resolve.
+    `activation_offload_fraction` of them (1 in a search). limits: degree name to allowed values.
+    `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
+    8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
+    --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
+    the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce (`planner.sharp`). `precision`
+    fp32 or tf32 means fp32 weights, gradients and activations too. `sequence_parallel`,
+    `gradient_as_bucket_view`, `set_to_none`: `planner.frameworks.switches`;
+    `cublas_workspace_config`: the environment variable's value; `bias` False: linear layers and
+    norms without biases. Raises UsageError (ValueError) for what does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -109,7 +119,7 @@ class Request(BaseModel):
     precision: str = "bf16"
     dtype: DtypeModeName | None = None
     optimizer: str = "adamw"
-    attention: Literal["flash", "eager"] = "flash"
+    attention: Literal["flash", "eager"] | None = None
     schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
@@ -123,24 +133,39 @@ class Request(BaseModel):
     optimizer_kernel: OptimizerKernel | None = None
     optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
     activation_offload: str = "off"
-    activation_offload_fraction: float | Literal["search"] = 1.0
+    activation_offload_fraction: float = 1.0
     cuda_graphs: bool = False
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
     sharp: bool = False
+    sequence_parallel: bool = True
+    gradient_as_bucket_view: bool = False
+    set_to_none: bool = True
+    cublas_workspace_config: str | None = None
+    bias: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_dtype(cls, given: Any) -> Any:
+        """Products in fp32 where the dtype mode says fp32 and nobody said how they are made."""
+        if isinstance(given, dict) and given.get("dtype") == "fp32":
+            return {"precision": "fp32"} | given
+        return given
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""
         resolved = self.find_model()
         framework = self.find_framework()
-        dtype = self.dtype or framework.usual_mode
+        check_precision(framework, self.precision)
+        dtype = self._dtype(framework)
         profile = framework.in_mode(dtype)
         if self.cuda_graphs:
             profile = profile.with_cuda_graphs()
-        model = resolved.spec
+        model = resolved.spec if profile.builds_mtp else resolved.spec.without_mtp()
         seq = self.seq or model.pretraining_seq
         cluster = self.job_cluster(profile)
-        precision = self._precision(dtype)
+        profile = switched(profile, self._switches(), cluster.num_gpus)
+        precision = self.precision
         cluster.gpu.peak(precision)
         offload, choices = self._activation_offload(profile, model, precision)
         fraction = self.offload_share(model)
@@ -157,7 +182,7 @@ class Request(BaseModel):
             seq=seq,
             precision=precision,
             dtype=dtype,
-            attention=self.attention,
+            attention=self.attention or profile.attention,
             recompute=modes,
             reserve=parse_reserve(self.hbm_reserve),
             limits={name: frozenset(values) for name, values in self.limits.items()},
@@ -171,11 +196,11 @@ class Request(BaseModel):
             offload_shares=self._offload_shares(profile),
             activation_offload=offload,
             offload_choices=choices,
-            offload_fraction=1.0 if fraction == "search" else fraction,
-            fraction_open=fraction == "search",
+            offload_fraction=fraction,
             schedule=self._schedule(profile),
             context_kinds=self._context_kinds(profile, model, seq),
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
+            cublas_workspace_config=self.cublas_workspace_config,
         )
 
     def for_plan(self, plan: Plan) -> Request:
@@ -206,22 +231,35 @@ class Request(BaseModel):
         return tuple({own.option: own for own in given}.values())
 
     def find_model(self) -> ResolvedModel:
-        """The model that `model` names."""
-        return load_model(self.model)
+        """The model that `model` names, without biases where the request says so."""
+        found = load_model(self.model)
+        if self.bias:
+            return found
+        return found.model_copy(update={"spec": found.spec.without_biases()})
 
     def find_framework(self) -> FrameworkProfile:
         """The profile that `framework` names."""
         return load_framework(self.framework)
 
-    def _precision(self, dtype: DtypeModeName) -> str:
-        """Precision of the products: fp32 where everything is."""
-        if dtype != "fp32":
-            return self.precision
-        if self.precision not in ("bf16", "fp32"):
-            raise UsageError(
-                f"dtype fp32 computes in fp32, not in {self.precision}; give dtype bf16 or amp"
-            )
-        return "fp32"
+    def _dtype(self, framework: FrameworkProfile) -> DtypeModeName:
+        """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError
+        where precision and mode contradict each other."""
+        wide = self.precision in FP32_PRECISIONS
+        dtype = self.dtype or ("fp32" if wide else framework.usual_mode)
+        if wide == (dtype == "fp32"):
+            return dtype
+        fix = "leave --dtype out" if wide else "give --precision fp32 or --dtype bf16 or amp"
+        raise UsageError(
+            f"--precision {self.precision} with --dtype {dtype}: products in fp32 and weights, "
+            f"gradients and activations in fp32 go together; {fix}"
+        )
+
+    def _switches(self) -> Switches:
+        return Switches(
+            sequence_parallel=self.sequence_parallel,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
+            set_to_none=self.set_to_none,
+        )
 
     def _offload_shares(self, profile: FrameworkProfile) -> tuple[float, ...]:
         """Shares among which the search decides; none if one was given."""
@@ -248,7 +286,7 @@ class Request(BaseModel):
         """The modules of `activation_offload`, as they are read for a model."""
         return self.activation_offload
 
-    def offload_share(self, model: ModelSpec) -> float | Literal["search"]:  # noqa: ARG002 (as above)
+    def offload_share(self, model: ModelSpec) -> float:  # noqa: ARG002 (as above)
         """`activation_offload_fraction`, as it is read for a model."""
         return self.activation_offload_fraction
 

@@ -12,11 +12,18 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+# Beyond any model that is trained; products of three such numbers stay exact in float64 tables.
+MOST_LAYERS = 10_000
+WIDEST = 2**27
+Positive = Annotated[int, Field(gt=0, le=WIDEST)]
+NonNegative = Annotated[int, Field(ge=0, le=WIDEST)]
 
 AttentionKind = Literal["full", "sliding"]
 FfnKind = Literal["dense", "moe"]
+
+
+# Fields that say which parts have biases.
+BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias")
 
 
 class _Frozen(BaseModel):
@@ -51,7 +58,9 @@ class MoeSpec(_Frozen):
     `ffn` is the width of one routed expert, `shared_ffn` the summed width of the shared experts
     (0: none), `shared_gate` a learned scalar gate on them (Qwen2-MoE), `router_bias` a trained
     bias per expert, `score_correction_bias` an untrained one (DeepSeek-V3: a buffer, not
-    counted as a parameter), `expert_bias` biases inside the experts (gpt-oss).
+    counted as a parameter), `expert_bias` biases inside the experts (gpt-oss). Experts are chosen
+    from the best `top_groups` of `groups` groups (DeepSeek-V3, arXiv 2412.19437, section 2.1.2),
+    and their weights are divided by their sum where `normalised`.
     """
 
     experts: Positive
@@ -62,6 +71,9 @@ class MoeSpec(_Frozen):
     router_bias: bool = False
     score_correction_bias: bool = False
     expert_bias: bool = False
+    groups: Positive = 1
+    top_groups: Positive = 1
+    normalised: bool = True
 
     @model_validator(mode="after")
     def _top_k_within_experts(self) -> MoeSpec:
@@ -86,7 +98,7 @@ class ModelSpec(_Frozen):
 
     name: str
     family: str = "custom"
-    layers: Positive
+    layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
     hidden: Positive
     heads: Positive
     kv_heads: Positive
@@ -106,6 +118,8 @@ class ModelSpec(_Frozen):
     block: Literal["pre", "sandwich", "post", "single", "parallel"] = "pre"
     tied_embeddings: bool = False
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
+    # Part of each head that rotates.
+    rotary_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     # Rows of a learned position table when it differs from max_positions (0: equal).
     qkv_bias: bool = False
     attention_out_bias: bool = False
@@ -117,8 +131,13 @@ class ModelSpec(_Frozen):
     # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the
     # whole projected width (OLMo 2).
     qk_norm: Literal["none", "head", "full"] = "none"
+    # Queries and keys of layers with windows are divided by their length (Llama 4: in its chunks).
+    qk_l2_norm: bool = False
     # A learned logit per head that takes part in the softmax (gpt-oss).
     attention_sinks: bool = False
+    # Scores and logits are capped: cap * tanh(x / cap) (Gemma 2, arXiv 2408.00118, section 2).
+    attention_softcap: Annotated[float, Field(gt=0.0)] | None = None
+    logits_softcap: Annotated[float, Field(gt=0.0)] | None = None
     sliding_window: Positive | None = None
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
@@ -149,6 +168,15 @@ class ModelSpec(_Frozen):
             raise ValueError("layer_kinds has sliding layers but sliding_window is not given")
         return self
 
+    def without_biases(self) -> ModelSpec:
+        """The model with no biases in linear layers and norms (nanoGPT's `bias=False`)."""
+        moe = self.moe and self.moe.model_copy(update={"expert_bias": False})
+        return self.model_copy(update=dict.fromkeys(BIASES, False) | {"moe": moe})
+
+    def without_mtp(self) -> ModelSpec:
+        """The model as frameworks build it that leave multi-token prediction out."""
+        return self.model_copy(update={"mtp_layers": 0}) if self.mtp_layers else self
+
     @cached_property
     def kind_sequence(self) -> tuple[LayerKind, ...]:
         """Kind of each of the `layers` layers."""
@@ -178,6 +206,13 @@ class ModelSpec(_Frozen):
     def kv_width(self) -> int:
         """Summed width of the key heads (MHA/GQA/MQA)."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def rotary_width(self) -> int:
+        """Elements of a query head that rotary positions turn."""
+        if self.mla:
+            return self.mla.qk_rope_head_dim
+        return int(self.head_dim * self.rotary_share)
 
     @property
     def attention_out_width(self) -> int:

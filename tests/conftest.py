@@ -6,8 +6,11 @@ import signal
 
 from hypothesis import settings
 
-# The first call of a kernel compiles or loads it: no example has a time of its own.
-settings.register_profile("planner", deadline=None)
+# The first call of a kernel compiles or loads it: no example has a time of its own. The same
+# examples every time, so that a change is never blamed for a case it did not touch;
+# `pytest --hypothesis-profile random` looks for new ones.
+settings.register_profile("random", deadline=None)
+settings.register_profile("planner", deadline=None, derandomize=True)
 settings.load_profile("planner")
 
 # A shell starts background jobs with Ctrl-C ignored, and tests of it need it.

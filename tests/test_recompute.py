@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from planner.cost.layer import recompute_costs
 from planner.errors import UsageError
 from planner.frameworks import load_framework
-from planner.memory.rank import RankShape, piece_on_rank
+from planner.memory.rows import rank_key, saved_bytes
 from planner.modules import Module
 from planner.ops.context import OpContext
 from planner.ops.rows import Op, OpKind
@@ -18,6 +20,7 @@ from planner.recompute import MODULES
 from planner.request import Request
 from tests.truth.models import reference_model
 
+AGAIN = ("recompute_tp", "recompute_cp", "recompute_ep")
 FULL = "--recompute-granularity full --recompute-method"
 
 
@@ -90,18 +93,29 @@ def test_reentrant_checkpoints_run_the_whole_layer_again() -> None:
     assert all(op.rerun_with & Module.FULL for op in layer.ops)
 
 
-def layer_on_rank(framework: str, modules: Module, **shape: float) -> tuple[float, float]:
+def kept_bytes(own: OpContext, modules: Module) -> float:
+    """Bytes that the first kind of layer keeps when `modules` run again."""
+    rows = [row for op in pieces(own)[0].ops for row in op.saved if row.kept_under(modules)]
+    return sum(saved_bytes(row, own, rank_key()) for row in rows)
+
+
+def layer_on_rank(
+    framework: str, modules: Module, *, share: float = 1.0, span: float = 1.0
+) -> tuple[float, float]:
     """(kept, brought back at once) by one layer of Llama 7B."""
     own = context(framework)
-    piece = piece_on_rank(pieces(own)[0], own, RankShape(recompute=modules, **shape))  # type: ignore[arg-type]
-    return piece.kept, piece.again
+    out = SimpleNamespace(**dict.fromkeys(("recompute", *AGAIN), 0.0), links=[0.0] * 12)
+    out.saved = kept_bytes(own, Module.NOTHING)
+    key = SimpleNamespace(share=share, span=span)
+    recompute_costs(kept_bytes(own, modules), key, out)
+    return out.saved_recomputed, out.again
 
 
 def test_a_checkpoint_of_several_layers_keeps_one_input_and_brings_all_back() -> None:
     whole, _ = layer_on_rank("megatron-core", Module.NOTHING)
     one, again = layer_on_rank("megatron-core", Module.FULL)
-    four, four_again = layer_on_rank("megatron-core", Module.FULL, recompute_span=4)
-    assert layer_on_rank("megatron-core", Module.FULL, recompute_span=1) == (one, again)
+    four, four_again = layer_on_rank("megatron-core", Module.FULL, span=4)
+    assert layer_on_rank("megatron-core", Module.FULL, span=1) == (one, again)
     assert four == pytest.approx(one / 4)
     assert (again, four_again) == (whole - one, pytest.approx(4 * whole - one))
 
@@ -109,13 +123,13 @@ def test_a_checkpoint_of_several_layers_keeps_one_input_and_brings_all_back() ->
 def test_every_second_layer_keeps_the_mean() -> None:
     whole, _ = layer_on_rank("torchtitan", Module.NOTHING)
     one, again = layer_on_rank("torchtitan", Module.FULL)
-    half = layer_on_rank("torchtitan", Module.FULL, recompute_share=0.5)
+    half = layer_on_rank("torchtitan", Module.FULL, share=0.5)
     assert half == (pytest.approx((whole + one) / 2), again)
 
 
 def kept_within(budget: float) -> float:
     own = context("torchtitan", memory_budget=budget)
-    return piece_on_rank(pieces(own)[0], own, RankShape(recompute=Module.BUDGET)).kept
+    return kept_bytes(own, Module.BUDGET)
 
 
 def test_memory_budget_spans_full_to_none() -> None:
@@ -222,9 +236,5 @@ def test_moe_act_leaves_dense_layers_alone() -> None:
     own = OpContext(reference_model("mixtral-8x7b"), load_framework("megatron-core"), 4096)
     dense = context("megatron-core")
     for ctx, freed in ((own, True), (dense, False)):
-        layer = pieces(ctx)[0]
-        kept = [
-            piece_on_rank(layer, ctx, RankShape(recompute=mode)).kept
-            for mode in (Module.NOTHING, Module.ACTIVATION)
-        ]
+        kept = [kept_bytes(ctx, mode) for mode in (Module.NOTHING, Module.ACTIVATION)]
         assert (kept[1] < kept[0]) is freed

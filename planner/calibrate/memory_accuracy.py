@@ -28,8 +28,10 @@ from planner.calibrate.accuracy_tables import (
     markdown,
     to_toml,
 )
-from planner.calibrate.truth import COMPARISONS, TENSORS, Compared, Row, read_counts
+from planner.calibrate.truth import COMPARISONS, FLOP, TENSORS, Compared, Row, read_counts
+from planner.calibrate.truth_flop import compare_flop
 from planner.calibrate.truth_tensors import compare_tensors, saved_runs
+from planner.errors import UsageError
 from planner.measured.predict import Prediction, predict_rows
 from planner.measured.report import fit_confusion, memory_error
 from planner.measured.rows import MeasuredRow, read_rows
@@ -40,6 +42,7 @@ SMALLEST_PEAK_GIB = 8.0
 _SUBJECTS = {
     "params.csv": "parameters of a model",
     "activations.csv": "kept for backward: layer, outside",
+    FLOP: "FLOP of a layer, of a step",
     TENSORS: "kept for backward: each tensor",
     "megatron_params.csv": "Megatron-Core: parameters of a rank",
     "megatron_activations.csv": "Megatron-Core: kept for backward",
@@ -78,9 +81,10 @@ def _compared(name: str, rows: Sequence[Row]) -> Iterator[Compared]:
     if name == TENSORS:
         for run, tensors in saved_runs(rows):
             yield from compare_tensors(run, tensors)
-    else:
-        for row in rows:
-            yield from COMPARISONS[name](row)
+        return
+    compare = compare_flop if name == FLOP else COMPARISONS[name]
+    for row in rows:
+        yield from compare(row)
 
 
 def _subject(name: str, quantity: str) -> str:
@@ -169,7 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("measured", type=Path, nargs="?", metavar="MEASURED_DIR")
     parser.add_argument("--toml", action="store_true", help="print the data file")
     options = parser.parse_args(arguments)
-    figures = accuracy(options.truth, options.measured)
+    try:
+        figures = accuracy(options.truth, options.measured)
+    except UsageError as error:
+        parser.error(str(error))
     sys.stdout.write(to_toml(figures) if options.toml else markdown(figures))
 
 

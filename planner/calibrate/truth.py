@@ -9,34 +9,39 @@ predicts every figure of one row from its configuration alone.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from hardware import parse_gpus
+from planner.cost.piece_memory import weight_elements
 from planner.errors import UsageError
 from planner.frameworks import DtypeModeName, load_framework
 from planner.frameworks.profile import FrameworkProfile
-from planner.frameworks.tensors import DataParallelBuckets
-from planner.memory.rank import (
-    RankShape,
-    padded_vocabulary,
-    rank_parameters,
-    saved_bytes,
-    weight_elements,
-)
-from planner.memory.timeline import MemoryTimeline, StepSettings, memory_timeline
+from planner.job import BatchTarget, Job
+from planner.memory.account import layout_inputs
+from planner.memory.rows import Key, rank_key, rank_parameters, saved_bytes, table_parameters
+from planner.memory.stage import Stage
+from planner.memory.timeline import MemoryTimeline, stage_timeline
 from planner.models.catalog import load_model
 from planner.modules import Module
 from planner.ops.context import OpContext
 from planner.ops.rows import Piece
 from planner.ops.table import parameter_count, pieces
+from planner.optimizers import load_optimizer
+from planner.plan import Degrees
+from planner.recompute import RecomputeMode
+from planner.search.arrays import even_layout
 from planner.specs import ModelSpec
 
 Row = Mapping[str, str]
 
 # One row a saved tensor; `planner.calibrate.truth_tensors` compares it.
 TENSORS = "activations_breakdown.csv"
+# One row a kernel and length; `planner.calibrate.truth_flop` compares it.
+FLOP = "flops.csv"
 # nanoGPT's training script: vocabulary padded to a multiple of 64, the library's GELU, no biases.
 _NANOGPT: dict[str, object] = {
     "vocab": 50304,
@@ -50,7 +55,9 @@ _NANOGPT: dict[str, object] = {
 # Megatron's vocabulary is padded already.
 _BUILT: dict[str, tuple[str, dict[str, object]]] = {
     "nanogpt-124m": ("gpt2", _NANOGPT),
+    "nanogpt-350m": ("gpt2-medium", _NANOGPT),
     "nanogpt-774m": ("gpt2-large", _NANOGPT),
+    "nanogpt-1558m": ("gpt2-xl", _NANOGPT),
     "gpt-22b": ("megatron-22b", {"vocab": 51200, "tied_embeddings": False}),
     "gpt-175b": ("gpt3-175b", {"vocab": 51200}),
 }
@@ -103,7 +110,7 @@ def reference_model(name: str, layers: int | None = None, **changes: object) -> 
 
 def read_counts(folder: Path) -> dict[str, list[dict[str, str]]]:
     """Rows by file, for the files of the folder that are known; UsageError if none is."""
-    known = (*COMPARISONS, TENSORS)
+    known = (*COMPARISONS, FLOP, TENSORS)
     names = [name for name in known if (folder / name).is_file()]
     if not names:
         raise UsageError(f"{folder}: holds none of {', '.join(known)}")
@@ -112,6 +119,28 @@ def read_counts(folder: Path) -> dict[str, list[dict[str, str]]]:
         with (folder / name).open(newline="", encoding="utf-8") as handle:
             table[name] = list(csv.DictReader(handle))
     return table
+
+
+def figures_of(row: Row, name: str, predicted: Iterable[tuple[str, float]]) -> Iterator[Compared]:
+    """Predictions beside what the row counted; a blank cell was not counted."""
+    for quantity, value in predicted:
+        if row.get(quantity):
+            yield Compared(name, quantity, _number(row, quantity), value)
+
+
+def _number(row: Row, column: str, default: float | None = None) -> float:
+    """A cell as a number; UsageError where it is none, or blank without a default."""
+    text = row.get(column)
+    if not text and default is not None:
+        return default
+    try:
+        return float(text or "")
+    except ValueError as error:
+        raise UsageError(f"{label(row)}: {column} is {text!r}; expected a number") from error
+
+
+def _integer(row: Row, column: str, default: int | None = None) -> int:
+    return int(_number(row, column, default))
 
 
 def label(row: Row) -> str:
@@ -126,32 +155,25 @@ def label(row: Row) -> str:
     return " ".join(parts)
 
 
-def single_device(row: Row) -> tuple[OpContext, RankShape]:
-    """Context and shape of a row counted on one device, or per rank under FSDP2 (`world`)."""
+def single_device(row: Row) -> tuple[OpContext, Key]:
+    """Context and key of a row counted on one device, or per rank under FSDP2 (`world`)."""
     name = row["model"]
-    shards = int(row.get("world") or 1)
+    shards, mbs = _integer(row, "world", 1), _integer(row, "mbs", 1)
     framework = "nanogpt" if name.startswith("nanogpt") else "hf-transformers"
     mode = row.get("mode") or row.get("precision") or "bf16"
+    profile = load_framework("hf-fsdp2" if shards > 1 else framework)
+    model = reference_model(name, _integer(row, "layers", 0) or None)
     context = OpContext(
-        reference_model(name, _integer(row.get("layers"))),
-        load_framework("hf-fsdp2" if shards > 1 else framework),
-        int(row["seq"]),
+        model if profile.builds_mtp else model.without_mtp(),
+        profile,
+        _integer(row, "seq"),
         attention="eager" if row.get("attention") == "eager" else "flash",
         dropout=row.get("variant") == "dropout",
         mode=_MODES[mode],
-        one_sequence=row["mbs"] == "1",
+        one_sequence=mbs == 1,
     )
-    shape = RankShape(
-        shards=shards,
-        zero=int((row.get("shard") or "zero0").removeprefix("zero")),
-        mbs=int(row["mbs"]),
-        recompute=_CHECKPOINTING[row.get("checkpointing") or "none"],
-    )
-    return context, shape
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text else None
+    modules = _CHECKPOINTING[row.get("checkpointing") or "none"]
+    return context, rank_key(mbs=mbs, recompute=modules)
 
 
 def compare_parameters(row: Row) -> Iterator[Compared]:
@@ -159,23 +181,26 @@ def compare_parameters(row: Row) -> Iterator[Compared]:
     model = reference_model(row["model"])
     count = parameter_count(model)
     # The head's piece includes the final norm.
-    norm = model.hidden * (2 if model.norm_bias else 1)
+    norm = model.hidden * (model.norm_weight + model.norm_bias)
     layers = pieces(OpContext(model, load_framework("hf-transformers"), 2048))
     first, last = layers[model.kind_indices[0]], layers[model.kind_indices[-1]]
     blocks = _parameters_by_block(last)
-    embedding = int(row["input_embedding"]) + int(row["position_embedding"])
-    figures = (
-        ("total", count.total, int(row["total"])),
-        ("embedding", count.embedding, embedding),
-        ("lm_head", count.head - norm, int(row["lm_head"])),
-        ("active", count.active, int(row["active"])),
-        ("routed_experts", count.experts, int(row["routed_experts"])),
-        ("first_layer", first.parameters, int(row["first_layer"])),
-        ("last_layer", last.parameters, int(row["last_layer"])),
-        *((f"last_layer_{name}", own, int(row[f"last_layer_{name}"])) for name, own in blocks),
+    yield from figures_of(
+        row,
+        row["model"],
+        (
+            ("total", count.total),
+            ("lm_head", count.head - norm),
+            ("active", count.active),
+            ("routed_experts", count.experts),
+            ("first_layer", first.parameters),
+            ("last_layer", last.parameters),
+            *((f"last_layer_{name}", own) for name, own in blocks),
+        ),
     )
-    for quantity, predicted, counted in figures:
-        yield Compared(row["model"], quantity, counted, predicted)
+    if row["input_embedding"]:
+        tables = _number(row, "input_embedding") + _number(row, "position_embedding", 0)
+        yield Compared(row["model"], "embedding", tables, count.embedding)
 
 
 def _parameters_by_block(layer: Piece) -> list[tuple[str, float]]:
@@ -190,37 +215,37 @@ def _parameters_by_block(layer: Piece) -> list[tuple[str, float]]:
 
 def compare_activations(row: Row) -> Iterator[Compared]:
     """Bytes kept for backward per layer and outside the layers, and casts of weights."""
-    context, shape = single_device(row)
+    context, key = single_device(row)
     table = pieces(context)
-    layer, ends = table[0], table[len(context.model.kinds) :]
-    whole = bool(shape.recompute)
-    casts = 0.0 if whole else _casts(layer, context, shape)
-    outside = sum(_casts(piece, context, shape) for piece in ends)
+    # What another layer adds is one of the last kind.
+    layer, ends = table[context.model.kind_indices[-1]], table[len(context.model.kinds) :]
+    whole = bool(key.modules)
+    casts = 0.0 if whole else _casts(layer, context, key)
+    outside = sum(_casts(piece, context, key) for piece in ends)
     figures = (
-        ("per_layer", _held_by_graph(layer, context, shape)),
-        ("non_layer", sum(_held_by_graph(piece, context, shape) for piece in ends)),
+        ("per_layer", _held_by_graph(layer, context, key)),
+        ("non_layer", sum(_held_by_graph(piece, context, key) for piece in ends)),
         ("weight_casts_per_layer", casts),
         ("weight_casts_non_layer", outside),
     )
-    for quantity, predicted in figures:
-        yield Compared(label(row), quantity, int(row[quantity]), predicted)
+    yield from figures_of(row, label(row), figures)
 
 
-def _casts(piece: Piece, context: OpContext, shape: RankShape) -> float:
+def _casts(piece: Piece, context: OpContext, key: Key) -> float:
     """Bytes of low-precision copies of a piece's weights."""
-    elements = sum(weight_elements(op, shape) for op in piece.ops)
+    elements = sum(weight_elements(op, key) for op in piece.ops if op.autocasts)
     return context.saved.weight_cast_bytes * elements
 
 
-def _held_by_graph(piece: Piece, context: OpContext, shape: RankShape) -> float:
+def _held_by_graph(piece: Piece, context: OpContext, key: Key) -> float:
     """Bytes that operations of the autograd graph hold."""
-    checkpointed = bool(shape.recompute)
+    checkpointed = bool(key.modules)
     hidden = _ARGUMENTS if context.model.family != "gpt2" else frozenset({"layers/rotary"})
     return sum(
-        saved_bytes(row, context, shape)
+        saved_bytes(row, context, key)
         for op in piece.ops
         for row in op.saved
-        if row.kept_under(shape.recompute) and not (checkpointed and row.name in hidden)
+        if row.kept_under(Module(key.modules)) and not (checkpointed and row.name in hidden)
     )
 
 
@@ -230,29 +255,26 @@ def compare_megatron_activations(row: Row) -> Iterator[Compared]:
     context = OpContext(
         reference_model(row["model"]),
         _unpadded(load_framework("megatron-local")),
-        int(row["seq"]),
+        _integer(row, "seq"),
         attention="eager",
         dropout=has_dropout,
-        one_sequence=row["mbs"] == "1",
+        one_sequence=_integer(row, "mbs", 1) == 1,
     )
-    shape = RankShape(
-        tp=int(row["tp"]),
-        mbs=int(row["mbs"]),
+    key = rank_key(
+        tp=_integer(row, "tp", 1),
+        mbs=_integer(row, "mbs", 1),
         sequence_parallel=row["sequence_parallel"] == "1",
-        recompute=_CHECKPOINTING[row["recompute"]],
+        recompute=_CHECKPOINTING[row["recompute"] or "none"],
     )
     layer, *ends = pieces(context)
-    outside = sum(_kept(piece, context, shape) for piece in ends)
-    for quantity, predicted in (
-        ("per_layer", _kept(layer, context, shape)),
-        ("non_layer", outside),
-    ):
-        yield Compared(label(row), quantity, int(row[quantity]), predicted)
+    outside = sum(_kept(piece, context, key) for piece in ends)
+    kept = (("per_layer", _kept(layer, context, key)), ("non_layer", outside))
+    yield from figures_of(row, label(row), kept)
 
 
-def _kept(piece: Piece, context: OpContext, shape: RankShape) -> float:
-    rows = [row for op in piece.ops for row in op.saved if row.kept_under(shape.recompute)]
-    return sum(saved_bytes(row, context, shape) for row in rows)
+def _kept(piece: Piece, context: OpContext, key: Key) -> float:
+    rows = [row for op in piece.ops for row in op.saved if row.kept_under(Module(key.modules))]
+    return sum(saved_bytes(row, context, key) for row in rows)
 
 
 def _unpadded(profile: FrameworkProfile) -> FrameworkProfile:
@@ -264,22 +286,21 @@ def _unpadded(profile: FrameworkProfile) -> FrameworkProfile:
 def compare_megatron_parameters(row: Row) -> Iterator[Compared]:
     """Parameters of one rank under TP, PP and EP: all, those of the ends, those of experts."""
     profile = _unpadded(load_framework("megatron-core"))
-    for quantity, predicted in megatron_rank(row, profile):
-        yield Compared(label(row), quantity, int(row[quantity]), predicted)
+    yield from figures_of(row, label(row), megatron_rank(row, profile))
 
 
 def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]]:
     """(quantity, parameters) of the rank that a row describes, under the profile's padding."""
     model = reference_model(row["model"])
     context = OpContext(model, profile, 2048)
-    tp, pp, stage, layers = (int(row[name]) for name in ("tp", "pp", "stage", "layers_here"))
-    shape = RankShape(tp=tp, ep=int(row["ep"]), etp=int(row["expert_tp"]))
-    layer, embedding, head = (rank_parameters(piece, context, shape) for piece in pieces(context))
+    tp, pp, stage = (_integer(row, *cell) for cell in (("tp", 1), ("pp", 1), ("stage", 0)))
+    layers = _integer(row, "layers_here", model.layers)
+    key = rank_key(tp=tp, ep=_integer(row, "ep", 1), etp=_integer(row, "expert_tp", 1))
+    layer, embedding, head = (rank_parameters(piece, context, key) for piece in pieces(context))
     norm = model.hidden * (2 if model.norm_bias else 1)
     first, last = stage == 0, stage == pp - 1
     # A tied head on a stage of its own holds a copy of the vocabulary table.
-    table = padded_vocabulary(context, tp) * model.hidden / tp
-    copy = table if model.tied_embeddings and not first else 0.0
+    copy = table_parameters(context, key) if model.tied_embeddings and not first else 0.0
     own_head = head[0] - norm + copy if last else 0.0
     dense = layers * layer[0] + first * embedding[0] + last * norm + own_head
     experts = layers * layer[1]
@@ -293,13 +314,55 @@ def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]
 
 def step_timeline(row: Row) -> MemoryTimeline:
     """The timeline of a whole step under AdamW, on one device or on a rank under FSDP2."""
-    context, shape = single_device(row)
-    settings = StepSettings(
-        grad_acc=int(row["grad_accum"]),
-        optimizer_kernel=_KERNELS[row["optimizer"]],
-        reduce_every_microbatch=row.get("sync_every", "True") == "True",
+    job, degrees = step_job(row)
+    once = row.get("sync_every") == "False"
+    return job_timeline(job, degrees, unreduced_gradients=float(once))
+
+
+def step_job(row: Row) -> tuple[Job, Degrees]:
+    """The job and degrees of a step that was counted."""
+    context, _ = single_device(row)
+    mode = row.get("checkpointing") or "none"
+    modules = _CHECKPOINTING[mode]
+    ranks = _integer(row, "world", 1)
+    job = counted_job(
+        context.model, context.profile, context.seq, context.mode,
+        gpus=f"{ranks}xH100",
+        attention=context.attention,
+        optimizer_kernel=_KERNELS[row["optimizer"] or "foreach"],
+        recompute=(RecomputeMode(name=mode, modules=tuple(own.name for own in modules)),),
+    )  # fmt: skip
+    zero = int((row.get("shard") or "zero0").removeprefix("zero"))
+    acc = _integer(row, "grad_accum", 1)
+    return job, Degrees(dp=ranks, zero=zero, mbs=_integer(row, "mbs", 1), grad_acc=acc)
+
+
+def counted_job(
+    model: ModelSpec, profile: FrameworkProfile, seq: int, mode: DtypeModeName = "bf16",
+    gpus: str = "1xH100", **given: Any,
+) -> Job:  # fmt: skip
+    """A job under AdamW with its dtype mode in place."""
+    precision = "bf16" if "bf16" in profile.precisions else profile.precisions[0]
+    return Job(
+        model=model,
+        cluster=parse_gpus(gpus),
+        framework=profile.in_mode(mode),
+        optimizer=load_optimizer("adamw"),
+        batch=BatchTarget(1.0),
+        seq=seq,
+        dtype=mode,
+        precision=precision,
+        **({"recompute": (RecomputeMode(name="none", modules=()),)} | given),
     )
-    return memory_timeline(context, shape, settings)
+
+
+def job_timeline(job: Job, degrees: Degrees, **changes: Any) -> MemoryTimeline:
+    """The step of a rank of one stage; live bytes of the model's own tensors, no workspaces.
+    `changes`: to the numbers of framework and optimizer."""
+    layout = even_layout(job, 1, 1, bool(job.recompute[0].mask))
+    own = layout_inputs(job, degrees, layout)
+    framework = own.framework._replace(**({"workspace_bytes": 0.0} | changes))
+    return stage_timeline(Stage(replace(own, framework=framework), 0))
 
 
 def compare_steps(row: Row) -> Iterator[Compared]:
@@ -307,7 +370,7 @@ def compare_steps(row: Row) -> Iterator[Compared]:
     timeline = step_timeline(row)
     # FSDP without gradient sync is counted in its last micro-batch, atop unsharded gradients.
     batch = " (accumulating)" if row.get("sync_every") == "False" else ""
-    start, sync = timeline.phase("start"), timeline.phase("gradient sync")
+    start, sync = timeline.phase("start"), timeline.phase("gradient reduction")
 
     def above_start(phase: str) -> float:
         return timeline.phase(phase).total_bytes - start.total_bytes
@@ -323,8 +386,7 @@ def compare_steps(row: Row) -> Iterator[Compared]:
         ("backward_peak", above_start("backward" + batch)),
         ("optimizer_peak", timeline.phase("optimizer").total_bytes - sync.total_bytes),
     )
-    for quantity, predicted in figures:
-        yield Compared(label(row), quantity, int(row[quantity]), predicted)
+    yield from figures_of(row, label(row), figures)
 
 
 def peak_phases(row: Row) -> tuple[str, str]:
@@ -336,22 +398,43 @@ def peak_phases(row: Row) -> tuple[str, str]:
 def compare_ddp(row: Row) -> Iterator[Compared]:
     """Gradient memory under DDP over three steps, in copies of the gradients."""
     view, set_to_none = (row[name] == "1" for name in _DDP_SWITCHES)
-    buckets = DataParallelBuckets(view=view, set_to_none=set_to_none)
+    in_step, between = ddp_copies(view=view, set_to_none=set_to_none)
     names = f"view {row['gradient_as_bucket_view']} to none {row['zero_grad_set_to_none']}"
-    yield Compared(names, "after_wrap", float(row["after_wrap"]), 1.0)
+    yield from figures_of(row, names, (("after_wrap", 1.0),))
     for step in (1, 2, 3):
-        settled = buckets.copies(in_step=True)
-        # A gradient made for one that exists lives beside it until it is added or copied.
+        # A gradient made for one that exists lives beside it until it is added or copied. The
+        # second step makes the buckets anew; views of the old ones keep these alive until then.
         beside = view or (step > 1 and not set_to_none)
-        made = settled + beside * _DDP_LARGEST_SHARE
+        rebuilt = float(view and not set_to_none and step == 2)
         figures = (
-            ("peak", max(made, buckets.copies(in_step=True, rebuilding=step == 2))),
-            ("end", settled),
-            ("after_zero_grad", buckets.copies(in_step=False)),
+            ("peak", in_step + max(rebuilt, beside * _DDP_LARGEST_SHARE)),
+            ("end", in_step),
+            ("after_zero_grad", between),
         )
-        for quantity, predicted in figures:
-            name = f"step{step}_{quantity}"
-            yield Compared(names, name, float(row[name]), predicted)
+        numbered = ((f"step{step}_{quantity}", predicted) for quantity, predicted in figures)
+        yield from figures_of(row, names, numbered)
+
+
+@cache
+def ddp_copies(*, view: bool, set_to_none: bool) -> tuple[float, float]:
+    """Copies of the gradients on a rank under DDP (in a step, between steps), buckets included.
+
+    Views of the buckets are gradients that live from the first step to the last, as are those that
+    are zeroed in place.
+    """
+    changes = {} if set_to_none else {"persistent_gradients": 1.0}
+    if view:
+        changes = {"ddp_bucket_copies": 0.0, "persistent_gradients": 1.0}
+    job = counted_job(
+        reference_model("gpt2"), load_framework("hf-transformers"), 1024, gpus="8xH100"
+    )
+    steps = job_timeline(job, Degrees(dp=8), **changes)
+    settled = steps.phase("gradient reduction").terms
+    in_step, between = (
+        sum(steps.phase(name).terms[term] for term in ("gradients", "gradient buckets"))
+        for name in ("gradient reduction", "start")
+    )
+    return in_step / settled["gradients"], between / settled["gradients"]
 
 
 COMPARISONS: dict[str, Callable[[Row], Iterator[Compared]]] = {

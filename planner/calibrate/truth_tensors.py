@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.calibrate.truth import Compared, Row, label, single_device
-from planner.memory.rank import RankShape, saved_bytes, weight_elements
+from planner.cost.piece_memory import weight_elements
+from planner.memory.rows import Key, saved_bytes
+from planner.modules import Module
 from planner.ops.context import OpContext
 from planner.ops.table import pieces
 
@@ -38,8 +40,9 @@ class Rule:
     """Tensors of the modules that `module` matches in full stand for `rows`: in this order, the
     last row taking those that remain, or, if `joint`, for all of them together.
 
-    `trailing`: only shapes that end so, in the letters of `_sizes`; `dtype`: only this type;
-    `is_cast`: only low-precision copies of weights, which autocast makes.
+    `trailing`: only shapes that end so, in the letters of `_sizes`; `dimensions`: only shapes of
+    so many; `dtype`: only this type; `is_cast`: only low-precision copies of weights, which
+    autocast makes; `once`: only the first tensor that fits.
     """
 
     module: str
@@ -48,6 +51,8 @@ class Rule:
     dtype: str = ""
     is_cast: bool = False
     joint: bool = False
+    dimensions: int = 0
+    once: bool = False
 
     def fits(self, tensor: Tensor, context: OpContext) -> bool:
         """Whether the rule is about this tensor."""
@@ -57,31 +62,42 @@ class Rule:
             tensor.is_cast == self.is_cast
             and re.fullmatch(self.module, tensor.module) is not None
             and self.dtype in ("", tensor.dtype)
+            and self.dimensions in (0, len(tensor.shape))
             and (not ends or tensor.shape[-len(ends) :] == ends)
         )
 
 
 def _sizes(context: OpContext) -> dict[str, int]:
-    """Letters of shapes: a heads, e experts, f their width, h hidden, k choices of the router,
-    s the sequence, 1 one."""
+    """Letters of shapes: a heads, e experts, f their width (x: if it is h), h hidden, k choices of
+    the router, s the sequence, t one more, 1 one."""
     model = context.model
     moe = model.moe
     return {
         "a": model.heads,
         "h": model.hidden,
         "s": context.seq,
+        "t": context.seq + 1,
         "1": 1,
         "e": moe.experts if moe else 0,
         "f": moe.ffn if moe else 0,
+        "x": moe.ffn if moe and moe.ffn == model.hidden else 0,
         "k": moe.top_k if moe else 0,
     }
 
 
-def _norm(module: str, row: str) -> tuple[Rule, Rule]:
-    """fp32 statistics of each token or head, then the input and, unfused, the normalised one."""
-    return (
-        Rule(module, (f"{row}/statistics",), "1"),
-        Rule(module, (f"{row}/input", f"{row}/normalised")),
+def _norm(module: str, *rows: str) -> tuple[Rule, ...]:
+    """fp32 statistics of each token or head, then the input and, unfused, the normalised one, and
+    copies of the weights; `rows` name the norm, the first that the layer has."""
+    return tuple(
+        rule
+        for row in rows
+        for rule in (
+            Rule(module, (f"{row}/statistics",), "1"),
+            Rule(module, (f"{row}/weight",), dimensions=1),
+            Rule(module, (f"{row}/weight",), is_cast=True),
+            Rule(module, (f"{row}/input", f"{row}/normalised")),
+            Rule(module, (f"{row}/normalised",)),
+        )
     )
 
 
@@ -91,45 +107,101 @@ def _cast(module: str, *products: str) -> Rule:
     return Rule(module, rows, is_cast=True, joint=True)
 
 
+def _mlp(module: str, row: str) -> tuple[Rule, ...]:
+    """A dense block: casts of its weights, inputs of its products, what its activation keeps."""
+    first, both = rf"{module}\.(c_fc|fc1|dense_h_to_4h|up_proj)", rf"{module}\.gate_up_proj"
+    last = rf"{module}\.(c_proj|fc2|dense_4h_to_h|down_proj)"
+    return (
+        _cast(first, f"{row}/up"),
+        _cast(rf"{module}\.gate_proj", f"{row}/gate"),
+        _cast(both, f"{row}/gate", f"{row}/up"),
+        _cast(last, f"{row}/down"),
+        Rule(rf"{first}|{both}|{module}\.gate_proj", (f"{row}/up/input",)),
+        Rule(last, (f"{row}/down/input",)),
+        Rule(rf"{module}|{module}\.(act|act_fn|activation_fn|gelu)", (f"{row}/activation_input",)),
+    )
+
+
+_ATTENTION = r"(?:attn|self_attn|attention|self_attention)"
+_QKV = rf"{_ATTENTION}\.(c_attn|q_proj|k_proj|v_proj|qkv_proj|query_key_value)"
+_OUT = rf"{_ATTENTION}\.(c_proj|o_proj|dense)"
+_ROUTER = r"mlp\.(gate|router)|feed_forward\.router"
+_EXPERTS = r"mlp\.experts|feed_forward|feed_forward\.experts"
+_SHARED = r"(?:mlp|feed_forward)\.shared_experts?"
 _QUERY_KEY_VALUE = ("attention/q", "attention/k", "attention/v")
-# The first rule that fits decides.
+_EXPERT_TENSORS = (
+    "moe/experts_up/input",
+    "moe/activation_input",
+    "moe/experts_down/input",
+    "moe/expert_output",
+)
+_SCORES = ("attention/scores", "attention/sink")
+# The first rule that fits, and of whose rows the layer has one, decides.
 RULES = (
-    _cast(r"attn\.c_attn|self_attn\.(q|k|v|qkv)_proj", "attention/qkv"),
-    _cast(r"attn\.c_proj|self_attn\.o_proj", "attention/out_proj"),
-    _cast(r"mlp\.c_fc|mlp\.up_proj", "mlp/up"),
-    _cast(r"mlp\.gate_proj", "mlp/gate"),
-    _cast(r"mlp\.gate_up_proj", "mlp/gate", "mlp/up"),
-    _cast(r"mlp\.c_proj|mlp\.down_proj", "mlp/down"),
-    *_norm(r"ln_1|input_layernorm", "attention/norm"),
-    *_norm(r"ln_2|post_attention_layernorm", "ffn/norm"),
-    *_norm(r"self_attn\.q_norm", "attention/q_norm"),
-    *_norm(r"self_attn\.k_norm", "attention/k_norm"),
-    Rule(r"attn\.c_attn|self_attn\.(q|k|v|qkv)_proj", ("attention/qkv/input",)),
-    Rule(r"attn\.c_proj|self_attn\.o_proj", ("attention/output",)),
+    _cast(rf"{_ATTENTION}\.q_proj", "attention/q"),
+    _cast(_QKV, "attention/qkv"),
+    _cast(_OUT, "attention/out_proj"),
+    *(
+        _cast(rf"self_attn\.{name}", f"attention/{row}")
+        for name, row in (
+            ("q_a_proj", "q_down"),
+            ("q_b_proj", "q_up"),
+            ("kv_a_proj_with_mqa", "kv_down"),
+            ("kv_b_proj", "kv_up"),
+        )
+    ),
+    _cast(_ROUTER, "moe/router"),
+    _cast(_EXPERTS, "moe/experts_up", "moe/experts_down"),
+    _cast(r"mlp\.shared_expert_gate", "shared_experts/gate"),
+    *_norm(r"ln_1|ln_attn|input_layernorm", "attention/norm"),
+    *_norm(r"pre_feedforward_layernorm|ln_2|ln_mlp", "ffn/norm"),
+    *_norm(r"post_feedforward_layernorm", "ffn/post_norm"),
+    *_norm(r"post_attention_layernorm", "attention/post_norm", "ffn/norm"),
+    *_norm(r"self_attn\.(q_norm|q_a_layernorm)", "attention/q_norm"),
+    *_norm(r"self_attn\.(k_norm|qk_norm)", "attention/k_norm"),
+    *_norm(r"self_attn\.kv_a_layernorm", "attention/kv_norm"),
+    Rule(r"self_attn\.(q_proj|kv_a_proj_with_mqa)", ("attention/q/input",)),
+    Rule(r"self_attn\.(q_a_proj|kv_a_proj_with_mqa)", ("attention/q_down/input",)),
+    Rule(r"self_attn\.q_b_proj", ("attention/q_up/input",)),
+    Rule(r"self_attn\.kv_b_proj", ("attention/kv_up/input",)),
+    Rule(_QKV, ("attention/qkv/input",)),
+    Rule(_OUT, ("attention/output",)),
     Rule(r"attn\.resid_dropout", ("attention/residual/dropout_mask",)),
-    # Scores, their masks and copies: squares of the sequence.
-    Rule(r"attn\.attn_dropout|attn|self_attn", ("attention/scores",), "ss"),
+    # Scores, their masks and copies: squares of the sequence, or with a column for the sink.
+    Rule(rf"attn\.attn_dropout|{_ATTENTION}", ("attention/capped_scores",), "ss", once=True),
+    Rule(_ATTENTION, _SCORES, "ss", joint=True),
+    Rule(_ATTENTION, _SCORES, "st", joint=True),
+    Rule(rf"attn\.attn_dropout|{_ATTENTION}", ("attention/scores",), "ss"),
+    Rule(_ATTENTION, _SCORES, "s1", dtype="int64", joint=True),
     # Log-sum-exp, and the seeds of the random state.
-    Rule(r"attn|self_attn", ("attention/lse",), "as"),
-    Rule(r"attn|self_attn", ("attention/lse",), dtype="uint64"),
-    Rule(r"attn|self_attn", _QUERY_KEY_VALUE, joint=True),
-    Rule(r"mlp\.c_fc|mlp\.(gate|up|gate_up)_proj", ("mlp/up/input",)),
-    Rule(r"mlp\.c_proj|mlp\.down_proj", ("mlp/down/input",)),
+    Rule(_ATTENTION, ("attention/lse",), "as"),
+    Rule(_ATTENTION, ("attention/lse",), dtype="uint64"),
+    Rule(_ATTENTION, _QUERY_KEY_VALUE, joint=True),
+    *_mlp(_SHARED, "shared_experts"),
+    *_mlp("mlp", "mlp"),
+    *_mlp("feed_forward", "mlp"),
     Rule(r"mlp\.dropout", ("ffn/residual/dropout_mask",)),
-    Rule(r"mlp|mlp\.(act|act_fn|activation_fn|gelu)", ("mlp/activation_input",)),
-    Rule(r"mlp\.gate", ("moe/router/input",), "h"),
+    Rule(_ROUTER, ("moe/router/weight",), "he", once=True),
+    Rule(_ROUTER, ("moe/router/input",), "h"),
     # Scores of all experts and the sum that normalises the chosen ones ...
-    Rule(r"mlp\.gate", ("moe/routing",), "e"),
-    Rule(r"mlp\.gate", ("moe/routing",), "1"),
+    Rule(_ROUTER, ("moe/routing",), "e"),
+    Rule(_ROUTER, ("moe/routing",), "1"),
     # ... and what is kept per routed copy: weights, and indices of several kinds.
-    Rule(r"mlp\.gate", ("moe/permutation",), "k"),
-    Rule(r"mlp\.experts", ("moe/permutation",), "1"),
-    Rule(r"mlp\.experts", ("moe/permutation",), dtype="int64"),
-    # Where each expert's copies begin, 4 bytes an expert: the op table leaves them out.
-    Rule(r"mlp\.experts", ("moe/permutation",), dtype="int32"),
-    Rule(r"mlp\.experts", ("moe/experts_up/input", "moe/expert_output"), "h"),
-    Rule(r"mlp\.experts\.act_fn", ("moe/activation_input",)),
-    Rule(r"mlp\.experts", ("moe/activation_input", "moe/experts_down/input"), "f"),
+    Rule(_ROUTER, ("moe/permutation",), "k"),
+    Rule(_ROUTER, ("moe/routing",)),
+    Rule(_EXPERTS, ("moe/permutation",), "1"),
+    Rule(_EXPERTS, ("moe/permutation",), dtype="int64"),
+    # Where each expert's copies begin.
+    Rule(_EXPERTS, ("moe/permutation",), dtype="int32"),
+    Rule(r"mlp\.shared_expert_gate", ("shared_experts/gate/input",)),
+    Rule(r"mlp", ("shared_experts/gated",)),
+    # One tensor for the router and the shared experts, named by whoever reads it first.
+    Rule(rf"{_SHARED}\.(gate|up)_proj", ("moe/router/input",)),
+    Rule(_EXPERTS, _EXPERT_TENSORS, "x", joint=True),
+    Rule(r"feed_forward", ("moe/scaled_input",), "h"),
+    Rule(_EXPERTS, ("moe/experts_up/input", "moe/expert_output"), "h"),
+    Rule(r"(mlp|feed_forward)\.experts\.act_fn", ("moe/activation_input",)),
+    Rule(_EXPERTS, ("moe/activation_input", "moe/experts_down/input"), "f"),
 )
 
 
@@ -144,7 +216,7 @@ def saved_runs(rows: Sequence[Row]) -> list[tuple[Row, list[Tensor]]]:
 
 def _tensor(row: Row) -> Tensor:
     return Tensor(
-        re.sub(r"^(transformer\.|model\.)?(h|layers)\.\d+\.", "", row["module"]),
+        re.sub(r"^(transformer\.|model\.|gpt_neox\.)?(h|layers)\.\d+\.", "", row["module"]),
         tuple(int(size) for size in row["shape"].split("x") if size),
         row["dtype"],
         int(row["bytes"]),
@@ -158,8 +230,8 @@ def compare_tensors(run: Row, tensors: Sequence[Tensor]) -> Iterator[Compared]:
     A row without a tensor comes out with 0 counted, a tensor that no rule fits as a term of its
     own with 0 predicted.
     """
-    context, shape = single_device(run)
-    rows = _rows_of_layer(context, shape)
+    context, key = single_device(run)
+    rows = _rows_of_layer(context, key, _layer_number(run))
     counted: dict[Term, float] = defaultdict(float)
     for term, bytes_held in _by_term(tensors, context, rows):
         counted[term] += bytes_held
@@ -170,17 +242,25 @@ def compare_tensors(run: Row, tensors: Sequence[Tensor]) -> Iterator[Compared]:
         yield Compared(label(run), " + ".join(term), size, predicted)
 
 
-def _rows_of_layer(context: OpContext, shape: RankShape) -> dict[str, float]:
-    """Bytes by row of the first kind of layer: saved tensors, and casts of weights by product.
+def _layer_number(run: Row) -> int:
+    """Number of the layer that a run's tensors are of."""
+    found = re.search(r"(?:h|layers)\.(\d+)\.", run["module"])
+    return int(found[1]) if found else 0
+
+
+def _rows_of_layer(context: OpContext, key: Key, layer: int) -> dict[str, float]:
+    """Bytes by row of a layer: saved tensors, and casts of weights by product.
 
     Keys and values copied for every query head stand in for the projected ones.
     """
     sizes: dict[str, float] = defaultdict(float)
-    for op in pieces(context)[0].ops:
+    kinds = context.model.kind_indices
+    for op in pieces(context)[kinds[min(layer, len(kinds) - 1)]].ops:
         for row in op.saved:
-            if row.kept_under(shape.recompute):
-                sizes[row.name.removesuffix("_expanded")] += saved_bytes(row, context, shape)
-        if cast := context.saved.weight_cast_bytes * weight_elements(op, shape):
+            if row.kept_under(Module(key.modules)):
+                sizes[row.name.removesuffix("_expanded")] += saved_bytes(row, context, key)
+        cast = context.saved.weight_cast_bytes * weight_elements(op, key) * op.autocasts
+        if cast:
             sizes[f"cast of {op.name}"] += cast
     return dict(sizes)
 
@@ -192,7 +272,7 @@ def _by_term(
     taken: Counter[Rule] = Counter()
     projected: list[int] = []
     for tensor in tensors:
-        rule = next((rule for rule in RULES if rule.fits(tensor, context)), None)
+        rule = _rule(tensor, context, rows, taken)
         if rule is None:
             yield (f"{tensor.module} {tensor.shape} {tensor.dtype}",), tensor.size
         elif rule.rows == _QUERY_KEY_VALUE:
@@ -200,12 +280,25 @@ def _by_term(
         elif rule.joint:
             yield rule.rows, tensor.size
         else:
-            yield (rule.rows[min(taken[rule], len(rule.rows) - 1)],), tensor.size
+            present = [row for row in rule.rows if row in rows]
+            yield (present[min(taken[rule], len(present) - 1)],), tensor.size
             taken[rule] += 1
     if context.attention == "flash":
         # Flash attention saves its output last.
         yield ("attention/output",), projected.pop()
     yield from _query_key_value(projected, rows)
+
+
+def _rule(
+    tensor: Tensor, context: OpContext, rows: Mapping[str, float], taken: Counter[Rule]
+) -> Rule | None:
+    """The first rule that fits and has a row in the layer."""
+    for rule in RULES:
+        used_up = rule.once and taken[rule]
+        enough = all if rule.joint else any
+        if not used_up and rule.fits(tensor, context) and enough(row in rows for row in rule.rows):
+            return rule
+    return None
 
 
 def _query_key_value(sizes: Sequence[int], rows: Mapping[str, float]) -> Iterator[tuple[Term, int]]:

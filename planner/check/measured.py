@@ -14,9 +14,10 @@ from typing import Literal
 from constraints import ConstraintError
 from hardware import Cluster, HardwareError
 from planner.check.request import LaunchRequest
-from planner.check.variations import Tables, nothing_overlapped, with_tables
+from planner.check.variations import nothing_overlapped
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile
+from planner.frameworks.switches import Tables, with_tables
 from planner.job import Job
 from planner.memory.advice import Setup
 from planner.plan import Interval, Plan

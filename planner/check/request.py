@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, HardwareError, with_sharp
@@ -10,6 +10,7 @@ from hardware.sharp import why_not
 from planner.check.variations import varied_framework
 from planner.errors import UsageError
 from planner.frameworks import FrameworkProfile, load_framework
+from planner.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.read.found import Found
 from planner.memory.advice import Setup
 from planner.models.catalog import ResolvedModel, load_model
@@ -43,7 +44,7 @@ class LaunchRequest(Request):
         names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
         return ",".join(names) or "off"
 
-    def offload_share(self, model: ModelSpec) -> float | Literal["search"]:
+    def offload_share(self, model: ModelSpec) -> float:
         """All where no module is left to offload a fraction of."""
         return 1.0 if self.offload_text(model) == "off" else self.activation_offload_fraction
 
@@ -125,6 +126,11 @@ def _request(
         cp_comm_type=found.cp_comm_type,
         cp_sizes=found.cp_sizes,
         sharp=found.sharp,
+        gradient_as_bucket_view=found.gradient_as_bucket_view,
+        set_to_none=found.set_to_none,
+        cublas_workspace_config=found.cublas_workspace_config
+        or found.environment.get(CUBLAS_WORKSPACE_CONFIG),
+        bias=found.bias,
         optimizer_offload=found.optimizer_offload,
         activation_offload=found.activation_offload,
         activation_offload_fraction=found.activation_offload_fraction,

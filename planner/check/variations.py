@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from planner.frameworks import FrameworkProfile, load_framework
 from planner.frameworks.profile import Overlap
-
-Tables = Mapping[str, Mapping[str, Any]]
+from planner.frameworks.switches import NO_SEQUENCE_PARALLEL, Tables, with_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Variation:
 _VARIATIONS: Mapping[str, Variation] = {
     "no-sequence-parallel": Variation(
         "tensor parallelism without sequence parallelism",
-        {"parallelism": {"sequence_parallel": "never"}},
+        NO_SEQUENCE_PARALLEL,
     ),
     "gradient-reduction-exposed": Variation(
         "gradient reduction after backward instead of beside it",
@@ -113,15 +111,6 @@ def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
     for own in variations:
         profile = with_tables(profile, variation(own, name).tables)
     return profile
-
-
-def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
-    """The profile with some values of its tables replaced."""
-    changed = {
-        table: getattr(profile, table).model_copy(update=dict(values))
-        for table, values in tables.items()
-    }
-    return profile.model_copy(update=changed)
 
 
 def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:

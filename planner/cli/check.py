@@ -11,7 +11,7 @@ import click
 from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import print_report
-from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, watched
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     target = _fix_target(given.paths, options)
-    notice_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"])
 
     from planner.check.assess import assess
 

@@ -19,7 +19,7 @@ from planner.cli.comparing import (
 from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
-from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, watched
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def command(**options: Any) -> None:
     settings = build_settings(options)
     request = comparing_request(options)
     _check_explained(options["explain"], offers)
-    notice_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"])
 
     from planner.compare.comparison import compare
 

@@ -16,7 +16,6 @@ from planner.cli.options import (
     output_options,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
-from planner.cli.progress import notice_if_first_run
 from planner.errors import UsageError
 from planner.job import Job
 from planner.plan import Degrees, Plan
@@ -43,7 +42,6 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     request, degrees = given_configuration(options)
-    notice_if_first_run(options["quiet"])
 
     from planner.evaluate import evaluate
 
@@ -81,11 +79,6 @@ def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:
         raise UsageError(
             "--activation-offload search: only planner search, compare and scale choose the "
             "modules; name them to cost one configuration, as core_attn,attn_proj"
-        )
-    if options.get("activation_offload_fraction") == "search":
-        raise UsageError(
-            "--activation-offload-fraction search: only planner search, compare and scale choose "
-            "the share; give a number above 0 and up to 1 to cost one configuration"
         )
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
     given = {name: options[name] for name in names}

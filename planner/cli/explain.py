@@ -10,7 +10,7 @@ import click
 
 from planner.cli.options import output_format
 from planner.cli.output import print_report
-from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, watched
 from planner.errors import UsageError
 from planner.job import Job
 from planner.plan import Plan
@@ -93,7 +93,8 @@ def explain_one(
     )
     evaluator = None
     if neighbours:
-        notice_if_first_run(quiet)
+        if plan.status != "evaluated":
+            compile_if_first_run(quiet)
         evaluator = job_evaluator(job, plan)
     explanation = explain(result, number, job, evaluator)
     if not with_what_if:
@@ -111,7 +112,7 @@ def _on_used_gpus(job: Job, count: int) -> Job:
 
 def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:
     """Solve the job again under each change, with progress on a terminal."""
-    notice_if_first_run(quiet)
+    compile_if_first_run(quiet)
     from planner.search.what_if import what_if
 
     with watched(quiet) as progress:

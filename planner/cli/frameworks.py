@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from planner.cli.output import print_report
+from planner.errors import UsageError
 
 
 @click.command("frameworks", epilog="Example: planner frameworks megatron-core")
 @click.argument("name", required=False)
-def command(name: str | None) -> None:
-    """List the training frameworks, or show NAME: degrees, recompute modes, assumptions."""
+@click.option("--json", "as_json", is_flag=True, help="Print NAME's settings as JSON.")
+def command(name: str | None, as_json: bool) -> None:
+    """List the training frameworks, or show NAME: degrees, settings, assumptions."""
     from planner.frameworks import framework_names, load_framework
-    from planner.report.frameworks import framework_report, frameworks_report
+    from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
+    if as_json:
+        if name is None:
+            raise UsageError("--json prints the settings of one framework: give its NAME")
+        click.echo(json.dumps(settings_document(load_framework(name)), indent=2))
+        return
     if name is None:
         print_report(frameworks_report([load_framework(known) for known in framework_names()]))
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from planner.cli.progress import notice_if_first_run
+from planner.cli.progress import compile_if_first_run
 from planner.launch.contract import NodesAs
 from planner.launch.registry import target_named, target_of_profile
 from planner.plan_file import read_plan
@@ -67,7 +67,7 @@ def command(
     refuse_folder(path, force)
     plan = pick_plan(result, number)
     target = named or target_of_profile(result.request.framework)
-    notice_if_first_run(quiet)
+    compile_if_first_run(quiet)
     launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus)
     folder = launch_folder(launch)
     write_folder(path, folder.files, force)

@@ -27,6 +27,7 @@ COMMANDS = {
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
     "frameworks": "List the training frameworks, or show one.",
+    "warmup": "Compile the cost core now, for images and clusters without a first run.",
 }
 
 _EPILOG = """\b

@@ -133,6 +133,7 @@ def _train(options: dict[str, Any], style: str) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
+    from planner.evaluate import given_job
     from planner.memory.footprint import configure, dropless_worst_case
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
@@ -140,7 +141,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
     configuration = configure(
-        request.resolve(), degrees, options["recompute"], *layers, options["mtp_apart"]
+        given_job(request), degrees, options["recompute"], *layers, options["mtp_apart"]
     )
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)
@@ -287,10 +288,9 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    from planner.cli.progress import notice_if_first_run, watched
+    from planner.cli.progress import watched
     from planner.memory.advice import advise
 
-    notice_if_first_run(options["quiet"])
     with watched(options["quiet"]) as watch:
         return advise(
             request,

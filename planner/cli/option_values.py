@@ -17,26 +17,29 @@ _LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
 
 def share(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
     """A share from 0 to 1, or `search`."""
-    return _share(ctx, param, value, "share in 0<=x<=1", 0.0)
-
-
-def positive_share(ctx: click.Context, param: click.Parameter, value: str) -> float | str:
-    """A fraction above 0 and up to 1, or `search`."""
-    return _share(ctx, param, value, "fraction in 0<x<=1", math.nextafter(0.0, 1.0))
-
-
-def _share(
-    ctx: click.Context, param: click.Parameter, value: str, what: str, least: float
-) -> float | str:
     if value.strip().lower() == "search":
         return "search"
+    given = _number(value)
+    if not 0.0 <= given <= 1.0:
+        hint = f"{value!r}: give a share in 0<=x<=1, as 0.5, or search"
+        raise click.BadParameter(hint, ctx, param)
+    return given
+
+
+def fraction(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A fraction above 0 and up to 1."""
+    given = _number(value)
+    if not 0.0 < given <= 1.0:
+        hint = f"{value!r}: give a fraction in 0<x<=1, as 0.5; no search chooses it"
+        raise click.BadParameter(hint, ctx, param)
+    return given
+
+
+def _number(value: str) -> float:
     try:
-        own = float(value)
+        return float(value)
     except ValueError:
-        own = math.nan
-    if not least <= own <= 1.0:
-        raise click.BadParameter(f"{value!r}: give a {what}, as 0.5, or search", ctx, param)
-    return own
+        return math.nan
 
 
 def modules(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001

@@ -93,9 +93,9 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--precision",
-                default="bf16",
-                show_default=True,
-                help="bf16, fp16, fp8, mxfp8, nvfp4: as GPU and framework have them.",
+                show_default="bf16",
+                help="bf16, fp16, fp8, mxfp8, nvfp4, or fp32 and tf32, whose weights and "
+                "gradients are fp32: as GPU and framework have them.",
             ),
             click.option(
                 "--dtype",
@@ -137,19 +137,17 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--activation-offload-fraction",
-                metavar="FRACTION|search",
+                metavar="FRACTION",
                 default="1",
-                callback=option_values.positive_share,
+                callback=option_values.fraction,
                 show_default=True,
-                help="Of the layers' activations that can leave the GPU; search: the best for each "
-                "plan.",
+                help="Of the layers' activations that can leave the GPU; searches take 1.",
             ),
             click.option(
                 "--attention",
                 type=click.Choice(["flash", "eager"]),
-                default="flash",
-                show_default=True,
-                help="Fused attention kernels, or scores kept in memory.",
+                help="Fused attention kernels, or scores kept in memory. [default: the "
+                "framework's, flash but for textbooks]",
             ),
             click.option(
                 "--schedule",
@@ -172,6 +170,34 @@ def job_options(function: Command) -> Command:
                 "--sharp",
                 is_flag=True,
                 help="InfiniBand switches reduce gradients (SHARP): Megatron's --use-sharp.",
+            ),
+            click.option(
+                "--sequence-parallel/--no-sequence-parallel",
+                default=True,
+                show_default=True,
+                help="Activations outside the tensor-parallel products are split over tp.",
+            ),
+            click.option(
+                "--gradient-as-bucket-view",
+                is_flag=True,
+                help="DDP: gradients are views of the buckets, not copies.",
+            ),
+            click.option(
+                "--set-to-none/--no-set-to-none",
+                default=True,
+                show_default=True,
+                help="zero_grad frees gradients, or zeroes them in place.",
+            ),
+            click.option(
+                "--cublas-workspace-config",
+                metavar=":KIB:COUNT",
+                help="CUBLAS_WORKSPACE_CONFIG of the run. [default: torch's for the GPU]",
+            ),
+            click.option(
+                "--bias/--no-bias",
+                default=True,
+                show_default=True,
+                help="Biases of linear layers and norms, where the model has them.",
             ),
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
@@ -363,6 +389,11 @@ _REQUEST_OPTIONS = (
     "dropout",
     "cuda_graphs",
     "sharp",
+    "sequence_parallel",
+    "gradient_as_bucket_view",
+    "set_to_none",
+    "cublas_workspace_config",
+    "bias",
     "cp_comm_type",
     "expert_imbalance",
     "hbm_reserve",
@@ -375,4 +406,6 @@ _REQUEST_OPTIONS = (
 def build_request(options: dict[str, Any], **more: Any) -> Request:
     """The request that the shared options make; a command without some takes their defaults."""
     fields = {name: options[name] for name in _REQUEST_OPTIONS if name in options}
+    if fields["precision"] is None:
+        del fields["precision"]
     return Request(**fields, allow_tp_across_domains=options["allow_tp_across_nodes"], **more)

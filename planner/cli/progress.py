@@ -16,14 +16,22 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 
-def notice_if_first_run(quiet: bool) -> None:
-    """Say that the cost core is about to be compiled, if it is."""
-    from planner.cost._jit import is_compiled
+def compile_if_first_run(quiet: bool) -> None:
+    """Compile the cost core if it is not yet, saying so."""
+    from planner.warmup import missing, warm_up
 
-    if not quiet and not is_compiled():
-        click.echo(
-            "First run after an install: compiling the cost core, once (about a minute).", err=True
-        )
+    if not missing():
+        return
+    if quiet or not sys.stderr.isatty():
+        if not quiet:
+            click.echo(
+                "First run after an install: compiling the cost core, once (about half a minute).",
+                err=True,
+            )
+        warm_up()
+        return
+    with watched(quiet) as progress:
+        warm_up(progress)
 
 
 class _Watch:

@@ -20,7 +20,7 @@ from planner.cli.options import (
     output_options,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
-from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import names_several, search_several, several_gpus
 from planner.pools.jobs import first_job
 
@@ -93,7 +93,7 @@ def command(**options: Any) -> None:
     job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})
-    notice_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"])
 
     from planner.infeasibility import DoesNotFitError
     from planner.search.search import search

@@ -10,7 +10,7 @@ import click
 from planner.cli.errors import FAILURE, INTERRUPTED
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
-from planner.cli.progress import notice_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, watched
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def search_several(
     from planner.compare.ranges import several_clusters
 
     clusters = several_clusters(options["gpus"])
-    notice_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"])
     from planner.cli.comparing import jobs_for, limits_for
     from planner.compare.cluster_front import search_clusters, shortened
     from planner.plan_file import write_text

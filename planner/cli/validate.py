@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.output import print_report
-from planner.cli.progress import notice_if_first_run
+from planner.cli.progress import compile_if_first_run
 
 if TYPE_CHECKING:
     from planner.measured.families import Family
@@ -94,7 +94,7 @@ def command(
     from planner.measured.families import family_by
 
     family = family_by(by)
-    notice_if_first_run(quiet)
+    compile_if_first_run(quiet)
     predictions = _predictions(paths, only_stated)
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))

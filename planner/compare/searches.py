@@ -12,6 +12,7 @@ from hardware import HardwareError
 from planner.errors import NothingFitsError, UsageError
 from planner.request import Request
 from planner.result import JobSummary, SearchResult
+from planner.warmup import warm_up
 
 Progress = Callable[[str, int, int], None]
 
@@ -55,11 +56,8 @@ def run_searches(
 ) -> list[Outcome]:
     """One full search a distinct task, `jobs` at a time, each in a process of its own.
 
-    With one job everything runs in this process, and so does the first search after an install:
-    it compiles the cost core for all. `progress(name, done, total)` as they end.
+    With one job everything runs in this process. `progress(name, done, total)` as they end.
     """
-    from planner.cost._jit import is_compiled
-
     distinct = list(dict.fromkeys(_key(task) for task in tasks))
     chosen = {_key(task): (task, name) for task, name in zip(tasks, names, strict=True)}
     found: dict[str, Outcome] = {}
@@ -67,11 +65,13 @@ def run_searches(
     if progress is not None:
         progress("searching", 0, len(work))
     processes = min(jobs, len(work))
-    here = len(work) if processes <= 1 else 0 if is_compiled() else 1
+    here = len(work) if processes <= 1 else 0
     for key, task in work[:here]:
         found[key] = _interrupted_before(found) or search_one(task)
         _tell(progress, chosen[key][1], len(found), len(work))
     if here < len(work):
+        # Once for all processes.
+        warm_up()
         context = multiprocessing.get_context("spawn")
         with context.Pool(processes, _start_worker, (_threads(processes),)) as pool:
             for key, outcome in pool.imap_unordered(_run_keyed, work[here:]):

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost import fields as f
-from planner.cost._jit import jit, jit_parallel, prange
-from planner.cost.data_parallel import Grid
-from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.kernel import read_grid, read_key
-from planner.cost.keys import Key
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.columns import greatest, weighted
+from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
@@ -28,15 +25,15 @@ from planner.cost.linear import (
     TERM_WEIGHT,
     layout_terms,
 )
-from planner.cost.linear_memory import ends_counts, layer_holds, moment_bytes, no_maxima
-from planner.cost.moment_records import (
+from planner.cost.linear_memory import ends_counts, layer_holds, no_maxima, phase_bytes
+from planner.cost.phase_records import (
     LAYER,
     MTP,
     OPTIMIZER,
     LayerMaxima,
     Pass,
 )
-from planner.cost.moments import (
+from planner.cost.phases import (
     exists,
     fullest_pass,
 )
@@ -75,8 +72,7 @@ STAGE_ENDS = 2
 STAGE_OPTIMIZER_BYTES = 3
 STAGE_FLIGHT = 4
 STAGE_DEFERRED = 5
-STAGE_MOST = 6  # layers
-STAGE_BOUND_COLUMNS = 7
+STAGE_BOUND_COLUMNS = 6
 
 # Halvings of the interval in which the slowest stage's time lies.
 BISECTIONS = 40
@@ -86,32 +82,32 @@ WHOLE = 1e-9
 
 @jit
 def layer_bytes(
-    kind: int, counts: Array, costs: Array, key: Key, grid: Grid, job: JobInputs,
+    kind: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float, float]:  # fmt: skip
     """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
     the update, gathered weights if it is the largest)."""
     own = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
-    zero, one = no_maxima(), Pass(0.0, own.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0)
+    zero, one = no_maxima(), Pass(0.0, own.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty = layer_holds(0, kind, 0.0, 0.0, costs, counts, key, grid, job, framework)
     plain = layer_holds(0, kind, 1.0, 0.0, costs, counts, key, grid, job, framework)
     again = layer_holds(0, kind, 1.0, 1.0, costs, counts, key, grid, job, framework)
-    base = moment_bytes(LAYER, empty, zero, one, key, grid, job, framework)
+    base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
     held = min(
-        moment_bytes(LAYER, plain, zero, one, key, grid, job, framework),
-        moment_bytes(LAYER, again, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, plain, zero, one, key, grid, job, framework),
+        phase_bytes(LAYER, again, zero, one, key, grid, job, framework),
     )
-    update = moment_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
-    update -= moment_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
-    most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-    largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0)
-    gather = moment_bytes(LAYER, empty, largest, one, key, grid, job, framework)
+    update = phase_bytes(OPTIMIZER, plain, zero, one, key, grid, job, framework)
+    update -= phase_bytes(OPTIMIZER, empty, zero, one, key, grid, job, framework)
+    plain_maxima = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
+    largest = LayerMaxima(plain_maxima.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    gather = phase_bytes(LAYER, empty, largest, one, key, grid, job, framework)
     return held - base, update, gather - base
 
 
 @jit
 def layer_columns(
-    terms: Array, recompute: int, costs: Array, key: Key, grid: Grid, job: JobInputs,
+    terms: Array, recompute: int, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> Array:  # fmt: skip
     """LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
@@ -127,37 +123,34 @@ def layer_columns(
         out[kind, LAYER_SECONDS] = share * (own[TERM_FORWARD] + own[TERM_BACKWARD] + again)
         out[kind, LAYER_RECOMPUTE] = share * max(own[TERM_RECOMPUTE], 0.0)
         out[kind, LAYER_PERSISTENT] = held
-        out[kind, LAYER_SAVED] = cost[f.PIECE_SAVED]
-        out[kind, LAYER_SAVED_RECOMPUTED] = min(cost[f.PIECE_SAVED], cost[f.PIECE_SAVED_RECOMPUTED])
+        out[kind, LAYER_SAVED] = cost.saved
+        out[kind, LAYER_SAVED_RECOMPUTED] = min(cost.saved, cost.saved_recomputed)
         out[kind, LAYER_WORKING] = plain.working
         out[kind, LAYER_WORKING_RECOMPUTED] = remade.working_again
         out[kind, LAYER_OPTIMIZER_BYTES] = update
         out[kind, LAYER_GATHER] = gather
-        out[kind, LAYER_WEIGHT_SAVED] = cost[f.PIECE_WEIGHT_SAVED]
+        out[kind, LAYER_WEIGHT_SAVED] = cost.weight_saved
     return out
 
 
 @jit
 def cheapest_layer(layers: Array, first: int, end: int) -> Array:
     """LAYER_* minima over the kinds first..end-1 of layers."""
-    layer = np.full(LAYER_COLUMNS, np.inf)
-    for kind in range(first, end):
-        for column in range(LAYER_COLUMNS):
+    layer = np.zeros(LAYER_COLUMNS)
+    for column in range(LAYER_COLUMNS):
+        layer[column] = layers[first, column]
+        for kind in range(first + 1, end):
             layer[column] = min(layer[column], layers[kind, column])
     return layer
 
 
 @jit
 def empty_stages(
-    terms: Array, costs: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs
+    terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> Array:
-    """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there.
-
-    With MTP apart the head's block holds no layers, and the others of its stage no more each than
-    take the time of what it does hold (rule chunks-balanced).
-    """
+    """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
     pp = int(grid.pp)
-    counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
+    counts = ends_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
@@ -165,25 +158,20 @@ def empty_stages(
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         own = fullest_pass(held, grid.grad_acc, framework)
         holds = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework)
-        base = moment_bytes(LAYER, holds, zero, own, key, grid, job, framework)
+        base = phase_bytes(LAYER, holds, zero, own, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = own.in_flight
         stages[stage, STAGE_DEFERRED] = own.deferred
         stages[stage, STAGE_BYTES] = base
-        stages[stage, STAGE_OPTIMIZER_BYTES] = moment_bytes(
+        stages[stage, STAGE_OPTIMIZER_BYTES] = phase_bytes(
             OPTIMIZER, holds, zero, own, key, grid, job, framework
         )
-        for moment in range(MTP + 1):
-            if exists(moment, holds, own, grid):
-                size = moment_bytes(moment, holds, zero, own, key, grid, job, framework)
+        for phase in range(MTP + 1):
+            if exists(phase, holds, own, grid):
+                size = phase_bytes(phase, holds, zero, own, key, grid, job, framework)
                 stages[stage, STAGE_ENDS] = max(stages[stage, STAGE_ENDS], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
             stages[stage, STAGE_SECONDS] += share * counts[piece, stage] * seconds
-    stages[:, STAGE_MOST] = np.inf
-    if grid.mtp_apart > 0.0:
-        quickest_s = (terms[: job.kinds, TERM_FORWARD] + terms[: job.kinds, TERM_BACKWARD]).min()
-        beside = np.ceil(stages[pp - 1, STAGE_SECONDS] / (share * quickest_s))
-        stages[pp - 1, STAGE_MOST] = (grid.vpp - 1.0) * max(1.0, beside)
     return stages
 
 
@@ -208,7 +196,7 @@ def stage_room(
         in_update = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
     else:
         in_update = np.inf
-    room = min(in_update, time_left / layer[LAYER_SECONDS], stage[STAGE_MOST])
+    room = min(in_update, time_left / layer[LAYER_SECONDS])
     left = limit_bytes - stage[STAGE_BYTES]
     always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
     plain = always + flight * layer[LAYER_SAVED]
@@ -231,21 +219,11 @@ def stage_room(
 def fewest_layers(stage: int, pp: int, vpp: float, lone_ends: float) -> float:
     """Fewest layers of a stage: one a block, but for the ends where they may be alone.
 
-    `lone_ends`: 0, 1 (the first and the last block may be without layers) or 2 (that before the
-    last too, where multi-token prediction then is).
+    `lone_ends`: whether the first and the last block may be without layers.
     """
     if lone_ends > 0.0 and pp > 1 and stage in (0, pp - 1):
         return vpp - 1.0
-    if lone_ends > 1.0 and stage == pp - 2:
-        return vpp - 1.0
     return vpp
-
-
-@jit
-def may_stand_apart(pp: float, job: JobInputs) -> bool:
-    """Whether layouts of a shape may have multi-token prediction before the head's block: on a
-    stage of its own kind, not with the embedding."""
-    return job.mtp_apart > 0.0 and pp >= 3.0
 
 
 @jit
@@ -282,11 +260,11 @@ def slowest_stage_bound_s(
             return known_s
         low_s = enough_s
     high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
-    high_s += stages[:, STAGE_SECONDS].max()
+    high_s += greatest(stages, STAGE_SECONDS)
     if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, lone_ends):
         return np.inf
     if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, lone_ends):
-        wider[:] = low_s
+        wider[0], wider[1] = low_s, low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
@@ -313,47 +291,45 @@ def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -
 
 @jit
 def shape_bubble_share(
-    shape: Array, terms: Array, totals: Array, total_s: float, recompute: int,
+    grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """`bubble_share` of all layouts of a shape; a lower bound where any layers may recompute."""
-    forward_s = (totals * terms[:, TERM_FORWARD]).sum()
-    weight_s = (totals * terms[:, TERM_WEIGHT]).sum()
+    forward_s = weighted(totals, terms, TERM_FORWARD)
+    weight_s = weighted(totals, terms, TERM_WEIGHT)
     return bubble_share(
         forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
-        shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC],
-        framework.post_validation, recompute == RECOMPUTE_SOME,
+        grid.pp, grid.vpp, grid.grad_acc,
+        framework.optimizer_post_validation, recompute == RECOMPUTE_SOME,
     )  # fmt: skip
 
 
 @jit
 def layout_bounds_s(
-    shape: Array, recompute: int, limits_bytes: Array, key_row: Array, costs: Array,
+    grid: Row, recompute: int, limits_bytes: Array, key: Row, costs: Rows,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
-    links: LinkInputs, out: Array,
+    network: Rows, out: Array,
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes, context included), quickest when falling."""
-    terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
-    key = read_key(key_row, job)
-    grid = read_grid(shape, key)
+    terms, scalars = layout_terms(grid, key, costs, job, framework, gpu, network)
     stages = empty_stages(terms, costs, key, grid, job, framework)
     layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
-    pp, vpp, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
+    pp, vpp, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     total_s = model_seconds(terms, totals, recompute, job)
-    share = shape_bubble_share(shape, terms, totals, total_s, recompute, framework)
+    share = shape_bubble_share(grid, terms, totals, total_s, recompute, framework)
     copies = copies_of_model(framework.schedule, pp)
-    lone = job.lone_ends + grid.mtp_apart
-    update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
+    update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     layer = cheapest_layer(layers, 0, job.kinds)
     wider = np.zeros((1 + job.kinds, 2))
     for index in range(limits_bytes.shape[0]):
         if index > 0 and limits_bytes[index] > limits_bytes[index - 1]:
-            wider[:] = 0.0
+            for row in range(1 + job.kinds):
+                wider[row, 0], wider[row, 1] = 0.0, 0.0
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, lone, total_s / pp,
-            wider[job.kinds],
+            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends,
+            total_s / pp, wider[job.kinds],
         )  # fmt: skip
         if job.kinds > 1:
             for kind in range(job.kinds):
@@ -368,30 +344,19 @@ def layout_bounds_s(
             out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
 
 
-@jit_parallel
+@jit
 def bound_shapes(
-    shapes: Array, recompute: Array, limits_bytes: Array, keys: Array, costs: Array,
+    shapes: Rows, recompute: Array, limits_bytes: Array, keys: Rows, costs: Rows,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
-    links: LinkInputs,
-) -> Array:  # fmt: skip
-    """Bounds [shapes, limits] on the step time, s; infinite where nothing can fit.
+    network: Rows, out: Array,
+) -> None:  # fmt: skip
+    """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
 
-    `recompute[shape]`: RECOMPUTE_* code. Both with multi-token prediction apart and without.
+    `recompute[shape]`: RECOMPUTE_* code.
     """
-    out = np.full((shapes.shape[0], limits_bytes.shape[0]), np.inf)
-    for index in prange(shapes.shape[0]):
-        key = int(shapes[index, f.SHAPE_KEY])
+    for index in range(shapes.shape[0]):
+        key = int(shapes[index].key)
         layout_bounds_s(
             shapes[index], int(recompute[index]), limits_bytes, keys[key], costs[key], totals,
-            job, framework, gpu, links, out[index],
+            job, framework, gpu, network, out[index],
         )  # fmt: skip
-        if may_stand_apart(shapes[index, f.SHAPE_PP], job):
-            apart = shapes[index].copy()
-            apart[f.SHAPE_MTP_APART] = 1.0
-            other = np.full(limits_bytes.shape[0], np.inf)
-            layout_bounds_s(
-                apart, int(recompute[index]), limits_bytes, keys[key], costs[key], totals,
-                job, framework, gpu, links, other,
-            )  # fmt: skip
-            out[index] = np.minimum(out[index], other)
-    return out

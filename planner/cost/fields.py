@@ -1,10 +1,16 @@
-"""Column numbers of the arrays that the compiled core reads and writes.
+"""Columns of the tables that the compiled core reads and writes.
 
-Plain integers, because numba freezes them into the machine code. `planner.cost_tables` fills the
-input arrays from the op table; readers of results use the same names.
+Outside the core a table is a float64 array and its columns are these numbers; inside it is an array
+of records whose fields have the same names in lower case (`PIECE_SAVED`: `cost.saved`).
+`planner.cost_tables` fills the input tables from the op table.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 # --- OpTable.ops -----------------------------------------------------------------------------
 OP_PIECE = 0
@@ -29,7 +35,8 @@ OP_BACKWARD_KERNELS = 18
 OP_LOW_PRECISION = 19
 OP_PADS_VOCABULARY = 20
 OP_RERUN_WITH = 21
-OP_COLUMNS = 22
+OP_AUTOCASTS = 22  # 0 where autocast knows nothing of the product
+OP_COLUMNS = 23
 
 KIND_GEMM = 0
 KIND_GROUPED_GEMM = 1
@@ -54,12 +61,13 @@ PARAM_PADS_VOCABULARY = 3
 PARAM_STATE = 4
 PARAM_UPDATE_BYTES = 5
 PARAM_UPDATE_FLOP = 6
-PARAM_COLUMNS = 7
+PARAM_AFTER_CORE = 7  # 1 behind the core of attention in forward: its gradient is made before it
+PARAM_COLUMNS = 8
 
-PARAM_SHARD_NONE = 0
-PARAM_SHARD_TP = 1
-PARAM_SHARD_KV = 2
-PARAM_SHARD_EXPERT = 3
+SPLIT_NONE = 0
+SPLIT_TP = 1
+SPLIT_KV = 2
+SPLIT_EXPERT = 3
 
 # --- OpTable.saved ---------------------------------------------------------------------------
 SAVED_PIECE = 0
@@ -72,7 +80,8 @@ SAVED_FIXED = 6  # bytes per micro-batch, however many sequences it holds
 # Times that the tensor crosses the host link each way, and 1 where it leaves the GPU for it.
 SAVED_COPIES = 7
 SAVED_LEAVES = 8
-SAVED_COLUMNS = 9
+SAVED_AFTER_CORE = 9  # 1 behind the core of attention in forward: freed before its backward
+SAVED_COLUMNS = 10
 
 # --- OpTable.collectives ---------------------------------------------------------------------
 COMM_PIECE = 0
@@ -88,11 +97,11 @@ COMM_RERUN_WITH = 9
 COMM_SP_ONLY = 10
 COMM_COLUMNS = 11
 
-COMM_ALL_REDUCE = 0
-COMM_ALL_GATHER = 1
-COMM_REDUCE_SCATTER = 2
-COMM_ALL_TO_ALL = 3
-COMM_RING_EXCHANGE = 4
+COLLECTIVE_ALL_REDUCE = 0
+COLLECTIVE_ALL_GATHER = 1
+COLLECTIVE_REDUCE_SCATTER = 2
+COLLECTIVE_ALL_TO_ALL = 3
+COLLECTIVE_RING_EXCHANGE = 4
 
 GROUP_TP = 0
 GROUP_CP = 1
@@ -118,7 +127,9 @@ KEY_PIPELINED = 8  # 1 in a pipeline between domains where that changes a layer'
 # Ranks of context parallelism that exchange heads by all-to-all; the others form rings of these
 # groups. 0: keys and values are gathered instead.
 KEY_EXCHANGE = 9
-KEY_COLUMNS = 10
+# 1 where the key splits the sequence over tp outside its products.
+KEY_SEQUENCE_PARALLEL = 10
+KEY_COLUMNS = 11
 
 # `planner.modules.Module.FULL`.
 MODULE_FULL = 128
@@ -132,7 +143,13 @@ SHAPE_ZERO = 4
 SHAPE_GRAD_ACC = 5
 SHAPE_SHARD = 6  # ranks that share a parameter under ZeRO; 0: all of dp·cp
 SHAPE_MTP_APART = 7  # 1: multi-token prediction in the block before that of head and loss
-SHAPE_COLUMNS = 8
+# Ranks that share a dense parameter and one of an expert, and how many such groups hold the same.
+SHAPE_SHARDS = 8
+SHAPE_EXPERT_SHARDS = 9
+SHAPE_REPLICAS = 10
+# Shapes with the same number differ in micro-batch and recompute mode alone.
+SHAPE_FRAME = 11
+SHAPE_COLUMNS = 12
 
 # --- cost of one piece for one key and one micro-batch ------------------------------------------
 # Seconds of one micro-batch, exposed communication apart from compute.
@@ -195,7 +212,11 @@ LINK_PASS = 4
 # CPU to issue kernels.
 PIECE_ISSUE = PIECE_LINKS + 3 * LINK_PASS
 PIECE_ISSUE_AGAIN = PIECE_ISSUE + 1
-PIECE_COLUMNS = PIECE_ISSUE_AGAIN + 1
+# Bytes beyond what a layer keeps as the backward of unfused attention's softmax runs, 0 where that
+# is fused; parameters whose gradients a rank has made by then.
+PIECE_SOFTMAX = PIECE_ISSUE_AGAIN + 1
+PIECE_AFTER_CORE = PIECE_SOFTMAX + 1
+PIECE_COLUMNS = PIECE_AFTER_CORE + 1
 
 # --- result of one step ----------------------------------------------------------------------
 STEP_TIME = 0
@@ -241,3 +262,31 @@ STAGE_BACKWARD_S = 15
 STAGE_PHASE = 16  # phase of the peak: 0 backward, 1 optimizer, 2 forward
 STAGE_OFFLOADED = 17  # activations on the host, beside the bytes above
 STAGE_COLUMNS = 18
+
+
+def _row(prefix: str) -> np.dtype[Any]:
+    """Record of one row of a table: a field for each column, several where a name stands for so
+    many."""
+    columns = {
+        name.removeprefix(prefix).lower(): number
+        for name, number in globals().items()
+        if name.startswith(prefix)
+    }
+    firsts = [*columns.values()]
+    widths = [after - first for first, after in pairwise(firsts)]
+    fields = [
+        (name, "f8") if width == 1 else (name, "f8", (width,))
+        for name, width in zip(columns, widths, strict=False)
+    ]
+    return np.dtype((np.record, fields))
+
+
+OP_ROW = _row("OP_")
+PARAM_ROW = _row("PARAM_")
+SAVED_ROW = _row("SAVED_")
+COMM_ROW = _row("COMM_")
+KEY_ROW = _row("KEY_")
+SHAPE_ROW = _row("SHAPE_")
+PIECE_ROW = _row("PIECE_")
+STEP_ROW = _row("STEP_")
+STAGE_ROW = _row("STAGE_")

@@ -8,6 +8,7 @@ were fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -24,6 +25,12 @@ def as_declared(inputs: Inputs) -> Inputs:
     return type(inputs)(*(kind(value) for kind, value in zip(types, inputs, strict=True)))
 
 
+def filled(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
+    """A NamedTuple with its fields taken by name from values that may be more."""
+    own = {name: values[name] for name in kind.__annotations__ if name in values}
+    return as_declared(kind(**own))
+
+
 @cache
 def _field_types(kind: type[Any]) -> tuple[type[Any], ...]:
     return tuple(get_type_hints(kind).values())
@@ -32,37 +39,33 @@ def _field_types(kind: type[Any]) -> tuple[type[Any], ...]:
 class GpuInputs(NamedTuple):
     """One GPU as the compute terms see it, for one training precision and attention kernel.
 
-    `matmul_flop_per_s` is the dense datasheet peak of the precision in which the linear
-    layers run; `matmul16_flop_per_s` that of bf16/fp16 (attention, LM head when it stays in
-    16 bit). Where a figure comes from: `hardware/efficiency/compute.toml`.
+    A field without a text is the figure of that name in `hardware/efficiency/compute.toml`
+    (`hardware.curves` says what it means; `attention_*`: of the kernel), filled by name;
+    `planner.device` derives the others.
     """
 
     matmul_flop_per_s: float
+    """Dense datasheet peak of the precision in which the linear layers run."""
     matmul16_flop_per_s: float
+    """That of bf16/fp16: attention, and the LM head when it stays in 16 bit."""
     hbm_bytes_per_s: float
+    """The datasheet's."""
     sm_count: float
-    # GEMM: share of the peak that a large product sustains under the power limit, and how much
-    # faster the SMs run when a partial wave leaves some of them idle (at least 1).
+    """SMs that a kernel may use."""
     gemm_max_efficiency: float
+    """Share of the peak that a large product sustains under the power limit."""
     gemm16_max_efficiency: float
+    """The same of 16-bit products."""
     gemm_clock_gain: float
-    # Largest tile of an SM, the rate left by each halving of it, the depth k that filling its
-    # pipeline costs, the share of its output traffic that nothing hides, and the share of the HBM
-    # rate at which it streams operands.
     tile_m: float
     tile_n: float
     gemm_small_tile_share: float
     gemm_start_depth: float
     gemm_epilogue_exposed: float
     gemm_hbm_efficiency: float
-    # Grouped GEMM (experts): rate against one large product, share of the HBM rate, time to
-    # start one group's product.
     grouped_efficiency_share: float
     grouped_hbm_efficiency: float
     group_start_s: float
-    # Fused attention: share of the 16-bit peak at long sequence and head width 128, rows of a
-    # tile, columns that a tile's start and end cost, share of the longest tile by which the last
-    # SM ends late, head width at which the softmax costs as much as the products.
     attention_forward_efficiency: float
     attention_backward_efficiency: float
     attention_forward_tile: float
@@ -72,9 +75,7 @@ class GpuInputs(NamedTuple):
     attention_forward_tail_share: float
     attention_backward_tail_share: float
     attention_half_head_dim: float
-    # Memory-bound kernels: share of the HBM rate at large sizes.
     hbm_efficiency: float
-    # GPU-side floor of any kernel; what the CPU needs to issue one is the framework's affair.
     kernel_floor_s: float
 
 

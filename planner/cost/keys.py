@@ -1,41 +1,19 @@
 """What the cost of a layer depends on, and what of a quantity a rank then holds.
 
+A key is a row of the key table (`planner.cost.fields.KEY_*`).
+
 Symbols: t = tp, e = etp, b = micro-batch size, s = sequence length; tokens on a rank = b·s/cp.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.tables import Array, JobInputs
-
-
-class Key(NamedTuple):
-    """Degrees that the cost of a layer depends on.
-
-    `modules` is the recompute mask, which holds in a `share` of the layers, `span` of them to a
-    checkpoint. `pipelined`: 1 in a pipeline between domains where that slows a layer's own
-    exchanges. `exchange`: of the cp ranks, those that exchange heads by all-to-all; cp/exchange
-    such groups form a ring. 0: keys and values are gathered instead.
-    """
-
-    tp: float
-    cp: float
-    ep: float
-    etp: float
-    mbs: float
-    modules: int
-    sequence_parallel: float
-    share: float
-    span: float
-    pipelined: float = 0.0
-    exchange: float = 1.0
+from planner.cost._jit import Row, jit
+from planner.cost.tables import JobInputs
 
 
 @jit
-def shard_factor(code: int, key: Key, kv_heads: float) -> float:
+def shard_factor(code: int, key: Row, kv_heads: float) -> float:
     """Share of a per-token quantity on one rank (`planner.ops.rows.Shard`)."""
     if code in (f.SHARD_TP, f.SHARD_ROUTED_TP):
         return 1.0 / key.tp
@@ -58,22 +36,22 @@ def padding_factor(vocab: float, multiple: float, tp: float) -> float:
 
 
 @jit
-def local_tokens(key: Key, job: JobInputs) -> float:
+def local_tokens(key: Row, job: JobInputs) -> float:
     """Tokens of a micro-batch on a context-parallel rank: b·s/cp."""
     return key.mbs * job.seq / key.cp
 
 
 @jit
-def gemm_shape(op: Array, key: Key, job: JobInputs) -> tuple[float, float, float]:
+def gemm_shape(op: Row, key: Row, job: JobInputs) -> tuple[float, float, float]:
     """(rows, out, in) of a row's product on one rank: tokens × local widths."""
     rows = (
         local_tokens(key, job)
-        * op[f.OP_TOKENS_FACTOR]
-        * shard_factor(int(op[f.OP_TOKENS_SHARD]), key, job.kv_heads)
+        * op.tokens_factor
+        * shard_factor(int(op.tokens_shard), key, job.kv_heads)
     )
-    out = op[f.OP_OUT_WIDTH] * shard_factor(int(op[f.OP_OUT_SHARD]), key, job.kv_heads)
-    if op[f.OP_PADS_VOCABULARY] > 0:
+    out = op.out_width * shard_factor(int(op.out_shard), key, job.kv_heads)
+    if op.pads_vocabulary > 0:
         out *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    out += op[f.OP_KV_OUT_WIDTH] * shard_factor(f.SHARD_KV, key, job.kv_heads)
-    depth = op[f.OP_IN_WIDTH] * shard_factor(int(op[f.OP_IN_SHARD]), key, job.kv_heads)
+    out += op.kv_out_width * shard_factor(f.SHARD_KV, key, job.kv_heads)
+    depth = op.in_width * shard_factor(int(op.in_shard), key, job.kv_heads)
     return rows, out, depth

@@ -7,10 +7,9 @@ key is costed once and gathered by all the shapes that share it.
 from __future__ import annotations
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.keys import Key
-from planner.cost.piece_compute import compute_terms, parameter_traffic_s
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.inputs import GpuInputs
+from planner.cost.piece_compute import ComputeTerms, compute_terms, parameter_traffic_s
 from planner.cost.piece_memory import (
     cast_bytes,
     exchange_bytes_held,
@@ -18,34 +17,36 @@ from planner.cost.piece_memory import (
     offloaded_bytes,
     parameters_on_rank,
     saved_bytes,
+    softmax_terms,
     table_parameters,
     working_bytes,
 )
-from planner.cost.piece_traffic import Rooms, communication_terms, exposed_traffic
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.piece_traffic import communication_terms, exposed_traffic
+from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.cost.update import update_costs
 
 
 @jit
-def recompute_costs(kept: float, key: Key, out: Array) -> None:
+def recompute_costs(kept: float, key: Row, out: Row) -> None:
     """Fill the columns that depend on how many layers recompute, and scale the time of doing so.
 
     `kept`: bytes of a layer that recomputes. A checkpoint of n layers keeps the input of its
     first one and brings all of their tensors back at once; where every k-th layer recomputes,
     layers are costed as their average.
     """
-    saved = out[f.PIECE_SAVED]
-    out[f.PIECE_SAVED_RECOMPUTED] = (1.0 - key.share) * saved + key.share * kept / key.span
-    out[f.PIECE_AGAIN] = max(0.0, key.span * saved - kept)
-    for column in range(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1):
-        out[column] *= key.share
-    again = f.PIECE_LINKS + 2 * f.LINK_PASS
-    for column in range(again, again + f.LINK_PASS):
-        out[column] *= key.share
+    saved = out.saved
+    out.saved_recomputed = (1.0 - key.share) * saved + key.share * kept / key.span
+    out.again = max(0.0, key.span * saved - kept)
+    out.recompute *= key.share
+    out.recompute_tp *= key.share
+    out.recompute_cp *= key.share
+    out.recompute_ep *= key.share
+    for link in range(2 * f.LINK_PASS, 3 * f.LINK_PASS):
+        out.links[link] *= key.share
 
 
 @jit
-def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, links: LinkInputs) -> float:
+def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, network: Rows) -> float:
     """Seconds that copying activations over the host link adds to a pass of `room_s` seconds.
 
         t = max(0, c/B - room) + c/W
@@ -55,81 +56,118 @@ def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, links: LinkInpu
     Symbols: c = bytes, B = host link, W = HBM bandwidth. Ignores that the first and the last layer
     of a stage have less to copy, and compute of other micro-batches that copies may run into.
     """
-    late_s = max(0.0, copied / links.host_bytes_per_s - room_s)
+    late_s = max(0.0, copied / network[0].host_bytes_per_s - room_s)
     return late_s + copied / gpu.hbm_bytes_per_s
 
 
 @jit
+def issue_seconds(
+    kernels: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
+) -> float:
+    """Seconds in which one CPU thread issues `kernels` of a pass.
+
+    `chunks`: products whose exchanges over tp a pipeline between domains slows, each at least so
+    long (`pipeline_exchange_s`).
+    """
+    issue = kernels * framework.issue_s
+    if key.pipelined > 0.0 and key.tp > 1.0:
+        issue += chunks * key.tp * framework.pipeline_exchange_s
+        if key.tp > network[0].scale_up_domain:
+            issue += chunks * (key.tp - 1.0) * framework.outer_tensor_step_s
+    return issue
+
+
+@jit
+def waited_seconds(device: float, issue: float, framework: FrameworkInputs) -> float:
+    """Seconds that the GPU waits for the CPU in a pass of `device` seconds.
+
+    A pass takes at least the time to issue its kernels, or that and the kernels' own where the CPU
+    waits for each. Collectives cost it next to nothing (vTrain's single-node rows take as long at
+    tp 2 and 4 as at tp 1).
+    """
+    if framework.blocking_launches > 0.0:
+        return issue
+    return max(0.0, issue - device)
+
+
+@jit
+def add_issue(
+    terms: ComputeTerms, copies: float, key: Row, framework: FrameworkInputs, network: Rows,
+    out: Row,
+) -> None:  # fmt: skip
+    """Add what each pass waits for the CPU; `copies`: of activations over the host link."""
+    device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
+    kernels = terms.kernels_forward + copies
+    waited = waited_seconds(
+        device, issue_seconds(kernels, terms.products, key, framework, network), framework
+    )
+    out.forward += waited
+    out.issue += waited
+    device = out.backward + out.backward_tp + out.backward_cp + out.backward_ep
+    kernels = terms.kernels_backward + copies
+    waited = waited_seconds(
+        device, issue_seconds(kernels, 2.0 * terms.products, key, framework, network), framework
+    )
+    out.backward += waited
+    out.issue += waited
+    device = out.recompute + out.recompute_tp + out.recompute_cp + out.recompute_ep
+    waited = waited_seconds(
+        device, issue_seconds(terms.kernels_recompute, 0.0, key, framework, network), framework
+    )
+    out.recompute += waited
+    out.issue_again += waited
+
+
+@jit
+def add_copies(copied: float, gpu: GpuInputs, network: Rows, out: Row) -> None:
+    """Fill the seconds of activation copies that no pass hides."""
+    if copied <= 0.0:
+        return
+    forward_s = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
+    backward_s = out.backward + out.backward_tp + out.backward_cp + out.backward_ep
+    backward_s += out.recompute + out.recompute_tp + out.recompute_cp + out.recompute_ep
+    out.forward_offload = exposed_copies(copied, forward_s, gpu, network)
+    out.backward_offload = exposed_copies(copied, backward_s, gpu, network)
+
+
+@jit
 def piece_cost(
-    piece: int,
-    key: Key,
-    table: OpTable,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    links: LinkInputs,
-    out: Array,
-) -> None:
+    piece: int, key: Row, ops: Rows, parameters: Rows, saved: Rows, collectives: Rows,
+    job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows, out: Row,
+) -> None:  # fmt: skip
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
-    terms = compute_terms(piece, key, table, job, framework, gpu)
-    traffic = communication_terms(piece, key, table, job, framework, links)
-    out[f.PIECE_FORWARD] = terms.forward
-    out[f.PIECE_BACKWARD] = terms.backward
-    out[f.PIECE_RECOMPUTE] = terms.recompute
-    out[f.PIECE_WEIGHT] = terms.weight
-    out[f.PIECE_WEIGHT_SAVED] = terms.weight_bytes
-    rooms = Rooms(
-        terms.forward,
-        terms.backward,
-        terms.gemm_backward,
-        terms.attention_forward,
-        terms.attention_backward,
+    modules = int(key.modules)
+    terms = compute_terms(piece, key, ops, job, framework, gpu)
+    out.forward = terms.forward
+    out.backward = terms.backward
+    out.recompute = terms.recompute
+    out.weight = terms.weight
+    out.weight_saved = terms.weight_bytes
+    traffic = communication_terms(piece, key, collectives, job, framework, network)
+    exposed_traffic(traffic, terms, framework.contention, out)
+    dense, expert = parameters_on_rank(piece, key, parameters, job)
+    out.backward += parameter_traffic_s(dense + expert, framework.accumulation_traffic_bytes, gpu)
+    left, copied, copies = offloaded_bytes(piece, key, modules, saved, job, framework)
+    add_issue(terms, copies, key, framework, network, out)
+    add_copies(copied, gpu, network, out)
+    out.saved = saved_bytes(piece, key, 0, saved, job)
+    kept = saved_bytes(piece, key, modules, saved, job)
+    if piece < job.kinds:
+        recompute_costs(kept, key, out)
+    else:
+        out.saved_recomputed = kept
+    out.offloaded = offloaded_bytes(piece, key, 0, saved, job, framework)[0]
+    out.offloaded_recomputed = left
+    out.duplicated = copied - left
+    out.saved -= out.offloaded
+    out.saved_recomputed -= left
+    out.dense_parameters, out.expert_parameters = dense, expert
+    out.working, out.weight_gradient = working_bytes(
+        piece, dense + expert, key, ops, job, framework
     )
-    exposed_traffic(traffic, rooms, framework.contention, out)
-    dense, expert = parameters_on_rank(piece, key, table, job)
-    out[f.PIECE_BACKWARD] += parameter_traffic_s(
-        dense + expert, framework.accumulation_traffic_bytes, gpu
-    )
-    left, copied, copies = offloaded_bytes(piece, key, key.modules, table, job, framework)
-    # One CPU thread issues kernels: a pass takes at least the time to do so, or that and the
-    # kernels' own where it waits for each. Collectives cost it next to nothing (vTrain's
-    # single-node rows take as long at tp 2 and 4 as at tp 1).
-    for column, kernels, chunks in (
-        (f.PIECE_FORWARD, terms.kernels_forward + copies, terms.products),
-        (f.PIECE_BACKWARD, terms.kernels_backward + copies, 2.0 * terms.products),
-        (f.PIECE_RECOMPUTE, terms.kernels_recompute, 0.0),
-    ):
-        device = out[column] + out[column + 1] + out[column + 2] + out[column + 3]
-        issue = kernels * framework.issue_s
-        if key.pipelined > 0.0 and key.tp > 1.0:
-            issue += chunks * key.tp * framework.pipeline_exchange_s
-            if key.tp > links.scale_up_domain:
-                issue += chunks * (key.tp - 1.0) * framework.outer_tensor_step_s
-        if framework.blocking_launches > 0.0:
-            device = 0.0
-        waited = max(0.0, issue - device)
-        out[column] += waited
-        out[f.PIECE_ISSUE_AGAIN if column == f.PIECE_RECOMPUTE else f.PIECE_ISSUE] += waited
-    if copied > 0.0:
-        forward_s = out[f.PIECE_FORWARD : f.PIECE_FORWARD_EP + 1].sum()
-        backward_s = out[f.PIECE_BACKWARD : f.PIECE_RECOMPUTE_EP + 1].sum()
-        out[f.PIECE_FORWARD_OFFLOAD] = exposed_copies(copied, forward_s, gpu, links)
-        out[f.PIECE_BACKWARD_OFFLOAD] = exposed_copies(copied, backward_s, gpu, links)
-    out[f.PIECE_SAVED] = saved_bytes(piece, key, 0, table, job)
-    recompute_costs(saved_bytes(piece, key, key.modules, table, job), key, out)
-    out[f.PIECE_OFFLOADED] = offloaded_bytes(piece, key, 0, table, job, framework)[0]
-    out[f.PIECE_OFFLOADED_RECOMPUTED] = left
-    out[f.PIECE_DUPLICATED] = copied - left
-    out[f.PIECE_SAVED] -= out[f.PIECE_OFFLOADED]
-    out[f.PIECE_SAVED_RECOMPUTED] -= left
-    out[f.PIECE_DENSE_PARAMETERS], out[f.PIECE_EXPERT_PARAMETERS] = dense, expert
-    out[f.PIECE_WORKING], out[f.PIECE_WEIGHT_GRADIENT] = working_bytes(
-        piece, dense + expert, key, table, job, framework
-    )
-    out[f.PIECE_WORKING] = max(
-        out[f.PIECE_WORKING], exchange_bytes_held(piece, key, table, job, framework)
-    )
-    out[f.PIECE_CASTS] = cast_bytes(piece, key, table, framework)
-    out[f.PIECE_LOGITS] = logits_kept_bytes(piece, key, table, job)
-    out[f.PIECE_TABLE] = table_parameters(key, job)
-    update_costs(piece, key, table, job, out)
+    out.working = max(out.working, exchange_bytes_held(piece, key, ops, job, framework))
+    out.softmax, out.after_core = softmax_terms(piece, key, ops, parameters, saved, job, framework)
+    out.casts = cast_bytes(piece, key, ops, framework)
+    out.logits = logits_kept_bytes(piece, key, saved, job)
+    out.table = table_parameters(key, job)
+    update_costs(piece, key, parameters, job, out)

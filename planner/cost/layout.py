@@ -71,7 +71,9 @@ def place_ends(
 ) -> None:
     """Fill counts of embedding, head, MTP and its losses: where they are depends on no layer."""
     last = head_stage(schedule, pp)
-    counts[job.kinds :, :pp] = 0.0
+    for piece in range(job.kinds, counts.shape[0]):
+        for stage in range(pp):
+            counts[piece, stage] = 0.0
     counts[job.kinds, 0] = 1.0
     counts[job.kinds + 1, last] = 1.0
     if job.mtp_layers > 0:
@@ -97,7 +99,9 @@ def usual_counts(
 
     `prefix[kind, n]`: how many of the first n layers are of that kind.
     """
-    counts[:, :pp] = 0.0
+    for kind in range(job.kinds):
+        for stage in range(pp):
+            counts[kind, stage] = 0.0
     start = 0
     blocks = pp * vpp
     for block in range(blocks):

@@ -11,7 +11,7 @@ Ignored: congestion, uneven routes, which way jobs are placed below the leaves (
 
 from __future__ import annotations
 
-from planner.cost._jit import jit
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.inputs import LinkInputs
 from planner.cost.placement import touched_domains
 
@@ -26,43 +26,12 @@ def stays_below_leaf(size: float, stride: float, world: float, links: LinkInputs
 
 
 @jit
-def below_leaf(links: LinkInputs) -> LinkInputs:
-    """The links with every NIC's full rate. (Compiled code has no `_replace`.)"""
-    return LinkInputs(
-        links.scale_up_domain,
-        links.gpus_per_node,
-        links.scale_up_bytes_per_s,
-        links.scale_up_latency_s,
-        links.scale_up_half_bytes,
-        links.scale_out_bytes_per_s * links.oversubscription,
-        links.scale_out_latency_s,
-        links.scale_out_half_bytes,
-        links.scale_up_reduction_gain,
-        links.host_bytes_per_s,
-        links.collective_launch_s,
-        links.scale_up_reduction_latency_s,
-        links.scale_up_start_s,
-        links.scale_up_mesh_bytes_per_s,
-        links.scale_up_exchange_bytes_per_s,
-        links.scale_up_pair_bytes_per_s,
-        links.root_gpus,
-        links.root_bytes_per_s,
-        links.scale_out_pair_bytes_per_s * links.oversubscription,
-        links.straggler_share,
-        links.oversubscription,
-        links.leaf_gpus,
-        links.in_network_bytes_per_s,
-        links.in_network_latency_s,
-        links.in_network_tier_s,
-        links.in_network_leaf_ports,
-        links.in_network_groups,
-        links.in_network_gathers,
-    )
+def group_links(size: float, stride: float, world: float, network: Rows) -> Row:
+    """What a group of `size` ranks that lie `stride` apart meets of an oversubscribed network.
 
-
-@jit
-def group_links(size: float, stride: float, world: float, links: LinkInputs) -> LinkInputs:
-    """What a group of `size` ranks that lie `stride` apart meets of an oversubscribed network."""
+    `network`: the links as seen through the spine, and below one leaf (`planner.links.network`).
+    """
+    links = network[0]
     if links.oversubscription > 1.0 and stays_below_leaf(size, stride, world, links):
-        return below_leaf(links)
+        return network[1]
     return links

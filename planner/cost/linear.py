@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost._jit import jit
-from planner.cost.data_parallel import Grid, gather_seconds, optimizer_seconds, reduce_seconds
-from planner.cost.fields import PIECE_DENSE_PARAMETERS, PIECE_EXPERT_PARAMETERS, PIECE_WEIGHT
-from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.kernel import read_grid, read_key
-from planner.cost.keys import Key
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
+from planner.cost.frame import TRAFFIC_ROW, fill_traffic
+from planner.cost.inputs import GpuInputs
 from planner.cost.memory import communicator_bytes
 from planner.cost.passes import (
     backward_seconds,
@@ -69,11 +67,11 @@ def traffic_line(
     high: float,
     expert: bool,
     reduce: bool,
-    key: Key,
-    grid: Grid,
+    key: Row,
+    grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
-    links: LinkInputs,
+    network: Rows,
 ) -> tuple[float, float]:
     """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
@@ -91,49 +89,61 @@ def traffic_line(
         dense, routed = (0.0, size) if expert else (size, 0.0)
         if reduce:
             per_parameter = framework.gradient_communication_bytes
-            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, job, links)
+            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, job, network)
         else:
             per_parameter = framework.parameter_communication_bytes
-            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, job, links)
+            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, job, network)
     return ends[0], (ends[1] - ends[0]) / high
 
 
 @jit
 def piece_terms(
-    cost: Array,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    links: LinkInputs,
-    out: Array,
+    cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
-    dense, expert = cost[PIECE_DENSE_PARAMETERS], cost[PIECE_EXPERT_PARAMETERS]
-    plain = fsdp_seconds(cost, False, key, grid, job, framework, links)
-    again = fsdp_seconds(cost, True, key, grid, job, framework, links)
+    dense, expert = cost.dense_parameters, cost.expert_parameters
+    plain = fsdp_seconds(cost, traffic, False, grid, framework)
+    again = fsdp_seconds(cost, traffic, True, grid, framework)
     out[TERM_FORWARD] = forward_seconds(cost)
     out[TERM_BACKWARD] = backward_seconds(cost) + plain
     out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
-    out[TERM_WEIGHT] = cost[PIECE_WEIGHT]
+    out[TERM_WEIGHT] = cost.weight
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
     ends = np.zeros(END_COLUMNS)
-    end_traffic(cost, key, grid, job, framework, links, ends)
+    end_traffic(cost, traffic, grid, framework, ends)
     out[TERM_TAKEN_FORWARD] = ends[END_TAKEN_FORWARD]
     out[TERM_TAKEN_BACKWARD] = ends[END_TAKEN_BACKWARD]
     out[TERM_SHARED] = ends[END_SHARED]
 
 
 @jit
+def parameters_of(cost: Row, expert: bool) -> float:
+    """Dense or expert parameters of a piece."""
+    return float(cost.expert_parameters if expert else cost.dense_parameters)
+
+
+@jit
+def parameter_range(expert: bool, costs: Rows, job: JobInputs) -> tuple[float, float, float]:
+    """(fewest of any kind of layer, most, those of all other pieces) of `parameters_of`."""
+    smallest, largest, others = np.inf, 0.0, 0.0
+    for piece in range(job.pieces):
+        count = parameters_of(costs[piece], expert)
+        if piece < job.kinds:
+            smallest, largest = min(smallest, count), max(largest, count)
+        else:
+            others += count
+    return smallest, largest, others
+
+
+@jit
 def traffic_terms(
-    costs: Array,
-    key: Key,
-    grid: Grid,
+    costs: Rows,
+    key: Row,
+    grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
-    links: LinkInputs,
+    network: Rows,
     terms: Array,
     scalars: Array,
 ) -> None:
@@ -142,49 +152,48 @@ def traffic_terms(
     The dense constant is paid by every stage; that of the experts only where all layers have them.
     """
     spare = job.lone_ends if grid.pp > 1.0 else 0.0
-    # The embedding, the head and multi-token prediction may each have a block for themselves.
-    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare + job.mtp_apart
+    # The embedding and the head may each have a block for themselves.
+    most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
-        column = PIECE_EXPERT_PARAMETERS if expert else PIECE_DENSE_PARAMETERS
-        smallest = costs[: job.kinds, column].min()
-        ends = costs[job.kinds :, column].sum() * (2.0 + job.mtp_layers)
-        high = costs[: job.kinds, column].max() * most_layers + ends
+        smallest, largest, ends = parameter_range(expert, costs, job)
+        high = largest * most_layers + ends * (2.0 + job.mtp_layers)
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue
-            base, slope = traffic_line(high, expert, reduce, key, grid, job, framework, links)
+            base, slope = traffic_line(high, expert, reduce, key, grid, job, framework, network)
             term = TERM_REDUCE if reduce else TERM_ALL_GATHER
             scalar = SCALAR_REDUCE_BASE if reduce else SCALAR_ALL_GATHER_BASE
-            terms[:, term] += slope * costs[:, column]
+            for piece in range(job.pieces):
+                terms[piece, term] += slope * parameters_of(costs[piece], expert)
             if smallest > 0.0:
                 scalars[scalar] += base
 
 
 @jit
 def layout_terms(
-    shape: Array,
-    key_row: Array,
-    costs: Array,
+    grid: Row,
+    key: Row,
+    costs: Rows,
     job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
-    links: LinkInputs,
+    network: Rows,
 ) -> tuple[Array, Array]:
     """Coefficients of one shape's step time: (terms[piece, TERM_*], scalars[SCALAR_*]).
 
     Stragglers included (`planner.cost.step.slowdown`)."""
-    key = read_key(key_row, job)
-    grid = read_grid(shape, key)
     terms = np.zeros((job.pieces, TERM_COLUMNS))
     scalars = np.zeros(SCALAR_COLUMNS)
+    traffic = np.zeros(job.pieces, TRAFFIC_ROW)
+    fill_traffic(costs, key, grid, job, framework, network, traffic)
     for piece in range(job.pieces):
-        piece_terms(costs[piece], key, grid, job, framework, gpu, links, terms[piece])
-    traffic_terms(costs, key, grid, job, framework, links, terms, scalars)
+        piece_terms(costs[piece], traffic[piece], grid, framework, gpu, terms[piece])
+    traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
     scalars[SCALAR_FIXED_S] = framework.host_step_s + pipeline_traffic_seconds(
-        costs, key, grid, job, framework, links
+        costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
-    factor = slowdown(key, grid, links)
+    factor = slowdown(key, grid, network)
     terms *= factor
     scalars *= factor
     scalars[SCALAR_FIXED_BYTES] = framework.context_bytes + communicator_bytes(

@@ -1,6 +1,6 @@
 """Memory of a stage as affine functions of its layer counts: what the layout solver reads.
 
-The coefficients come from `planner.cost.moments`, which costs a finished layout, evaluated on a
+The coefficients come from `planner.cost.phases`, which costs a finished layout, evaluated on a
 stage without layers and with one more layer of each kind. Maxima over kinds stay maxima.
 """
 
@@ -10,40 +10,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost._jit import jit
-from planner.cost.data_parallel import Grid
-from planner.cost.kernel import read_grid, read_key
-from planner.cost.keys import Key
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.layout import mirror, place_ends
-from planner.cost.moment_records import (
+from planner.cost.phase_records import (
     LAYER_SECOND,
-    MOMENTS,
     OPTIMIZER,
     PASSES,
+    PHASES,
     LayerMaxima,
     Pass,
     StageHolds,
 )
-from planner.cost.moments import (
+from planner.cost.phases import (
     at_rest,
     exists,
-    moment_terms,
     passes,
+    phase_terms,
     total_bytes,
 )
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import layer_maxima, stage_holds
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
-# Moments of every pass, and the optimizer's.
-ROWS = PASSES * (MOMENTS - 1) + 1
+# Phases of every pass, and the optimizer's.
+ROWS = PASSES * (PHASES - 1) + 1
 
 
-class MemoryMoments(NamedTuple):
-    """Bytes of each moment (first index) of each stage (second index), see `ROWS`.
+class MemoryPhases(NamedTuple):
+    """Bytes of each phase (first index) of each stage (second index), see `ROWS`.
 
     stage + layers·layer[kind] - recomputed·freed[kind] + the largest of `working` among the kinds
-    present and of `working_again` among those that recompute + the largest of `gather`. A moment
+    present and of `working_again` among those that recompute + the largest of `gather`. A phase
     that a stage does not have is zero.
     """
 
@@ -58,17 +55,17 @@ class MemoryMoments(NamedTuple):
 @jit
 def no_maxima() -> LayerMaxima:
     """A stage without layers."""
-    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @jit
-def moment_bytes(
-    moment: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Key, grid: Grid,
+def phase_bytes(
+    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes of a stage at a moment."""
+    """Bytes of a stage at a phase."""
     rest = at_rest(holds, key, grid, job, framework)
-    return total_bytes(moment_terms(moment, rest, holds, most, own, key, grid, job, framework))
+    return total_bytes(phase_terms(phase, rest, holds, most, own, key, grid, job, framework))
 
 
 @jit
@@ -83,72 +80,79 @@ def ends_counts(pp: int, job: JobInputs, schedule: int, mtp_apart: float) -> Arr
 
 @jit
 def layer_holds(
-    stage: int, kind: int, layers: float, again: float, costs: Array, counts: Array, key: Key,
-    grid: Grid, job: JobInputs, framework: FrameworkInputs,
+    stage: int, kind: int, layers: float, again: float, costs: Rows, counts: Array, key: Row,
+    grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> StageHolds:  # fmt: skip
     """Contents of a stage with its ends and so many layers of one kind."""
     recomputed = np.zeros_like(counts)
     own = counts.copy()
     own[kind, stage], recomputed[kind, stage] = layers, again
-    return stage_holds(stage, own, recomputed, costs, key, grid, job, framework)
+    return stage_holds(stage, float(stage), own, recomputed, costs, key, grid, job, framework)
 
 
 @jit
 def present(most: LayerMaxima, done_making: float, done: float) -> LayerMaxima:
     """Maxima of one kind but for its parameters, with what any kind may change once done."""
-    return LayerMaxima(0.0, most.working, most.working_again, most.last, done_making, done)
+    return LayerMaxima(
+        0.0,
+        most.working,
+        most.working_again,
+        most.making,
+        most.making_again,
+        most.last,
+        done_making,
+        done,
+    )
 
 
 @jit
-def fill_moment(
-    row: int, moment: int, own: Pass, stage: int, counts: Array, costs: Array, key: Key,
-    grid: Grid, job: JobInputs, framework: FrameworkInputs, out: MemoryMoments,
+def fill_phase(
+    row: int, phase: int, own: Pass, stage: int, counts: Array, costs: Rows, key: Row,
+    grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
-    """Coefficients of one moment of one stage."""
+    """Coefficients of one phase of one stage."""
     two = layer_holds(stage, 0, 2.0, 0.0, costs, counts, key, grid, job, framework)
-    if moment != OPTIMIZER and not exists(moment, two, own, grid):
+    if phase != OPTIMIZER and not exists(phase, two, own, grid):
         return
     zero = no_maxima()
     empty = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework)
-    base = moment_bytes(moment, empty, zero, own, key, grid, job, framework)
+    base = phase_bytes(phase, empty, zero, own, key, grid, job, framework)
     out.stage[row, stage] = base
     making, done = -np.inf, -np.inf
     for kind in range(job.kinds):
         most = layer_maxima(costs[kind], 0.0, 1.0, key, grid, framework)
         making, done = max(making, most.done_making), max(done, most.done)
-    if moment != LAYER_SECOND:
+    if phase != LAYER_SECOND:
         making = done = 0.0
-    bare = moment_bytes(moment, two, zero, own, key, grid, job, framework)
+    bare = phase_bytes(phase, two, zero, own, key, grid, job, framework)
     for kind in range(job.kinds):
         plain = layer_holds(stage, kind, 1.0, 0.0, costs, counts, key, grid, job, framework)
         again = layer_holds(stage, kind, 1.0, 1.0, costs, counts, key, grid, job, framework)
-        first = moment_bytes(moment, plain, zero, own, key, grid, job, framework)
-        second = moment_bytes(moment, again, zero, own, key, grid, job, framework)
+        first = phase_bytes(phase, plain, zero, own, key, grid, job, framework)
+        second = phase_bytes(phase, again, zero, own, key, grid, job, framework)
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0)
-        gather = moment_bytes(moment, two, largest, own, key, grid, job, framework)
+        largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        gather = phase_bytes(phase, two, largest, own, key, grid, job, framework)
         out.gather[row, kind] = gather - bare
         alone = present(most, making, done)
-        size = moment_bytes(moment, two, alone, own, key, grid, job, framework)
+        size = phase_bytes(phase, two, alone, own, key, grid, job, framework)
         out.working[row, kind] = size - bare
         # As many layers as a checkpoint has bring back all that one does.
         remade = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
         alone = present(remade, making, done)
-        size = moment_bytes(moment, two, alone, own, key, grid, job, framework)
+        size = phase_bytes(phase, two, alone, own, key, grid, job, framework)
         out.working_again[row, kind] = size - bare
 
 
 @jit
-def memory_moments(
-    shape: Array, key_row: Array, costs: Array, job: JobInputs, framework: FrameworkInputs
-) -> MemoryMoments:
-    """Coefficients of every moment of every stage of one shape."""
-    key = read_key(key_row, job)
-    grid = read_grid(shape, key)
+def memory_phases(
+    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs
+) -> MemoryPhases:
+    """Coefficients of every phase of every stage of one shape."""
     pp = int(grid.pp)
-    out = MemoryMoments(
+    out = MemoryPhases(
         np.zeros((ROWS, pp)),
         np.zeros((ROWS, pp, job.kinds)),
         np.zeros((ROWS, pp, job.kinds)),
@@ -163,12 +167,12 @@ def memory_moments(
         for index in range(PASSES):
             if own[index].counts == 0.0:
                 continue
-            for moment in range(MOMENTS - 1):
-                row = index * (MOMENTS - 1) + moment
-                fill_moment(
-                    row, moment, own[index], stage, counts, costs, key, grid, job, framework, out
+            for phase in range(PHASES - 1):
+                row = index * (PHASES - 1) + phase
+                fill_phase(
+                    row, phase, own[index], stage, counts, costs, key, grid, job, framework, out
                 )
-        fill_moment(
+        fill_phase(
             ROWS - 1, OPTIMIZER, own[0], stage, counts, costs, key, grid, job, framework, out
         )
     return out

@@ -6,13 +6,27 @@ Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and i
 
 from __future__ import annotations
 
-from planner.cost._jit import jit
+from planner.cost._jit import Row, jit
 from planner.cost.tables import FrameworkInputs
+
+# Names of the communicators, in the order of `communicator_sizes`.
+COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
+
+
+@jit
+def shared_bytes(
+    per_parameter: float, stage: int, dense: float, expert: float, zero: float, shards: float,
+    expert_shards: float,
+) -> float:  # fmt: skip
+    """Bytes at `per_parameter` each, divided by the ZeRO groups from ZeRO-`stage` on."""
+    if zero < stage:
+        return per_parameter * (dense + expert)
+    return per_parameter * (dense / shards + expert / expert_shards)
 
 
 @jit
 def weight_bytes(
-    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    dense: float, expert: float, zero: float, shards: float, expert_shards: float,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Low-precision weights that stay on the rank.
@@ -22,14 +36,12 @@ def weight_bytes(
     """
     if zero > 1 and shards > 1.0 and framework.zero3_keeps_weight_shard == 0.0:
         return 0.0
-    if zero < 3:
-        return framework.weight_bytes * (dense + expert)
-    return framework.weight_bytes * (dense / shards + expert / expert_shards)
+    return shared_bytes(framework.weight_bytes, 3, dense, expert, zero, shards, expert_shards)
 
 
 @jit
 def gradient_bytes(
-    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
+    dense: float, expert: float, zero: float, shards: float, expert_shards: float,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Gradients that stay on the rank: sharded from ZeRO-2 on."""
@@ -37,43 +49,33 @@ def gradient_bytes(
     if zero < 2 or shards <= 1.0:
         return per_parameter * (dense + expert)
     resident = framework.gradients_on_gpu * framework.gradient_bytes
-    return resident * (dense / shards + expert / expert_shards)
+    return shared_bytes(resident, 2, dense, expert, zero, shards, expert_shards)
 
 
 @jit
-def optimizer_bytes(
-    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
-    framework: FrameworkInputs,
-) -> float:  # fmt: skip
-    """Master weights and moments: sharded from ZeRO-1 on."""
-    per_parameter = framework.master_bytes + framework.optimizer_bytes
-    if zero < 1:
-        return per_parameter * (dense + expert)
-    return per_parameter * (dense / shards + expert / expert_shards)
+def communicator_sizes(
+    tp: float, cp: float, dp: float, pp: float, ep: float
+) -> tuple[float, float, float, float, float, float]:
+    """Ranks of each communicator that may hold buffers (`COMMUNICATORS`). A pipeline rank talks to
+    two neighbours, and first and last share embedding gradients."""
+    return tp, cp, dp * cp, pp, ep, pp
 
 
 @jit
-def optimizer_temporary_bytes(
-    dense: float, expert: float, zero: int, shards: float, expert_shards: float,
-    framework: FrameworkInputs,
-) -> float:  # fmt: skip
-    """Temporaries of the optimizer step, per parameter that the rank updates."""
-    share = framework.optimizer_temporary_bytes
-    if zero < 1:
-        return share * (dense + expert)
-    return share * (dense / shards + expert / expert_shards)
+def outside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
+    """What lies outside torch's allocator: context and communicators."""
+    return framework.context_bytes + communicator_bytes(
+        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
+    )
 
 
 @jit
 def communicator_bytes(
     tp: float, cp: float, dp: float, pp: float, ep: float, framework: FrameworkInputs
 ) -> float:
-    """NCCL buffers: one set per communicator that the rank is a member of."""
+    """NCCL buffers: one set per communicator of several ranks that the rank is a member of."""
     count = 0.0
-    for degree in (tp, cp, dp * cp, pp, ep):
-        if degree > 1.0:
+    for size in communicator_sizes(tp, cp, dp, pp, ep):
+        if size > 1.0:
             count += 1.0
-    if pp > 1.0:
-        # A pipeline rank talks to two neighbours, and first and last share embedding gradients.
-        count += 1.0
     return count * framework.communicator_bytes

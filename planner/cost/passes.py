@@ -4,11 +4,9 @@ traffic, and activations to the next pipeline stage."""
 from __future__ import annotations
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.communication import all_gather_time_s, point_to_point_time_s
-from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
-from planner.cost.inputs import LinkInputs
-from planner.cost.keys import Key, local_tokens
+from planner.cost.keys import local_tokens
 from planner.cost.layout import mtp_stage
 from planner.cost.piece_traffic import collective_stream, group_of
 from planner.cost.pipeline import exchange_wait_s, exposed_transfer_s
@@ -22,63 +20,54 @@ from planner.cost.sharing import (
     no_stream,
     times,
 )
-from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Three int64: the shape of a tensor that is sent.
 SHAPE_BYTES = 24.0
 
 
 @jit
-def forward_seconds(cost: Array) -> float:
+def forward_seconds(cost: Row) -> float:
     """Forward seconds of one piece, exposed communication included."""
     return float(
-        cost[f.PIECE_FORWARD]
-        + cost[f.PIECE_FORWARD_TP]
-        + cost[f.PIECE_FORWARD_CP]
-        + cost[f.PIECE_FORWARD_EP]
-        + cost[f.PIECE_FORWARD_OFFLOAD]
+        cost.forward + cost.forward_tp + cost.forward_cp + cost.forward_ep + cost.forward_offload
     )
 
 
 @jit
-def backward_seconds(cost: Array) -> float:
+def backward_seconds(cost: Row) -> float:
     """Backward seconds of one piece without recomputation."""
     return float(
-        cost[f.PIECE_BACKWARD]
-        + cost[f.PIECE_BACKWARD_TP]
-        + cost[f.PIECE_BACKWARD_CP]
-        + cost[f.PIECE_BACKWARD_EP]
-        + cost[f.PIECE_BACKWARD_OFFLOAD]
+        cost.backward
+        + cost.backward_tp
+        + cost.backward_cp
+        + cost.backward_ep
+        + cost.backward_offload
     )
 
 
 @jit
-def recompute_seconds(cost: Array) -> float:
+def recompute_seconds(cost: Row) -> float:
     """Seconds that recomputing one piece adds to its backward pass."""
-    return float(
-        cost[f.PIECE_RECOMPUTE]
-        + cost[f.PIECE_RECOMPUTE_TP]
-        + cost[f.PIECE_RECOMPUTE_CP]
-        + cost[f.PIECE_RECOMPUTE_EP]
-    )
+    return float(cost.recompute + cost.recompute_tp + cost.recompute_cp + cost.recompute_ep)
 
 
 @jit
-def pass_window(cost: Array, index: int) -> Window:
+def pass_window(cost: Row, index: int) -> Window:
     """The forward (0), backward (1) or recompute (2) pass of one piece."""
-    links = f.PIECE_LINKS + index * f.LINK_PASS
-    seconds, compute = forward_seconds(cost), cost[f.PIECE_FORWARD]
+    links, first = cost.links, index * f.LINK_PASS
+    seconds, compute = forward_seconds(cost), cost.forward
     if index == 1:
-        seconds, compute = backward_seconds(cost), cost[f.PIECE_BACKWARD]
+        seconds, compute = backward_seconds(cost), cost.backward
     elif index == 2:
-        seconds, compute = recompute_seconds(cost), cost[f.PIECE_RECOMPUTE]
+        seconds, compute = recompute_seconds(cost), cost.recompute
     return Window(
         seconds,
         compute,
-        cost[links + f.LINK_EXPOSED_INSIDE],
-        cost[links + f.LINK_EXPOSED_BETWEEN],
-        cost[links + f.LINK_HIDDEN_INSIDE],
-        cost[links + f.LINK_HIDDEN_BETWEEN],
+        links[first + f.LINK_EXPOSED_INSIDE],
+        links[first + f.LINK_EXPOSED_BETWEEN],
+        links[first + f.LINK_HIDDEN_INSIDE],
+        links[first + f.LINK_HIDDEN_BETWEEN],
     )
 
 
@@ -96,9 +85,7 @@ def both_passes(first: Window, second: Window) -> Window:
 
 
 @jit
-def sharded_streams(
-    cost: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
-) -> tuple[Stream, Stream]:
+def sharded_streams(traffic: Row, grid: Row) -> tuple[Stream, Stream]:
     """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
 
     ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
@@ -107,40 +94,31 @@ def sharded_streams(
     alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
     if grid.zero < 2 or alone:
         return no_stream(), no_stream()
-    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
     gather = no_stream()
     if grid.zero == 3:
-        gather = gather_stream(
-            dense, expert, framework.parameter_communication_bytes, key, grid, job, links
-        )
-    scatter = reduce_stream(
-        dense, expert, framework.gradient_communication_bytes, key, grid, job, links
-    )
+        gather = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
+    scatter = Stream(traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between)
     return gather, after(gather, scatter)
 
 
 @jit
 def fsdp_seconds(
-    cost: Array,
-    recomputed: bool,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
+    cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies."""
-    gather, backward = sharded_streams(cost, key, grid, job, framework, links)
+    if grid.zero < 2:
+        return 0.0
+    gather, backward = sharded_streams(traffic, grid)
     if backward.seconds == 0.0:
         return 0.0
     window = pass_window(cost, 1)
     if recomputed:
         window = both_passes(window, pass_window(cost, 2))
-    parameters = cost[f.PIECE_DENSE_PARAMETERS] + cost[f.PIECE_EXPERT_PARAMETERS]
+    parameters = cost.dense_parameters + cost.expert_parameters
     copies = framework.reduce_copy_s * parameters
     if grid.zero == 3:
         copies += 2.0 * framework.gather_copy_s * parameters
-    share, contention = framework.hide_fsdp, framework.contention
+    share, contention = framework.hide_fsdp_prefetch, framework.contention
     return float(
         beside_seconds(pass_window(cost, 0), gather, share, contention)
         + beside_seconds(window, backward, share, contention)
@@ -150,24 +128,20 @@ def fsdp_seconds(
 
 @jit
 def transfers_met(
-    costs: Array,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
-) -> float:
+    costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    network: Rows,
+) -> float:  # fmt: skip
     """Share of the transfers between stages that ZeRO-2/3 traffic of layers meets on their links.
 
     That of the kind of layer whose traffic is the least: no layout has less.
     """
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
     least = 1.0
     for kind in range(job.kinds):
-        gather, backward = sharded_streams(costs[kind], key, grid, job, framework, links)
-        stream = times(after(gather, backward), framework.hide_fsdp)
+        gather, backward = sharded_streams(traffic[kind], grid)
+        stream = times(after(gather, backward), framework.hide_fsdp_prefetch)
         window = both_passes(pass_window(costs[kind], 0), pass_window(costs[kind], 1))
         again = both_passes(window, pass_window(costs[kind], 2))
         long = max(again.seconds, stream.seconds)
@@ -181,45 +155,37 @@ def transfers_met(
 
 @jit
 def transfer_seconds(
-    costs: Array,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
-) -> float:
+    costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    network: Rows,
+) -> float:  # fmt: skip
     """Seconds to pass one micro-batch's activations to the next stage, among other traffic."""
-    met = transfers_met(costs, key, grid, job, framework, links)
-    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, links, 1.0)
+    met = transfers_met(costs, traffic, key, grid, job, framework, network)
+    return (1.0 + met) * transfer_alone_seconds(key, grid, job, framework, network, 1.0)
 
 
 @jit
 def exposed_pipeline_seconds(
-    costs: Array,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
-) -> float:
+    costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    network: Rows,
+) -> float:  # fmt: skip
     """Seconds of a step that the busiest stage spends on its neighbours, whatever its layers."""
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
+    transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
     seconds = exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
     )
-    if key.tp > 2.0 * links.scale_up_domain:
+    if key.tp > 2.0 * network[0].scale_up_domain:
         seconds += exchange_wait_s(framework.wide_stage_wait_s, grid.pp, grid.grad_acc)
     return seconds
 
 
 @jit
 def table_reduction_seconds(
-    costs: Array,
-    key: Key,
-    grid: Grid,
+    costs: Rows,
+    key: Row,
+    grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
-    links: LinkInputs,
+    network: Rows,
 ) -> float:
     """Seconds to add the gradients of a vocabulary table that stages of a pipeline hold.
 
@@ -238,20 +204,18 @@ def table_reduction_seconds(
         members, furthest = members + 1, head
     if members == 1 or copies_of_model(framework.schedule, grid.pp) > 1.0:
         return 0.0
-    size = framework.gradient_bytes * costs[job.kinds, f.PIECE_TABLE]
+    size = framework.gradient_bytes * costs[job.kinds].table
     stride = key.tp * key.cp * grid.dp * float(furthest // (members - 1))
-    return collective_stream(f.COMM_ALL_REDUCE, float(members), stride, size, job, links).seconds
+    return collective_stream(
+        f.COLLECTIVE_ALL_REDUCE, float(members), stride, size, job, network
+    ).seconds
 
 
 @jit
 def pipeline_traffic_seconds(
-    costs: Array,
-    key: Key,
-    grid: Grid,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    links: LinkInputs,
-) -> float:
+    costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    network: Rows,
+) -> float:  # fmt: skip
     """Seconds of a step that stages wait for each other's activations and table gradients.
 
         exposed(t) + 2(m(1 - hidden) + 1)·(t' - t) + 2(m·v + p - 1)·e   the last two if MTP is apart
@@ -262,23 +226,23 @@ def pipeline_traffic_seconds(
     the CPU waits for before it issues more (p2p_communication.py, `_communicate_shapes`;
     megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
     """
-    seconds = exposed_pipeline_seconds(costs, key, grid, job, framework, links)
-    seconds += table_reduction_seconds(costs, key, grid, job, framework, links)
+    seconds = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
+    seconds += table_reduction_seconds(costs, key, grid, job, framework, network)
     if grid.mtp_apart == 0.0:
         return seconds
-    transfer = transfer_seconds(costs, key, grid, job, framework, links)
-    own = transfer_alone_seconds(key, grid, job, framework, links, 1.0)
-    wide = transfer_alone_seconds(key, grid, job, framework, links, 1.0 + job.mtp_layers)
+    transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
+    own = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    wide = transfer_alone_seconds(key, grid, job, framework, network, 1.0 + job.mtp_layers)
     shown = 1.0 - (framework.hide_pipeline if grid.vpp > 1.0 else 0.0)
     seconds += 2.0 * (grid.grad_acc * shown + 1.0) * (wide - own) * transfer / own
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
-    shape = point_to_point_time_s(SHAPE_BYTES, same_domain, links) + framework.issue_s
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
+    shape = point_to_point_time_s(SHAPE_BYTES, same_domain, network[0]) + framework.issue_s
     return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)
 
 
 @jit
 def transfer_alone_seconds(
-    key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs, links: LinkInputs,
+    key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
     states: float,
 ) -> float:  # fmt: skip
     """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token, times
@@ -290,14 +254,14 @@ def transfer_alone_seconds(
     arXiv 2104.04473, section 4.1, scatter/gather).
     """
     size = 2.0 * states * job.hidden * local_tokens(key, job)
-    same_domain = key.tp * key.cp * grid.dp * grid.pp <= links.scale_up_domain
+    same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
     if key.sequence_parallel > 0 or framework.pipeline_scatters > 0.0:
-        seconds = point_to_point_time_s(size / key.tp, same_domain, links)
+        seconds = point_to_point_time_s(size / key.tp, same_domain, network[0])
     else:
-        seconds = point_to_point_time_s(size, same_domain, links)
+        seconds = point_to_point_time_s(size, same_domain, network[0])
     if key.sequence_parallel > 0 or framework.pipeline_scatters == 0.0:
         return seconds
-    group = group_of(key.tp, 1.0, job, links)
+    group = group_of(key.tp, 1.0, job, network[0])
     return seconds + all_gather_time_s(
-        size, key.tp, float(group.members_per_domain), links, float(group.root_groups)
+        size, key.tp, float(group.members_per_domain), network[0], float(group.root_groups)
     )

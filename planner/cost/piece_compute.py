@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.compute import (
     attention_backward_time_s,
     attention_forward_time_s,
@@ -18,8 +18,8 @@ from planner.cost.compute import (
     odd_rows_time_s,
 )
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import Key, gemm_shape, local_tokens, shard_factor
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.keys import gemm_shape, local_tokens, shard_factor
+from planner.cost.tables import FrameworkInputs, JobInputs
 
 # Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
 # a fused softmax with dropout. One by one they move 33 bytes an entry forward (scale, mask, cast
@@ -51,7 +51,7 @@ def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) ->
 
 @jit
 def gemm_seconds(
-    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
     """Seconds of a dense product, casts included: forward, backward, and of that the weight
     gradient.
@@ -60,7 +60,7 @@ def gemm_seconds(
     (out, in, rows), which accumulates into an fp32 buffer.
     """
     rows, out, depth = gemm_shape(op, key, job)
-    low = op[f.OP_LOW_PRECISION] > 0
+    low = op.low_precision > 0
     peak = gpu.matmul_flop_per_s if low else gpu.matmul16_flop_per_s
     share = gpu.gemm_max_efficiency if low else gpu.gemm16_max_efficiency
     least = odd_rows_time_s(rows, out, depth, gpu)
@@ -75,11 +75,11 @@ def gemm_seconds(
 
 @jit
 def grouped_gemm_seconds(
-    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
     """Seconds of the experts' products on one rank; see `gemm_seconds`."""
     rows, out, depth = gemm_shape(op, key, job)
-    groups = op[f.OP_GROUPS] / key.ep
+    groups = op.groups / key.ep
     peak, share = gpu.matmul_flop_per_s, gpu.gemm_max_efficiency
     forward = grouped_gemm_time_s(rows, groups, out, depth, peak, share, 2.0, gpu)
     data = grouped_gemm_time_s(rows, groups, depth, out, peak, share, 2.0, gpu)
@@ -90,7 +90,7 @@ def grouped_gemm_seconds(
 
 
 @jit
-def softmax_is_fused(op: Array, key: Key, job: JobInputs) -> bool:
+def softmax_is_fused(op: Row, key: Row, job: JobInputs) -> bool:
     """Whether unfused attention runs Megatron's softmax kernel.
 
     The kernel works on four heads of the micro-batch at a time; where mbs·heads/tp is no multiple
@@ -98,11 +98,11 @@ def softmax_is_fused(op: Array, key: Key, job: JobInputs) -> bool:
     megatron/model/fused_softmax.py, `is_kernel_available`). Ignores its limits on the length,
     which versions raised.
     """
-    return job.eager_attention == 1.0 and (key.mbs * op[f.OP_HEADS] / key.tp) % 4.0 == 0.0
+    return job.eager_attention == 1.0 and (key.mbs * op.heads / key.tp) % 4.0 == 0.0
 
 
 @jit
-def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
+def attention_seconds(op: Row, key: Row, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
     """Forward and backward seconds of core attention on one rank.
 
     Under context parallelism each rank holds two chunks whose causal work adds up to the same
@@ -111,25 +111,25 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
     """
     exchange = max(1.0, key.exchange)
     queries = job.seq * exchange / key.cp
-    heads = op[f.OP_HEADS] / (key.tp * exchange)
+    heads = op.heads / (key.tp * exchange)
     if job.eager_attention > 0:
         traffic = 1.0 if softmax_is_fused(op, key, job) else TORCH_SOFTMAX_TRAFFIC
         forward = eager_attention_forward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
             traffic, gpu,
         )  # fmt: skip
         backward = eager_attention_backward_time_s(
-            key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+            key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
             traffic, gpu,
         )  # fmt: skip
         return forward, backward
-    window = op[f.OP_WINDOW]
+    window = op.window
     forward = attention_forward_time_s(
-        key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+        key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
         job.causal, window, gpu,
     )  # fmt: skip
     backward = attention_backward_time_s(
-        key.mbs, queries, job.seq, heads, op[f.OP_QK_HEAD_DIM], op[f.OP_V_HEAD_DIM],
+        key.mbs, queries, job.seq, heads, op.qk_head_dim, op.v_head_dim,
         job.causal, window, gpu,
     )  # fmt: skip
     return forward, backward
@@ -137,7 +137,7 @@ def attention_seconds(op: Array, key: Key, job: JobInputs, gpu: GpuInputs) -> tu
 
 @jit
 def context_copies(
-    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of what context parallelism copies and adds around attention.
 
@@ -149,10 +149,10 @@ def context_copies(
     if key.cp <= 1.0:
         return 0.0, 0.0
     element, tokens = framework.activation_bytes, local_tokens(key, job)
-    query = tokens * op[f.OP_HEADS] * op[f.OP_QK_HEAD_DIM] / key.tp
-    output = tokens * op[f.OP_HEADS] * op[f.OP_V_HEAD_DIM] / key.tp
-    width = op[f.OP_QK_HEAD_DIM] + op[f.OP_V_HEAD_DIM]
-    pair = tokens * op[f.OP_KV_HEADS] * width / min(key.tp, op[f.OP_KV_HEADS])
+    query = tokens * op.heads * op.qk_head_dim / key.tp
+    output = tokens * op.heads * op.v_head_dim / key.tp
+    width = op.qk_head_dim + op.v_head_dim
+    pair = tokens * op.kv_heads * width / min(key.tp, op.kv_heads)
     if key.exchange < 1.0:
         gathered = GATHER_PASSES * element * pair * key.cp
         return (
@@ -171,29 +171,29 @@ def context_copies(
 
 @jit
 def memory_seconds(
-    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of a memory-bound row."""
     rows = (
         local_tokens(key, job)
-        * op[f.OP_TOKENS_FACTOR]
-        * shard_factor(int(op[f.OP_TOKENS_SHARD]), key, job.kv_heads)
+        * op.tokens_factor
+        * shard_factor(int(op.tokens_shard), key, job.kv_heads)
         * framework.memory_traffic
     )
-    forward = memory_bound_time_s(rows * op[f.OP_FORWARD_BYTES], op[f.OP_FORWARD_KERNELS], gpu)
-    backward = memory_bound_time_s(rows * op[f.OP_BACKWARD_BYTES], op[f.OP_BACKWARD_KERNELS], gpu)
+    forward = memory_bound_time_s(rows * op.forward_bytes, op.forward_kernels, gpu)
+    backward = memory_bound_time_s(rows * op.backward_bytes, op.backward_kernels, gpu)
     return forward, backward
 
 
 @jit
 def op_seconds(
-    op: Array, key: Key, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
     """Seconds of any row: forward, backward, and of that the gradients of weights.
 
     Norms' weight gradients are left with the gradients of their inputs: one kernel makes both.
     """
-    kind = int(op[f.OP_KIND])
+    kind = int(op.kind)
     if kind == f.KIND_GEMM:
         return gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_GROUPED_GEMM:
@@ -208,7 +208,7 @@ def op_seconds(
 
 
 @jit
-def context_kernels(op: Array, key: Key) -> float:
+def context_kernels(op: Row, key: Row) -> float:
     """Further kernels of an attention row, in either pass, where cp ranks share the sequence.
 
     The CPU cuts queries, keys and values into the two chunks of a rank and puts them together
@@ -220,7 +220,7 @@ def context_kernels(op: Array, key: Key) -> float:
     and after it (8); gathered keys and values are put in order, and two kernels run in place of
     one, on the two chunks of the queries (6).
     """
-    if int(op[f.OP_KIND]) != f.KIND_ATTENTION or key.cp <= 1.0:
+    if int(op.kind) != f.KIND_ATTENTION or key.cp <= 1.0:
         return 0.0
     if key.exchange < 1.0:
         return 6.0
@@ -229,25 +229,25 @@ def context_kernels(op: Array, key: Key) -> float:
 
 
 @jit
-def softmax_kernels(op: Array, key: Key, job: JobInputs) -> float:
+def softmax_kernels(op: Row, key: Row, job: JobInputs) -> float:
     """Further kernels of unfused attention, in either pass, without Megatron's fused softmax.
 
     Cast to fp32, scale, mask, softmax and cast back in place of one kernel.
     """
-    if int(op[f.OP_KIND]) != f.KIND_ATTENTION or job.eager_attention != 1.0:
+    if int(op.kind) != f.KIND_ATTENTION or job.eager_attention != 1.0:
         return 0.0
     return 0.0 if softmax_is_fused(op, key, job) else 4.0
 
 
 @jit
-def expert_kernels(op: Array, key: Key, framework: FrameworkInputs) -> float:
+def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
     """How many times a row of the experts is issued: once where their products are grouped, else
     once for each expert of the rank (Megatron-Core 0.19, transformer/moe/experts.py,
     SequentialMLP). Their products take as long as grouped ones: an underestimate with few tokens.
     """
-    if int(op[f.OP_KIND]) != f.KIND_GROUPED_GEMM or framework.sequential_experts == 0.0:
+    if int(op.kind) != f.KIND_GROUPED_GEMM or framework.sequential_experts == 0.0:
         return 1.0
-    return float(op[f.OP_GROUPS] / key.ep)
+    return float(op.groups / key.ep)
 
 
 class ComputeTerms(NamedTuple):
@@ -275,8 +275,8 @@ class ComputeTerms(NamedTuple):
 @jit
 def compute_terms(
     piece: int,
-    key: Key,
-    table: OpTable,
+    key: Row,
+    ops: Rows,
     job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
@@ -286,21 +286,21 @@ def compute_terms(
     gemm_backward = attention_forward = attention_backward = 0.0
     kernels_forward = kernels_backward = kernels_recompute = products = 0.0
     weight = weight_bytes = 0.0
-    for row in range(table.ops.shape[0]):
-        op = table.ops[row]
-        if int(op[f.OP_PIECE]) != piece:
+    for row in range(ops.shape[0]):
+        op = ops[row]
+        if int(op.piece) != piece:
             continue
         seconds_forward, seconds_backward, seconds_weight = op_seconds(op, key, job, framework, gpu)
         forward += seconds_forward
         backward += seconds_backward
         split = context_kernels(op, key) + softmax_kernels(op, key, job)
         times = expert_kernels(op, key, framework)
-        kernels_forward += times * op[f.OP_FORWARD_KERNELS] + split
-        kernels_backward += times * op[f.OP_BACKWARD_KERNELS] + split
-        if int(op[f.OP_RERUN_WITH]) & key.modules:
+        kernels_forward += times * op.forward_kernels + split
+        kernels_backward += times * op.backward_kernels + split
+        if int(op.rerun_with) & int(key.modules):
             recompute += seconds_forward
-            kernels_recompute += times * op[f.OP_FORWARD_KERNELS] + split
-        kind = int(op[f.OP_KIND])
+            kernels_recompute += times * op.forward_kernels + split
+        kind = int(op.kind)
         if kind == f.KIND_ATTENTION:
             attention_forward += seconds_forward
             attention_backward += seconds_backward
@@ -326,7 +326,7 @@ def compute_terms(
 
 
 @jit
-def operands_bytes(op: Array, key: Key, job: JobInputs) -> float:
+def operands_bytes(op: Row, key: Row, job: JobInputs) -> float:
     """16-bit input and gradient of the output of a product: what its weight gradient reads.
 
     A layer of GPT-3 keeps 32·s·b·h bytes for its weight gradients (Qi et al. 2024, arXiv

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.keys import Key, gemm_shape, local_tokens, padding_factor, shard_factor
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.keys import gemm_shape, local_tokens, padding_factor, shard_factor
+from planner.cost.tables import FrameworkInputs, JobInputs
 
 
 @jit
-def saved_bytes(piece: int, key: Key, modules: int, table: OpTable, job: JobInputs) -> float:
+def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs) -> float:
     """Bytes a rank keeps from forward to backward for one piece and micro-batch under `modules`."""
     tokens = local_tokens(key, job)
     total = 0.0
-    for index in range(table.saved.shape[0]):
-        row = table.saved[index]
-        if int(row[f.SAVED_PIECE]) != piece or int(row[f.SAVED_FREED_BY]) & modules:
+    for index in range(saved.shape[0]):
+        row = saved[index]
+        if int(row.piece) != piece or int(row.freed_by) & modules:
             continue
-        only_with = int(row[f.SAVED_ONLY_WITH])
+        only_with = int(row.only_with)
         if only_with != 0 and not only_with & modules:
             continue
         total += saved_row_bytes(row, tokens, key, job)
@@ -25,17 +25,17 @@ def saved_bytes(piece: int, key: Key, modules: int, table: OpTable, job: JobInpu
 
 
 @jit
-def saved_row_bytes(row: Array, tokens: float, key: Key, job: JobInputs) -> float:
+def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
     """Bytes of one kept tensor on a rank."""
-    size = row[f.SAVED_BYTES] * shard_factor(int(row[f.SAVED_SHARD]), key, job.kv_heads)
-    if row[f.SAVED_PADS_VOCABULARY] > 0:
+    size = row.bytes * shard_factor(int(row.shard), key, job.kv_heads)
+    if row.pads_vocabulary > 0:
         size *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-    return float(size * tokens + row[f.SAVED_FIXED] / key.cp)
+    return float(size * tokens + row.fixed / key.cp)
 
 
 @jit
 def offloaded_bytes(
-    piece: int, key: Key, modules: int, table: OpTable, job: JobInputs, framework: FrameworkInputs
+    piece: int, key: Row, modules: int, saved: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> tuple[float, float, float]:
     """(bytes that leave the GPU, bytes copied each way, copies) of one piece and micro-batch.
 
@@ -44,88 +44,94 @@ def offloaded_bytes(
     """
     tokens = local_tokens(key, job)
     left = copied = copies = 0.0
-    for index in range(table.saved.shape[0]):
-        row = table.saved[index]
-        if int(row[f.SAVED_PIECE]) != piece or row[f.SAVED_COPIES] == 0.0:
+    for index in range(saved.shape[0]):
+        row = saved[index]
+        if int(row.piece) != piece or row.copies == 0.0:
             continue
-        only_with = int(row[f.SAVED_ONLY_WITH])
+        only_with = int(row.only_with)
         if only_with != 0 and not only_with & modules:
             continue
         size = saved_row_bytes(row, tokens, key, job)
         if size < framework.least_offload_bytes:
             continue
-        if not int(row[f.SAVED_FREED_BY]) & modules:
-            left += row[f.SAVED_LEAVES] * size
-        copied += row[f.SAVED_COPIES] * size
-        copies += row[f.SAVED_COPIES]
+        if not int(row.freed_by) & modules:
+            left += row.leaves * size
+        copied += row.copies * size
+        copies += row.copies
     return left, copied, copies
 
 
 @jit
-def logits_kept_bytes(piece: int, key: Key, table: OpTable, job: JobInputs) -> float:
+def logits_kept_bytes(piece: int, key: Row, saved: Rows, job: JobInputs) -> float:
     """What the loss of a piece keeps for backward."""
     total = 0.0
-    for index in range(table.saved.shape[0]):
-        row = table.saved[index]
-        if int(row[f.SAVED_PIECE]) == piece and row[f.SAVED_PADS_VOCABULARY] > 0:
+    for index in range(saved.shape[0]):
+        row = saved[index]
+        if int(row.piece) == piece and row.pads_vocabulary > 0:
             total += saved_row_bytes(row, local_tokens(key, job), key, job)
     return total
 
 
 @jit
-def parameters_on_rank(piece: int, key: Key, table: OpTable, job: JobInputs) -> tuple[float, float]:
+def parameters_on_rank(
+    piece: int, key: Row, parameters: Rows, job: JobInputs
+) -> tuple[float, float]:
     """(dense, expert) parameters of one piece on one rank, before ZeRO."""
     dense = expert = 0.0
-    for index in range(table.parameters.shape[0]):
-        row = table.parameters[index]
-        if int(row[f.PARAM_PIECE]) != piece:
-            continue
-        count = row[f.PARAM_COUNT]
-        shard = int(row[f.PARAM_SHARD])
-        if row[f.PARAM_PADS_VOCABULARY] > 0 and shard == f.PARAM_SHARD_TP:
-            count *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        if shard == f.PARAM_SHARD_EXPERT:
-            expert += count / (key.ep * key.etp)
-        elif shard == f.PARAM_SHARD_TP:
-            dense += count / key.tp
-        elif shard == f.PARAM_SHARD_KV:
-            dense += count / min(key.tp, job.kv_heads)
-        else:
-            dense += count
+    for index in range(parameters.shape[0]):
+        if int(parameters[index].piece) == piece:
+            own = row_parameters(parameters[index], key, job)
+            dense, expert = dense + own[0], expert + own[1]
     return dense, expert
 
 
 @jit
-def table_parameters(key: Key, job: JobInputs) -> float:
+def row_parameters(row: Row, key: Row, job: JobInputs) -> tuple[float, float]:
+    """(dense, expert) parameters of one row on one rank, before ZeRO."""
+    count = row.count
+    shard = int(row.shard)
+    if row.pads_vocabulary > 0 and shard == f.SPLIT_TP:
+        count *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    if shard == f.SPLIT_EXPERT:
+        return 0.0, float(count / (key.ep * key.etp))
+    if shard == f.SPLIT_TP:
+        return float(count / key.tp), 0.0
+    if shard == f.SPLIT_KV:
+        return float(count / min(key.tp, job.kv_heads)), 0.0
+    return float(count), 0.0
+
+
+@jit
+def table_parameters(key: Row, job: JobInputs) -> float:
     """Parameters of the vocabulary table on one rank, padding included."""
     padding = padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     return job.vocab * padding * job.hidden / key.tp
 
 
 @jit
-def weight_elements(op: Array, key: Key) -> float:
+def weight_elements(op: Row, key: Row) -> float:
     """Elements of the matrices of a product on one rank."""
-    kind = int(op[f.OP_KIND])
+    kind = int(op.kind)
     if kind not in (f.KIND_GEMM, f.KIND_GROUPED_GEMM):
         return 0.0
     split = key.ep * key.etp if kind == f.KIND_GROUPED_GEMM else key.tp
-    out = op[f.OP_OUT_WIDTH] + op[f.OP_KV_OUT_WIDTH]
-    return float(op[f.OP_GROUPS] * out * op[f.OP_IN_WIDTH] / split)
+    out = op.out_width + op.kv_out_width
+    return float(op.groups * out * op.in_width / split)
 
 
 @jit
-def cast_bytes(piece: int, key: Key, table: OpTable, framework: FrameworkInputs) -> float:
+def cast_bytes(piece: int, key: Row, ops: Rows, framework: FrameworkInputs) -> float:
     """Copies of a piece's weights that autocast makes."""
     total = 0.0
-    for row in range(table.ops.shape[0]):
-        if int(table.ops[row, f.OP_PIECE]) == piece:
-            total += weight_elements(table.ops[row], key)
+    for row in range(ops.shape[0]):
+        if int(ops[row].piece) == piece and ops[row].autocasts > 0.0:
+            total += weight_elements(ops[row], key)
     return framework.weight_cast_bytes * total
 
 
 @jit
 def exchange_bytes_held(
-    piece: int, key: Key, table: OpTable, job: JobInputs, framework: FrameworkInputs
+    piece: int, key: Row, ops: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> float:
     """Bytes at work in the backward of attention where context parallelism is no plain ring.
 
@@ -136,42 +142,80 @@ def exchange_bytes_held(
     if key.cp <= 1.0 or key.exchange == 1.0:
         return 0.0
     largest = 0.0
-    for row in range(table.ops.shape[0]):
-        op = table.ops[row]
-        if int(op[f.OP_PIECE]) != piece or int(op[f.OP_KIND]) != f.KIND_ATTENTION:
+    for row in range(ops.shape[0]):
+        op = ops[row]
+        if int(op.piece) != piece or int(op.kind) != f.KIND_ATTENTION:
             continue
-        width = op[f.OP_QK_HEAD_DIM] + op[f.OP_V_HEAD_DIM]
+        width = op.qk_head_dim + op.v_head_dim
         own = local_tokens(key, job) * width
-        queries = own * op[f.OP_HEADS] / key.tp
-        pair = own * op[f.OP_KV_HEADS] / min(key.tp, op[f.OP_KV_HEADS])
+        queries = own * op.heads / key.tp
+        pair = own * op.kv_heads / min(key.tp, op.kv_heads)
         held = queries + 2.0 * key.cp * pair if key.exchange < 1.0 else 2.0 * (queries + pair)
         largest = max(largest, framework.activation_bytes * held)
     return largest
 
 
 @jit
+def softmax_terms(
+    piece: int, key: Row, ops: Rows, parameters: Rows, saved: Rows, job: JobInputs,
+    framework: FrameworkInputs,
+) -> tuple[float, float]:  # fmt: skip
+    """As the backward of an unfused softmax runs: (bytes beyond what the layer keeps, parameters
+    whose gradients the layer has made).
+
+        e = w*a*s^2*b + r*s*b*h - f
+
+    The softmax's output is still alive, the gradients of its output and input with it (w bytes a
+    score), and the gradient of the residual stream; the f bytes that rows behind the core of
+    attention keep are freed. Gradients of values take the place of values. Counted on
+    transformers, where these tensors are to the MB what is alive there. 0, 0 if it is fused.
+    """
+    if framework.softmax_bytes == 0.0:
+        return 0.0, 0.0
+    tokens, scores = local_tokens(key, job), 0.0
+    for row in range(ops.shape[0]):
+        if int(ops[row].piece) == piece and int(ops[row].kind) == f.KIND_ATTENTION:
+            scores = ops[row].heads / key.tp * job.seq * tokens
+    if scores == 0.0:
+        return 0.0, 0.0
+    held = framework.softmax_bytes * scores + framework.residual_bytes * tokens * job.hidden
+    for row in range(saved.shape[0]):
+        own = saved[row]
+        if int(own.piece) == piece and own.after_core > 0.0 and int(own.only_with) == 0:
+            held -= saved_row_bytes(own, tokens, key, job)
+    made = 0.0
+    for row in range(parameters.shape[0]):
+        if int(parameters[row].piece) == piece and parameters[row].after_core > 0.0:
+            dense, expert = row_parameters(parameters[row], key, job)
+            made += dense + expert
+    return held, made
+
+
+@jit
 def working_bytes(
-    piece: int, parameters: float, key: Key, table: OpTable, job: JobInputs,
+    piece: int, parameters: float, key: Row, ops: Rows, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float]:  # fmt: skip
     """(gradients of activations, weight gradients) alive at the widest point of a backward.
 
     Fused: 16-bit gradients of the largest product's input and output, and the tensors gathered
     over tp; on eight B200 (SimuMax, Megatron-Core without fused accumulation) these and the
-    gradients of all of one layer's weights are seen to the tenth of a GiB. Unfused: see
-    `planner.memory.rank.working_bytes`. Logits are accounted for at the loss.
+    gradients of all of one layer's weights are seen to the tenth of a GiB. Unfused, inside the
+    feed-forward block: gradients of its product, of both factors and of the gate's input (of the
+    activation's output and input without a gate), three of the residual's width, and one weight's
+    gradient. Logits are accounted for at the loss.
     """
     largest = widest = one_weight = 0.0
-    for row in range(table.ops.shape[0]):
-        op = table.ops[row]
-        is_product = int(op[f.OP_KIND]) in (f.KIND_GEMM, f.KIND_GROUPED_GEMM)
-        if int(op[f.OP_PIECE]) != piece or not is_product or op[f.OP_PADS_VOCABULARY] > 0:
+    for row in range(ops.shape[0]):
+        op = ops[row]
+        is_product = int(op.kind) in (f.KIND_GEMM, f.KIND_GROUPED_GEMM)
+        if int(op.piece) != piece or not is_product or op.pads_vocabulary > 0:
             continue
         rows, out, into = gemm_shape(op, key, job)
         largest = max(largest, rows * (out + into))
         if rows * into > widest:
             widest = rows * into
-            one_weight = weight_elements(op, key) / op[f.OP_GROUPS]
+            one_weight = weight_elements(op, key) / op.groups
     if largest == 0.0:
         return 0.0, 0.0
     element, stream = framework.activation_bytes, local_tokens(key, job) * job.hidden

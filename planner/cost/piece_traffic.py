@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.communication import (
     all_gather_time_s,
     all_reduce_time_s,
@@ -20,11 +18,12 @@ from planner.cost.communication import (
     reduction_gain,
 )
 from planner.cost.inputs import LinkInputs
-from planner.cost.keys import Key, shard_factor
+from planner.cost.keys import shard_factor
 from planner.cost.leaf import group_links
+from planner.cost.piece_compute import ComputeTerms
 from planner.cost.placement import Group, place_group
 from planner.cost.sharing import Stream, exchange_stream, no_stream, ring_stream
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
@@ -40,7 +39,7 @@ def group_of(size: float, stride: float, job: JobInputs, links: LinkInputs) -> G
 
 
 @jit
-def degree_and_stride(group: int, key: Key) -> tuple[float, float]:
+def degree_and_stride(group: int, key: Row) -> tuple[float, float]:
     """Size of a layer's group and rank distance of its members (rank order tp-cp-ep-dp-pp).
 
     tp ranks are neighbours; cp ranks lie tp apart; in the expert grid etp is innermost and ep
@@ -57,7 +56,7 @@ def degree_and_stride(group: int, key: Key) -> tuple[float, float]:
 
 @jit
 def collective_stream(
-    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, network: LinkInputs
+    kind: int, size: float, stride: float, size_bytes: float, job: JobInputs, network: Rows
 ) -> Stream:
     """One collective of a layer over `size` ranks that lie `stride` apart."""
     if size <= 1.0:
@@ -66,17 +65,17 @@ def collective_stream(
     group = group_of(size, stride, job, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
     wire = size_bytes * (size - 1.0) / size
-    if kind == f.COMM_ALL_GATHER:
+    if kind == f.COLLECTIVE_ALL_GATHER:
         seconds = all_gather_time_s(size_bytes, size, inside, links, roots)
         return ring_stream(seconds, wire, size, inside, links, roots)
-    if kind == f.COMM_REDUCE_SCATTER:
+    if kind == f.COLLECTIVE_REDUCE_SCATTER:
         seconds = reduce_scatter_time_s(size_bytes, size, inside, links, roots)
         return ring_stream(seconds, wire, size, inside, links, roots)
-    if kind == f.COMM_ALL_TO_ALL:
+    if kind == f.COLLECTIVE_ALL_TO_ALL:
         seconds = all_to_all_time_s(size_bytes, size, inside, links, roots)
         inner, outer = exchange_bytes(size_bytes, size, inside)
         return exchange_stream(seconds, inner, outer, inside, links, roots)
-    if kind == f.COMM_RING_EXCHANGE:
+    if kind == f.COLLECTIVE_RING_EXCHANGE:
         return ring_exchange_stream(size_bytes, size, inside >= size, links)
     seconds = all_reduce_time_s(size_bytes, size, inside, links, roots)
     wire *= 2.0 / reduction_gain(min(inside, size), links)
@@ -99,22 +98,20 @@ def ring_exchange_stream(
 
 
 @jit
-def collective_bytes(row: Array, key: Key, job: JobInputs) -> float:
+def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
     """Bytes of a collective as its cost function counts them: the whole, ungathered tensor.
 
     Per-token bytes times the tokens that the group holds together; for an all-to-all the bytes
     that one rank sends; for a cp ring those of the whole sequence.
     """
     tokens = key.mbs * job.seq
-    if int(row[f.COMM_GROUP]) != f.GROUP_CP:
+    if int(row.group) != f.GROUP_CP:
         tokens /= key.cp
-    return float(
-        row[f.COMM_BYTES] * tokens * shard_factor(int(row[f.COMM_SHARD]), key, job.kv_heads)
-    )
+    return float(row.bytes * tokens * shard_factor(int(row.shard), key, job.kv_heads))
 
 
 @jit
-def exchange_draws(key: Key, job: JobInputs) -> float:
+def exchange_draws(key: Row, job: JobInputs) -> float:
     """Draws of a rank that stand for a token's k experts: k, or where these are neighbours among E
     the k·ep/E ranks that hold them, at least one."""
     if job.neighbour_share > 0.0:
@@ -124,11 +121,11 @@ def exchange_draws(key: Key, job: JobInputs) -> float:
 
 @jit
 def expert_exchange_stream(
-    size_bytes: float, key: Key, job: JobInputs, framework: FrameworkInputs, network: LinkInputs
+    size_bytes: float, key: Row, job: JobInputs, framework: FrameworkInputs, network: Rows
 ) -> Stream:
     """An expert exchange; `size_bytes`: of all routed copies of a rank's tokens."""
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
-        return collective_stream(f.COMM_ALL_TO_ALL, key.ep, key.etp, size_bytes, job, network)
+        return collective_stream(f.COLLECTIVE_ALL_TO_ALL, key.ep, key.etp, size_bytes, job, network)
     links = group_links(key.ep, key.etp, job.world, network)
     group = group_of(key.ep, key.etp, job, links)
     inside, roots = float(group.members_per_domain), float(group.root_groups)
@@ -138,35 +135,32 @@ def expert_exchange_stream(
     return exchange_stream(seconds, inner, outer, inside, links, roots)
 
 
-class Traffic(NamedTuple):
-    """A piece's collectives by group (0 tp, 1 cp, 2 ep with etp) and pass (0 forward, 1 backward,
-    2 recompute): seconds, the part that may hide, and link time inside and between domains."""
-
-    total: Array
-    hideable: Array
-    inside: Array
-    between: Array
+# A piece's collectives of one group (0 tp, 1 cp, 2 ep with etp) in one pass (0 forward, 1 backward,
+# 2 recompute): seconds, the part that may hide, link time inside and between domains.
+TRAFFIC_ROW = np.dtype(
+    (np.record, [(name, "f8") for name in ("total", "hideable", "inside", "between")])
+)
 
 
 @jit
 def row_stream(
-    row: Array, key: Key, job: JobInputs, framework: FrameworkInputs, links: LinkInputs
+    row: Row, key: Row, job: JobInputs, framework: FrameworkInputs, network: Rows
 ) -> Stream:
     """One collective of a row, with the copies that come with it."""
-    code, kind = int(row[f.COMM_GROUP]), int(row[f.COMM_KIND])
+    code, kind = int(row.group), int(row.kind)
     size_bytes = collective_bytes(row, key, job)
     if code == f.GROUP_EP:
-        return expert_exchange_stream(size_bytes, key, job, framework, links)
-    if code == f.GROUP_TP and kind == f.COMM_ALL_GATHER:
+        return expert_exchange_stream(size_bytes, key, job, framework, network)
+    if code == f.GROUP_TP and kind == f.COLLECTIVE_ALL_GATHER:
         size_bytes *= framework.tensor_gather_share
     if code == f.GROUP_CP:
-        return context_stream(kind, size_bytes, key, job, links)
+        return context_stream(kind, size_bytes, key, job, network)
     size, stride = degree_and_stride(code, key)
-    own = collective_stream(kind, size, stride, size_bytes, job, links)
+    own = collective_stream(kind, size, stride, size_bytes, job, network)
     if code != f.GROUP_TP or own.seconds == 0.0:
         return own
     seconds = own.seconds + 0.5 * size_bytes * framework.tensor_copy_s
-    if key.tp > links.scale_up_domain:
+    if key.tp > network[0].scale_up_domain:
         seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
     return Stream(seconds, own.inside, own.between)
 
@@ -174,65 +168,64 @@ def row_stream(
 @jit
 def communication_terms(
     piece: int,
-    key: Key,
-    table: OpTable,
+    key: Row,
+    collectives: Rows,
     job: JobInputs,
     framework: FrameworkInputs,
-    links: LinkInputs,
-) -> Traffic:
-    """Sum the collectives of one piece."""
-    out = Traffic(np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 3)))
-    for index in range(table.collectives.shape[0]):
-        row = table.collectives[index]
-        if int(row[f.COMM_PIECE]) != piece:
+    network: Rows,
+) -> Rows:
+    """TRAFFIC_* of one piece by group and pass: [3, 3]."""
+    out = np.zeros((3, 3), TRAFFIC_ROW)
+    for index in range(collectives.shape[0]):
+        row = collectives[index]
+        if int(row.piece) != piece:
             continue
-        if row[f.COMM_SP_ONLY] > 0 and key.sequence_parallel == 0:
+        if row.sp_only > 0 and key.sequence_parallel == 0:
             continue
-        own = row_stream(row, key, job, framework, links)
+        own = row_stream(row, key, job, framework, network)
         if own.seconds > 0.0:
-            again = row[f.COMM_FORWARD] if int(row[f.COMM_RERUN_WITH]) & key.modules else 0.0
-            counts = (row[f.COMM_FORWARD], row[f.COMM_BACKWARD], again)
+            again = row.forward if int(row.rerun_with) & int(key.modules) else 0.0
+            counts = (row.forward, row.backward, again)
             add_traffic(out, row, counts, own, framework)
     return out
 
 
 @jit
-def context_stream(
-    kind: int, size_bytes: float, key: Key, job: JobInputs, links: LinkInputs
-) -> Stream:
+def context_stream(kind: int, size_bytes: float, key: Row, job: JobInputs, network: Rows) -> Stream:
     """One exchange of context parallelism, if the key has it; `size_bytes`: whole sequence.
 
     Keys and values are gathered where `exchange` is 0. Otherwise neighbours, `exchange` of them,
     exchange heads, each its 1/cp of the sequence; the cp/exchange groups then hold that part of
     the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
     """
-    if kind == f.COMM_ALL_GATHER:
+    if kind == f.COLLECTIVE_ALL_GATHER:
         if key.exchange > 0.0:
             return no_stream()
-        return collective_stream(kind, key.cp, key.tp, size_bytes, job, links)
+        return collective_stream(kind, key.cp, key.tp, size_bytes, job, network)
     if key.exchange < 1.0:
         return no_stream()
-    if kind == f.COMM_ALL_TO_ALL:
+    if kind == f.COLLECTIVE_ALL_TO_ALL:
         own = size_bytes / key.cp
-        return collective_stream(kind, key.exchange, key.tp, own, job, links)
+        return collective_stream(kind, key.exchange, key.tp, own, job, network)
     groups, stride = key.cp / key.exchange, key.tp * key.exchange
-    return collective_stream(kind, groups, stride, size_bytes / key.exchange, job, links)
+    return collective_stream(kind, groups, stride, size_bytes / key.exchange, job, network)
 
 
 @jit
 def add_traffic(
-    out: Traffic, row: Array, counts: tuple[float, float, float], own: Stream,
+    out: Rows, row: Row, counts: tuple[float, float, float], stream: Stream,
     framework: FrameworkInputs,
 ) -> None:  # fmt: skip
     """Add a collective that happens `counts` times in each pass."""
-    group = min(int(row[f.COMM_GROUP]), 2)
+    group = min(int(row.group), 2)
     for index in range(3):
-        column = f.COMM_HIDDEN_BACKWARD if index == 1 else f.COMM_HIDDEN_FORWARD
-        seconds = counts[index] * own.seconds
-        out.total[group, index] += seconds
-        out.hideable[group, index] += seconds * hide_share(int(row[column]), framework)
-        out.inside[group, index] += counts[index] * own.inside
-        out.between[group, index] += counts[index] * own.between
+        hidden = row.hidden_backward if index == 1 else row.hidden_forward
+        own = out[group, index]
+        seconds = counts[index] * stream.seconds
+        own.total += seconds
+        own.hideable += seconds * hide_share(int(hidden), framework)
+        own.inside += counts[index] * stream.inside
+        own.between += counts[index] * stream.between
 
 
 @jit
@@ -249,29 +242,18 @@ def hide_share(hidden: int, framework: FrameworkInputs) -> float:
     return 0.0
 
 
-class Rooms(NamedTuple):
-    """Seconds of compute in forward (or when it runs again) and backward: all of it, of products
-    in backward, and of attention: what each group's collectives may hide behind."""
-
-    forward: float
-    backward: float
-    products_backward: float
-    attention_forward: float
-    attention_backward: float
-
-
 @jit
-def group_room(group: int, index: int, rooms: Rooms) -> float:
+def group_room(group: int, index: int, terms: ComputeTerms) -> float:
     """Compute beside a group's collectives in a pass.
 
     Forward overlap of tp and ep splits the product it feeds; backward has an independent product
     beside each; a cp step hides behind the attention of the previous one.
     """
     if group == 1:
-        return rooms.attention_backward if index == 1 else rooms.attention_forward
+        return terms.attention_backward if index == 1 else terms.attention_forward
     if index != 1:
-        return rooms.forward
-    return rooms.products_backward if group == 0 else rooms.backward
+        return terms.forward
+    return terms.gemm_backward if group == 0 else terms.backward
 
 
 @jit
@@ -281,30 +263,47 @@ def free_share(free: float, busy: float) -> float:
 
 
 @jit
-def exposed_traffic(traffic: Traffic, rooms: Rooms, contention: float, out: Array) -> None:
+def group_traffic(
+    own: Row, room_s: float, compute_s: float, slow_down: float, links: Array, first: int
+) -> float:
+    """Seconds that the collectives of one group add to a pass; its link time goes to `links`, from
+    `first` on (LINK_*).
+
+    Hidden: what may hide and finds compute beside it (`room_s`) that no other group's hidden
+    traffic on the same links has taken. Added: the rest, and `slow_down` for each hidden second.
+    """
+    inside, between = own.inside, own.between
+    share = min(own.hideable, room_s) / own.total
+    share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_INSIDE], inside))
+    share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_BETWEEN], between))
+    hidden = share * own.total
+    links[first + f.LINK_EXPOSED_INSIDE] += (1.0 - share) * inside
+    links[first + f.LINK_EXPOSED_BETWEEN] += (1.0 - share) * between
+    links[first + f.LINK_HIDDEN_INSIDE] += share * inside
+    links[first + f.LINK_HIDDEN_BETWEEN] += share * between
+    return float(own.total - hidden + slow_down * hidden)
+
+
+@jit
+def exposed_traffic(traffic: Rows, terms: ComputeTerms, contention: float, out: Row) -> None:
     """Fill the seconds that a piece's collectives add, by group and pass, and its link time.
 
-    Hidden: what may hide and finds compute beside it that no other group's hidden traffic on the
-    same links has taken; context parallelism comes first, which has the narrowest choice, expert
-    parallelism last. Added: the rest, and the slow-down of the compute that it hides behind.
+    Context parallelism comes first, which has the narrowest choice of what to hide behind, expert
+    parallelism last. What a ring costs attention beside it is in its measured steps
+    (`RING_STEP_PASSES`); other hidden traffic slows the compute that it hides behind.
     """
-    firsts = (f.PIECE_FORWARD_TP, f.PIECE_BACKWARD_TP, f.PIECE_RECOMPUTE_TP)
+    added = np.zeros((3, 3))
     for index in range(3):
-        compute = rooms.backward if index == 1 else rooms.forward
-        links = f.PIECE_LINKS + index * f.LINK_PASS
+        compute_s = terms.backward if index == 1 else terms.forward
         for group in (1, 0, 2):
-            total = traffic.total[group, index]
-            if total == 0.0:
-                continue
-            inside, between = traffic.inside[group, index], traffic.between[group, index]
-            share = min(traffic.hideable[group, index], group_room(group, index, rooms)) / total
-            share = min(share, free_share(compute - out[links + f.LINK_HIDDEN_INSIDE], inside))
-            share = min(share, free_share(compute - out[links + f.LINK_HIDDEN_BETWEEN], between))
-            hidden = share * total
-            # What a ring costs attention beside it is in its measured steps (`RING_STEP_PASSES`).
-            slow_down = 0.0 if group == 1 else contention * hidden
-            out[firsts[index] + group] = total - hidden + slow_down
-            out[links + f.LINK_EXPOSED_INSIDE] += (1.0 - share) * inside
-            out[links + f.LINK_EXPOSED_BETWEEN] += (1.0 - share) * between
-            out[links + f.LINK_HIDDEN_INSIDE] += share * inside
-            out[links + f.LINK_HIDDEN_BETWEEN] += share * between
+            own = traffic[group, index]
+            if own.total > 0.0:
+                room_s = group_room(group, index, terms)
+                slow_down = 0.0 if group == 1 else contention
+                first = index * f.LINK_PASS
+                added[group, index] = group_traffic(
+                    own, room_s, compute_s, slow_down, out.links, first
+                )
+    out.forward_tp, out.backward_tp, out.recompute_tp = added[0, 0], added[0, 1], added[0, 2]
+    out.forward_cp, out.backward_cp, out.recompute_cp = added[1, 0], added[1, 1], added[1, 2]
+    out.forward_ep, out.backward_ep, out.recompute_ep = added[2, 0], added[2, 1], added[2, 2]

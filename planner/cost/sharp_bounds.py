@@ -13,10 +13,11 @@ of a stage as recomputed. Two facts about layouts are used here besides:
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from planner.cost import fields as f
-from planner.cost._jit import jit
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.bounds import (
     BISECTIONS,
     LAYER_COLUMNS,
@@ -37,18 +38,16 @@ from planner.cost.bounds import (
     STAGE_DEFERRED,
     STAGE_ENDS,
     STAGE_FLIGHT,
-    STAGE_MOST,
     STAGE_OPTIMIZER_BYTES,
     STAGE_SECONDS,
     empty_stages,
     fewest_layers,
     layer_columns,
-    may_stand_apart,
     model_seconds,
     shape_bubble_share,
 )
-from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.cost.kernel import read_grid, read_key
+from planner.cost.columns import greatest, least, weighted
+from planner.cost.inputs import GpuInputs
 from planner.cost.linear import (
     SCALAR_FIXED_BYTES,
     SCALAR_FIXED_S,
@@ -63,14 +62,14 @@ RECOMPUTE_SHARED = 3
 
 
 @jit
-def largest_deficit(values: Array, prefix: Array, mean: float) -> float:
-    """max over runs of consecutive layers of n*mean - their sum; `values[kind]`, `prefix[kind, n]`:
-    layers of a kind among the first n. At least 0 (the empty run)."""
+def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> float:
+    """max over runs of consecutive layers of n*mean - their sum, by a column of `layers`;
+    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run)."""
     most = running = 0.0
     for layer in range(prefix.shape[1] - 1):
         own = 0.0
         for kind in range(prefix.shape[0]):
-            own += (prefix[kind, layer + 1] - prefix[kind, layer]) * values[kind]
+            own += (prefix[kind, layer + 1] - prefix[kind, layer]) * layers[kind, column]
         running = max(0.0, running + mean - own)
         most = max(most, running)
     return most
@@ -82,17 +81,25 @@ def mean_layer(layers: Array, prefix: Array) -> tuple[Array, Array]:
     count = prefix.shape[1] - 1
     mean, deficit = np.zeros(LAYER_COLUMNS), np.zeros(LAYER_COLUMNS)
     for column in range(LAYER_COLUMNS):
-        values = layers[:, column].copy()
         for kind in range(prefix.shape[0]):
-            mean[column] += prefix[kind, count] * values[kind] / count
-        deficit[column] = largest_deficit(values, prefix, mean[column])
+            mean[column] += prefix[kind, count] * layers[kind, column] / count
+        deficit[column] = largest_deficit(layers, column, prefix, mean[column])
     return mean, deficit
+
+
+@jit
+def most_freed(layers: Array) -> float:
+    """Most bytes that recomputing one layer of any kind frees."""
+    freed = 0.0
+    for kind in range(layers.shape[0]):
+        freed = max(freed, layers[kind, LAYER_SAVED] - layers[kind, LAYER_SAVED_RECOMPUTED])
+    return float(freed)
 
 
 @jit
 def shared_layers(layers: float, blocks: float, each: float) -> float:
     """Layers that recompute among `layers` in `blocks` as equal as can be, `each` or all of one."""
-    base = np.floor(layers / blocks)
+    base = float(math.floor(layers / blocks))
     larger = layers - base * blocks
     return float(larger * min(each, base + 1.0) + (blocks - larger) * min(each, base))
 
@@ -108,7 +115,7 @@ def fewest_shared(
     others = blocks - 1.0
     for last in range(int(max(0.0, 1.0 - lone)), int(layers / blocks) + 1):
         left = layers - last
-        if np.ceil(left / others) - last <= max(1.0, head_layers):
+        if math.ceil(left / others) - last <= max(1.0, head_layers):
             fewest = min(fewest, min(each, float(last)) + shared_layers(left, others, each))
     return float(fewest)
 
@@ -116,9 +123,9 @@ def fewest_shared(
 @jit
 def fitting_layers(
     stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, each: float,
-    blocks: float, most: int, limit_bytes: float,
-) -> Array:  # fmt: skip
-    """[n]: the largest number up to n of layers that a stage may hold; negative if there is none.
+    blocks: float, limit_bytes: float, fits: Array,
+) -> None:  # fmt: skip
+    """Fill fits[n]: most layers, up to n, that a stage may hold; negative if there is none.
 
     `each`: layers of every block that recompute, infinite: all, under RECOMPUTE_SHARED.
     """
@@ -131,23 +138,26 @@ def fitting_layers(
     short += flight * deficit[saved]
     freed = 0.0
     if some:
-        freed = flight * (layers[:, LAYER_SAVED] - layers[:, LAYER_SAVED_RECOMPUTED]).max()
+        freed = flight * most_freed(layers)
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
-    work = max(stage[STAGE_ENDS], layers[:, busy].min() + layers[:, LAYER_GATHER].min())
+    work = max(stage[STAGE_ENDS], least(layers, busy) + least(layers, LAYER_GATHER))
     update = stage[STAGE_OPTIMIZER_BYTES] - blocks * deficit[LAYER_OPTIMIZER_BYTES]
-    fits = np.full(most + 1, -1.0)
     best = -1.0
-    for count in range(most + 1):
+    for count in range(fits.shape[0]):
         again = float(count) if some else 0.0
         if recompute == RECOMPUTE_SHARED:
             again = shared_layers(float(count), blocks, each)
-        held = stage[STAGE_BYTES] + count * per_layer - min(count, blocks) * short - again * freed
+        held = (
+            stage[STAGE_BYTES]
+            + count * per_layer
+            - min(float(count), blocks) * short
+            - again * freed
+        )
         held += work if count > 0 else stage[STAGE_ENDS]
         in_update = update + count * mean[LAYER_OPTIMIZER_BYTES]
         if held <= limit_bytes and in_update <= limit_bytes:
             best = float(count)
         fits[count] = best
-    return fits
 
 
 @jit
@@ -163,10 +173,10 @@ def layers_in_time(
     if left < 0.0:
         return -1
     left += blocks * deficit[LAYER_SECONDS]
-    count = min(most, int(min(stage[STAGE_MOST], left / mean[LAYER_SECONDS] + 1e-9)))
+    count = min(most, int(left / mean[LAYER_SECONDS] + 1e-9))
     if recompute != RECOMPUTE_SHARED:
         return count
-    again_s = layers[:, LAYER_RECOMPUTE].min()
+    again_s = least(layers, LAYER_RECOMPUTE)
     while count > 0:
         again = fewest_shared(float(count), blocks, each, head_layers, lone)
         if count * mean[LAYER_SECONDS] + again * again_s <= left * (1.0 + 1e-12):
@@ -185,12 +195,12 @@ def slowest_stage_s(
     mean, deficit = mean_layer(layers, prefix)
     fits = np.zeros((pp, total + 1))
     for stage in range(pp):
-        fits[stage] = fitting_layers(
-            stages[stage], layers, mean, deficit, recompute, each, blocks, total, limit_bytes
+        fitting_layers(
+            stages[stage], layers, mean, deficit, recompute, each, blocks, limit_bytes, fits[stage]
         )
-    again_s = layers[:, LAYER_RECOMPUTE].max()
-    high_s = low_s + stages[:, STAGE_SECONDS].max()
-    high_s += (layers[:, LAYER_SECONDS].max() + again_s) * total
+    again_s = greatest(layers, LAYER_RECOMPUTE)
+    high_s = low_s + greatest(stages, STAGE_SECONDS)
+    high_s += (greatest(layers, LAYER_SECONDS) + again_s) * total
     if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
                 head_layers, lone_ends, high_s):  # fmt: skip
         return np.inf
@@ -213,8 +223,7 @@ def _fit(
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
-        special = stage == head or (lone_ends > 1.0 and stage == head - 1)
-        fewer = head_layers if special else 0.0
+        fewer = head_layers if stage == head else 0.0
         count = layers_in_time(
             seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
             lone_ends, total,
@@ -237,7 +246,7 @@ def shared_span_s(
     block of c layers its stage has others of c - 1 at least, but for the one with the head.
     """
     others = max(0.0, blocks - 2.0)
-    again_s, layer_s = layers[:, LAYER_RECOMPUTE].min(), layers[:, LAYER_SECONDS].min()
+    again_s, layer_s = least(layers, LAYER_RECOMPUTE), least(layers, LAYER_SECONDS)
     least_s = np.inf
     for largest in range(1, count + 1):
         beside = others * (largest - 1.0)
@@ -251,53 +260,27 @@ def shared_span_s(
 
 @jit
 def sharp_bound_s(
-    shape: Array, recompute: int, limit_bytes: float, key_row: Array, costs: Array, prefix: Array,
-    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, links: LinkInputs,
+    grid: Row, recompute: int, limit_bytes: float, key: Row, costs: Rows, prefix: Array,
+    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows,
 ) -> float:  # fmt: skip
     """No layout of a shape within `limit_bytes` (reserved, context included) has a shorter step, s.
 
-    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model. Both with
-    multi-token prediction apart and without.
+    `recompute`: a RECOMPUTE_* code. Not for schedules with two copies of the model.
     """
-    least_s = placed_bound_s(
-        shape, recompute, limit_bytes, key_row, costs, prefix, totals, job, framework, gpu, links
-    )
-    if not may_stand_apart(shape[f.SHAPE_PP], job):
-        return least_s
-    apart = shape.copy()
-    apart[f.SHAPE_MTP_APART] = 1.0
-    other_s = placed_bound_s(
-        apart, recompute, limit_bytes, key_row, costs, prefix, totals, job, framework, gpu, links
-    )
-    return min(least_s, other_s)
-
-
-@jit
-def placed_bound_s(
-    shape: Array, recompute: int, limit_bytes: float, key_row: Array, costs: Array, prefix: Array,
-    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, links: LinkInputs,
-) -> float:  # fmt: skip
-    """`sharp_bound_s` with multi-token prediction where the shape has it."""
-    terms, scalars = layout_terms(shape, key_row, costs, job, framework, gpu, links)
-    key = read_key(key_row, job)
-    grid = read_grid(shape, key)
+    terms, scalars = layout_terms(grid, key, costs, job, framework, gpu, network)
     stages = empty_stages(terms, costs, key, grid, job, framework)
     layers = layer_columns(terms, recompute, costs, key, grid, job, framework)
-    pp, blocks, grad_acc = shape[f.SHAPE_PP], shape[f.SHAPE_VPP], shape[f.SHAPE_GRAD_ACC]
+    pp, blocks, grad_acc = grid.pp, grid.vpp, grid.grad_acc
     plain_s = model_seconds(terms, totals, recompute, job)
     code = RECOMPUTE_SOME if recompute == RECOMPUTE_SHARED else recompute
-    share = shape_bubble_share(shape, terms, totals, plain_s, code, framework)
-    # No less than `LayoutContext.head_layers`, nor than `mtp_layers` there.
-    pinned_s = stages[-1, STAGE_SECONDS]
-    if grid.mtp_apart > 0.0:
-        pinned_s = max(pinned_s, stages[-2, STAGE_SECONDS])
-    head_layers = np.ceil(pinned_s / layers[:, LAYER_SECONDS].min())
+    share = shape_bubble_share(grid, terms, totals, plain_s, code, framework)
+    # No less than `LayoutContext.head_layers`.
+    head_layers = float(math.ceil(stages[-1, STAGE_SECONDS] / least(layers, LAYER_SECONDS)))
     limit = (limit_bytes - scalars[SCALAR_FIXED_BYTES]) / (1.0 + framework.fragmentation)
-    update_s = (totals * terms[:, TERM_OPTIMIZER]).sum() / pp
+    update_s = weighted(totals, terms, TERM_OPTIMIZER) / pp
     head = head_stage(framework.schedule, int(pp))
     most = job.layers if recompute == RECOMPUTE_SHARED else 1
     rest_s = update_s + scalars[SCALAR_FIXED_S]
-    lone = job.lone_ends + grid.mtp_apart
     least_s = np.inf
     for each in range(1, most + 1):
         if recompute == RECOMPUTE_SHARED and least_s < np.inf:
@@ -309,7 +292,7 @@ def placed_bound_s(
                 continue
         slowest_s = slowest_stage_s(
             stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
-            lone, plain_s / pp,
+            job.lone_ends, plain_s / pp,
         )  # fmt: skip
         if slowest_s == np.inf:
             continue

@@ -1,32 +1,34 @@
-"""Memory of one pipeline stage: what it holds, moment by moment, and the heaviest of them."""
+"""Memory of one pipeline stage: what it holds, phase by phase, and the heaviest of them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.data_parallel import Grid
-from planner.cost.keys import Key
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.memory import communicator_bytes
-from planner.cost.moment_records import (
+from planner.cost.phase_records import (
     FORWARD,
-    MOMENTS,
+    GROUP_ROW,
     OPTIMIZER,
     PASSES,
+    PHASES,
     LayerMaxima,
-    MomentTerms,
+    LayerParts,
+    PhaseTerms,
     StageHolds,
 )
-from planner.cost.moments import (
+from planner.cost.phases import (
     at_rest,
     exists,
     gives_back,
     gradient_per_parameter,
     is_sharded,
     keeps_weights,
-    moment_terms,
+    moving_bytes,
     passes,
+    phase_terms,
+    reduces_at_once,
     sharded_gradients,
     total_bytes,
 )
@@ -36,76 +38,91 @@ from planner.cost.update import copies_table, largest_update_bytes, stage_extra_
 
 
 @jit
-def table_copy(stage: int, counts: Array, costs: Array, job: JobInputs) -> float:
+def table_copy(stage: int, counts: Array, costs: Rows, job: JobInputs) -> float:
     """Parameters of the copy of the vocabulary table on a stage (`copies_table`)."""
-    return float(costs[job.kinds, f.PIECE_TABLE]) if copies_table(stage, counts, job) else 0.0
+    return float(costs[job.kinds].table) if copies_table(stage, counts, job) else 0.0
 
 
 @jit
-def stage_parameters(
-    stage: int, counts: Array, costs: Array, job: JobInputs
-) -> tuple[float, float]:
+def stage_parameters(stage: int, counts: Array, costs: Rows, job: JobInputs) -> tuple[float, float]:
     """(dense, expert) parameters of a stage, with its copy of the vocabulary table."""
     dense, expert = table_copy(stage, counts, costs, job), 0.0
     for piece in range(job.pieces):
-        dense += counts[piece, stage] * costs[piece, f.PIECE_DENSE_PARAMETERS]
-        expert += counts[piece, stage] * costs[piece, f.PIECE_EXPERT_PARAMETERS]
+        dense += counts[piece, stage] * costs[piece].dense_parameters
+        expert += counts[piece, stage] * costs[piece].expert_parameters
     return dense, expert
 
 
 @jit
-def new_gradients(dense: float, expert: float, grid: Grid, framework: FrameworkInputs) -> float:
+def new_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients that a piece leaves behind in a pass that makes them."""
-    if is_sharded(grid):
+    if reduces_at_once(grid, framework):
         return sharded_gradients(dense, expert, grid, framework)
     return gradient_per_parameter(framework) * (dense + expert)
 
 
 @jit
-def layer_maxima(
-    cost: Array, plain: float, again: float, key: Key, grid: Grid, framework: FrameworkInputs
-) -> LayerMaxima:
-    """Maxima of one kind with `plain` layers and `again` that recompute."""
-    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
-    kept, light = cost[f.PIECE_SAVED], cost[f.PIECE_SAVED_RECOMPUTED]
+def layer_parts(
+    cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
+) -> LayerParts:
+    """What layers of one kind hold, `plain` of them and `again` that recompute."""
+    dense, expert = cost.dense_parameters, cost.expert_parameters
     sharded = is_sharded(grid)
-    working = cost[f.PIECE_WORKING] + (0.0 if sharded else cost[f.PIECE_WEIGHT_GRADIENT])
-    # A checkpoint of several layers brings back no more than the stage has.
-    whole = kept + cost[f.PIECE_OFFLOADED]
-    remade = working + min(cost[f.PIECE_AGAIN], (plain + again) * whole)
     gathered = 0.0
     if sharded and grid.zero == 2 and not keeps_weights(grid, framework):
         gathered = framework.weight_bytes * (dense + expert)
-    made = new_gradients(dense, expert, grid, framework)
+    remakes_casts = again > 0.0 and int(key.modules) & f.MODULE_FULL
+    # The widest point of a layer's backward is a product's or that of unfused attention's softmax.
+    product = cost.working + (0.0 if sharded else cost.weight_gradient)
+    made = 0.0 if sharded else gradient_per_parameter(framework) * cost.after_core
+    return LayerParts(
+        max(product, cost.softmax),
+        max(product, cost.softmax + made),
+        # A checkpoint of several layers brings back no more than the stage has.
+        min(cost.again, (plain + again) * (cost.saved + cost.offloaded)),
+        cost.saved,
+        cost.saved_recomputed,
+        new_gradients(dense, expert, grid, framework),
+        gathered,
+        0.0 if remakes_casts else cost.casts,
+    )
+
+
+@jit
+def layer_maxima(
+    cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
+) -> LayerMaxima:
+    """Maxima of one kind with `plain` layers and `again` that recompute."""
+    own = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
-    last = (remade if again > 0.0 else working) - made + gathered
-    if again == 0.0 or not key.modules & f.MODULE_FULL:
-        last += cost[f.PIECE_CASTS]
+    last = own.making + (own.remade if again > 0.0 else 0.0) - own.made + own.gathered + own.casts
     done = 0.0
     if gives_back(grid, framework):
-        last += light if again > 0.0 else kept
-        done = -(kept if plain > 0.0 else light)
+        last += own.light if again > 0.0 else own.kept
+        done = -(own.kept if plain > 0.0 else own.light)
     return LayerMaxima(
-        dense + expert,
-        working if plain > 0.0 else 0.0,
-        remade if again > 0.0 else 0.0,
+        cost.dense_parameters + cost.expert_parameters,
+        own.working if plain > 0.0 else 0.0,
+        own.working + own.remade if again > 0.0 else 0.0,
+        own.making if plain > 0.0 else 0.0,
+        own.making + own.remade if again > 0.0 else 0.0,
         last,
-        done + made - gathered,
-        done - gathered,
+        done + own.made - own.gathered,
+        done - own.gathered,
     )
 
 
 @jit
 def stage_maxima(
-    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
+    stage: int, counts: Array, recomputed: Array, costs: Rows, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> LayerMaxima:  # fmt: skip
     """Maxima over the kinds of layers on a stage; zero without layers.
 
     Where kinds follow each other, the first and the last layer are of the first and last kind.
     """
-    largest = working = working_again = 0.0
-    last = making = done = -np.inf
+    largest = working = working_again = making = making_again = 0.0
+    last = done_making = done = -np.inf
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
         if count == 0.0:
@@ -113,38 +130,39 @@ def stage_maxima(
         own = layer_maxima(costs[kind], count - again, again, key, grid, framework)
         largest, working = max(largest, own.largest), max(working, own.working)
         working_again = max(working_again, own.working_again)
+        making, making_again = max(making, own.making), max(making_again, own.making_again)
         if job.kinds_in_order > 0.0:
             last = own.last if last == -np.inf else last
-            making, done = own.done_making, own.done
+            done_making, done = own.done_making, own.done
         else:
             last = max(last, own.last)
-            making, done = max(making, own.done_making), max(done, own.done)
+            done_making, done = max(done_making, own.done_making), max(done, own.done)
     if largest == 0.0:
-        last = making = done = 0.0
-    return LayerMaxima(largest, working, working_again, last, making, done)
+        last = done_making = done = 0.0
+    return LayerMaxima(
+        largest, working, working_again, making, making_again, last, done_making, done
+    )
 
 
 @jit
 def layer_sums(
-    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, job: JobInputs
-) -> tuple[float, float, float, float, float, float]:
-    """(layers, bytes they keep, those of them that do not recompute keep, weight casts, casts that
+    stage: int, counts: Array, recomputed: Array, costs: Rows, key: Row, job: JobInputs
+) -> tuple[float, float, float, float]:
+    """(bytes that layers keep, those of them that do not recompute keep, casts of weights that
     backward finds, bytes that their weight gradients read) of a stage."""
-    layers = kept = plain_kept = casts = casts_kept = weight = 0.0
+    kept = plain_kept = casts_kept = weight = 0.0
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
-        layers += count
-        weight += count * costs[kind, f.PIECE_WEIGHT_SAVED]
-        plain_kept += (count - again) * costs[kind, f.PIECE_SAVED]
-        kept += again * costs[kind, f.PIECE_SAVED_RECOMPUTED]
-        casts += count * costs[kind, f.PIECE_CASTS]
-        remakes = again if key.modules & f.MODULE_FULL else 0.0
-        casts_kept += (count - remakes) * costs[kind, f.PIECE_CASTS]
-    return layers, kept + plain_kept, plain_kept, casts, casts_kept, weight
+        weight += count * costs[kind].weight_saved
+        plain_kept += (count - again) * costs[kind].saved
+        kept += again * costs[kind].saved_recomputed
+        remakes = again if int(key.modules) & f.MODULE_FULL else 0.0
+        casts_kept += (count - remakes) * costs[kind].casts
+    return kept + plain_kept, plain_kept, casts_kept, weight
 
 
 @jit
-def resident_bytes(layers: float, costs: Array, job: JobInputs) -> float:
+def resident_bytes(layers: float, costs: Rows, job: JobInputs) -> float:
     """Offloaded tensors that are on the GPU all the same: those of `layers` layers, on their way or
     back, of the kind with most; and what a layer that is back holds twice.
 
@@ -152,28 +170,28 @@ def resident_bytes(layers: float, costs: Array, job: JobInputs) -> float:
     """
     left = twice = 0.0
     for kind in range(job.kinds):
-        left = max(left, costs[kind, f.PIECE_OFFLOADED_RECOMPUTED])
-        twice = max(twice, costs[kind, f.PIECE_DUPLICATED])
+        left = max(left, costs[kind].offloaded_recomputed)
+        twice = max(twice, costs[kind].duplicated)
     return layers * left + twice
 
 
 @jit
 def offloaded_sum(
-    stage: int, counts: Array, recomputed: Array, costs: Array, job: JobInputs
+    stage: int, counts: Array, recomputed: Array, costs: Rows, job: JobInputs
 ) -> float:
     """Bytes of a micro-batch that the layers of a stage have on the host."""
     total = 0.0
     for kind in range(job.kinds):
         again = recomputed[kind, stage]
-        total += (counts[kind, stage] - again) * costs[kind, f.PIECE_OFFLOADED]
-        total += again * costs[kind, f.PIECE_OFFLOADED_RECOMPUTED]
+        total += (counts[kind, stage] - again) * costs[kind].offloaded
+        total += again * costs[kind].offloaded_recomputed
     return total
 
 
 @jit
 def returned_bytes(
-    stage: int, counts: Array, recomputed: Array, costs: Array, grid: Grid, job: JobInputs,
-    framework: FrameworkInputs,
+    stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, grid: Row,
+    job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Offloaded tensors of a stage that are on the GPU all the same (`resident_bytes`).
 
@@ -186,8 +204,10 @@ def returned_bytes(
     the largest has (n + v - 1)/v of a stage's n layers in v chunks.
     """
     layers = framework.resident_layers
-    held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    if framework.reloads_ahead == 0.0 or held.full <= 1.0:
+    if framework.reloads_ahead == 0.0:
+        return resident_bytes(layers, costs, job)
+    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+    if held.full <= 1.0:
         return resident_bytes(layers, costs, job)
     one = resident_bytes(1.0, costs, job) - resident_bytes(0.0, costs, job)
     whole = offloaded_sum(stage, counts, recomputed, costs, job) + (grid.vpp - 1.0) * one
@@ -195,19 +215,20 @@ def returned_bytes(
 
 
 @jit
-def stage_holds(
-    stage: int, counts: Array, recomputed: Array, costs: Array, key: Key, grid: Grid,
-    job: JobInputs, framework: FrameworkInputs,
-) -> StageHolds:  # fmt: skip
-    """Contents of one stage. Multi-token prediction: all modules keep, one works at a time.
-
-    Tables shared by all layers belong to the embedding and follow the recompute mode; the ends
-    themselves never run again.
-    """
-    dense, expert = stage_parameters(stage, counts, costs, job)
-    layers, kept, plain_kept, casts, casts_kept, weight = layer_sums(
-        stage, counts, recomputed, costs, key, job
-    )
+def fill_parameters(
+    stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    out: Row,
+) -> None:  # fmt: skip
+    """Fill what parameters alone decide of a stage's contents (`PARAMETERS`)."""
+    out.dense, out.expert = stage_parameters(stage, counts, costs, job)
+    out.layers = out.layer_casts = out.update_bytes = 0.0
+    for kind in range(job.kinds):
+        out.layers += counts[kind, stage]
+        out.layer_casts += counts[kind, stage] * costs[kind].casts
+    for piece in range(job.pieces):
+        largest = largest_update_bytes(costs[piece], grid, framework)
+        out.update_bytes = max(out.update_bytes, largest)
+    out.extra_state = stage_extra_state(stage, counts, costs, grid, job)
     first, last = job.kinds, job.kinds + 1
     mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]
@@ -216,110 +237,147 @@ def stage_holds(
     copy = table_copy(stage, counts, costs, job)
     # The head makes the gradient of a tied copy; of any other, multi-token prediction does.
     tied = copy if job.tied_embeddings > 0.0 and has_last > 0.0 else 0.0
-    head = has_last * costs[last, f.PIECE_DENSE_PARAMETERS] + tied
-    shared = 0.0
-    if job.tied_embeddings > 0.0 and has_first > 0.0 and has_last > 0.0:
-        shared = costs[first, f.PIECE_TABLE]
-    looked_up = min(modules, 1.0) * costs[first, f.PIECE_TABLE]
-    largest = 0.0
-    for piece in range(job.pieces):
-        largest = max(largest, largest_update_bytes(costs[piece], grid, framework))
-    one = min(modules, 1.0)
-    alone = 0.0 if is_sharded(grid) else costs[mtp, f.PIECE_WEIGHT_GRADIENT]
+    shared = has_first * has_last * costs[first].table if job.tied_embeddings > 0.0 else 0.0
+    out.embedding_parameters = has_first * costs[first].dense_parameters
+    out.head = has_last
+    out.head_parameters = has_last * costs[last].dense_parameters + tied
+    out.head_made = out.head_parameters + shared
+    out.head_casts = has_last * costs[last].casts
+    out.mtp_modules, out.mtp_losses = modules, losses
+    out.mtp_dense = modules * costs[mtp].dense_parameters + copy - tied
+    out.mtp_expert = modules * costs[mtp].expert_parameters
+    out.mtp_casts = modules * costs[mtp].casts + losses * costs[loss].casts
+    out.mtp_table = min(modules, 1.0) * costs[first].table
+    out.mtp_table_waits = has_first * out.mtp_table
+
+
+@jit
+def stage_holds(
+    stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row, grid: Row,
+    job: JobInputs, framework: FrameworkInputs,
+) -> StageHolds:  # fmt: skip
+    """Contents of one stage."""
+    own = np.zeros(1, GROUP_ROW)[0]
+    fill_parameters(stage, counts, costs, grid, job, framework, own)
+    return filled_stage(own, stage, position, counts, recomputed, costs, key, grid, job, framework)
+
+
+@jit
+def filled_stage(
+    own: Row, stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row,
+    grid: Row, job: JobInputs, framework: FrameworkInputs,
+) -> StageHolds:  # fmt: skip
+    """A stage whose parameters are known (`fill_parameters`), with what it keeps.
+
+    Multi-token prediction: all modules keep, one works at a time. Tables shared by all layers
+    belong to the embedding and follow the recompute mode; the ends themselves never run again.
+    """
+    kept, plain_kept, casts_kept, weight = layer_sums(stage, counts, recomputed, costs, key, job)
+    first, last = job.kinds, job.kinds + 1
+    mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
+    has_first, has_last = counts[first, stage], own.head
+    modules, losses = own.mtp_modules, own.mtp_losses
+    alone = 0.0 if is_sharded(grid) else costs[mtp].weight_gradient
     return StageHolds(
-        dense,
-        expert,
-        layers,
+        own.dense,
+        own.expert,
+        own.layers,
         kept,
         plain_kept,
-        casts,
+        own.layer_casts,
         casts_kept,
-        has_first * costs[first, f.PIECE_DENSE_PARAMETERS],
-        has_first * costs[first, f.PIECE_SAVED_RECOMPUTED],
+        own.embedding_parameters,
+        has_first * costs[first].saved_recomputed,
         has_last,
-        head,
-        head + shared,
-        has_last * costs[last, f.PIECE_SAVED_RECOMPUTED],
-        has_last * costs[last, f.PIECE_LOGITS],
-        has_last * costs[last, f.PIECE_CASTS],
-        modules * costs[mtp, f.PIECE_DENSE_PARAMETERS] + copy - tied,
-        modules * costs[mtp, f.PIECE_EXPERT_PARAMETERS],
-        modules * costs[mtp, f.PIECE_SAVED] + losses * costs[loss, f.PIECE_SAVED],
-        modules * costs[mtp, f.PIECE_CASTS] + losses * costs[loss, f.PIECE_CASTS],
-        one * (costs[mtp, f.PIECE_WORKING] + alone),
-        min(losses, 1.0) * costs[loss, f.PIECE_LOGITS],
-        stage_extra_state(stage, counts, costs, grid, job),
-        largest,
+        own.head_parameters,
+        own.head_made,
+        has_last * costs[last].saved_recomputed,
+        has_last * costs[last].logits,
+        own.head_casts,
+        own.mtp_dense,
+        own.mtp_expert,
+        modules * costs[mtp].saved + losses * costs[loss].saved,
+        own.mtp_casts,
+        min(modules, 1.0) * (costs[mtp].working + alone),
+        min(losses, 1.0) * costs[loss].logits,
+        own.extra_state,
+        own.update_bytes,
         weight,
-        has_last * costs[last, f.PIECE_WEIGHT_SAVED]
-        + modules * costs[mtp, f.PIECE_WEIGHT_SAVED]
-        + losses * costs[loss, f.PIECE_WEIGHT_SAVED],
-        returned_bytes(stage, counts, recomputed, costs, grid, job, framework),
+        has_last * costs[last].weight_saved
+        + modules * costs[mtp].weight_saved
+        + losses * costs[loss].weight_saved,
+        returned_bytes(stage, position, counts, recomputed, costs, grid, job, framework),
         resident_bytes(min(1.0, framework.resident_layers), costs, job),
         modules,
-        looked_up,
-        has_first * looked_up,
+        own.mtp_table,
+        own.mtp_table_waits,
     )
 
 
 @jit
-def heaviest_moment(
-    holds: StageHolds, most: LayerMaxima, held: Held, key: Key, grid: Grid, job: JobInputs,
+def heaviest_phase(
+    holds: StageHolds, most: LayerMaxima, held: Held, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
-) -> tuple[int, MomentTerms]:  # fmt: skip
-    """The moment at which a stage holds most, and its terms."""
+) -> tuple[int, int, PhaseTerms]:  # fmt: skip
+    """(phase, pass, terms) in which a stage holds most."""
     own = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
-    best, peak, where = rest, total_bytes(rest), OPTIMIZER
+    best, peak, where, within = rest, moving_bytes(rest), OPTIMIZER, 0
     for index in range(PASSES):
         if own[index].counts == 0.0:
             continue
-        for moment in range(MOMENTS - 1):
-            if not exists(moment, holds, own[index], grid):
+        for phase in range(PHASES - 1):
+            if not exists(phase, holds, own[index], grid):
                 continue
-            terms = moment_terms(moment, rest, holds, most, own[index], key, grid, job, framework)
-            size = total_bytes(terms)
+            terms = phase_terms(phase, rest, holds, most, own[index], key, grid, job, framework)
+            size = moving_bytes(terms)
             if size > peak:
-                best, peak, where = terms, size, moment
-    return where, best
+                best, peak, where, within = terms, size, phase, index
+    return where, within, best
+
+
+@jit
+def fill_terms(terms: PhaseTerms, out: Row) -> None:
+    """Fill the STAGE_* columns of live tensors."""
+    out.weights = (
+        terms.weights + terms.gradient_buckets + terms.buffers + terms.inputs + terms.workspaces
+    )
+    out.gradients = terms.gradients
+    out.optimizer = terms.master_weights + terms.optimizer_state
+    out.activations = terms.activations + terms.weight_casts
+    out.working = terms.working + terms.recomputed
+    out.logits = terms.logits
+    out.gather = terms.gathered_weights + terms.unsharded_gradients + terms.reduction
+    out.optimizer_temporary = terms.optimizer_temporaries
 
 
 @jit
 def stage_memory(
     stage: int,
+    position: float,
     counts: Array,
     recomputed: Array,
-    costs: Array,
-    key: Key,
-    grid: Grid,
+    costs: Rows,
+    key: Row,
+    grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
-    out: Array,
+    out: Row,
 ) -> None:
-    """Fill the STAGE_* memory columns of one stage: terms of its heaviest moment, and around them
-    what lies outside tensors."""
-    held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    holds = stage_holds(stage, counts, recomputed, costs, key, grid, job, framework)
+    """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
+    `position` of the pipeline: terms of its heaviest phase, and around them what lies outside
+    tensors."""
+    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+    holds = stage_holds(stage, position, counts, recomputed, costs, key, grid, job, framework)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
-    moment, terms = heaviest_moment(holds, most, held, key, grid, job, framework)
-    out[f.STAGE_WEIGHTS] = terms.weights
-    out[f.STAGE_GRADIENTS] = terms.gradients
-    out[f.STAGE_OPTIMIZER] = terms.optimizer
-    out[f.STAGE_ACTIVATIONS] = terms.activations
-    out[f.STAGE_WORKING] = terms.working
-    out[f.STAGE_LOGITS] = terms.logits
-    out[f.STAGE_GATHER] = terms.gather
-    out[f.STAGE_OPTIMIZER_TEMPORARY] = terms.temporary
-    out[f.STAGE_PHASE] = 1.0 if moment == OPTIMIZER else 2.0 if moment == FORWARD else 0.0
+    phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
+    fill_terms(terms, out)
+    out.phase = 1.0 if phase == OPTIMIZER else 2.0 if phase == FORWARD else 0.0
     allocated = total_bytes(terms)
-    out[f.STAGE_ALLOCATED] = allocated
-    out[f.STAGE_FRAGMENTATION] = allocated * framework.fragmentation
-    out[f.STAGE_CONTEXT] = framework.context_bytes
-    out[f.STAGE_COMMUNICATION] = communicator_bytes(
-        key.tp, key.cp, grid.dp, grid.pp, key.ep, framework
-    )
-    out[f.STAGE_PEAK] = (
-        allocated + out[f.STAGE_FRAGMENTATION] + out[f.STAGE_CONTEXT] + out[f.STAGE_COMMUNICATION]
-    )
-    out[f.STAGE_IN_FLIGHT] = held.full
-    out[f.STAGE_OFFLOADED] = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
+    out.allocated = allocated
+    out.fragmentation = allocated * framework.fragmentation
+    out.context = framework.context_bytes
+    out.communication = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    out.peak = allocated + out.fragmentation + out.context + out.communication
+    out.in_flight = held.full
+    out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)

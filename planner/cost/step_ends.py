@@ -7,14 +7,10 @@ traffic of layers that run again, and transfers between stages, which are small 
 
 from __future__ import annotations
 
-from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.data_parallel import Grid, gather_stream, reduce_stream
-from planner.cost.inputs import LinkInputs
-from planner.cost.keys import Key
+from planner.cost._jit import Row, jit
 from planner.cost.passes import pass_window
 from planner.cost.sharing import Stream, Window, shared_seconds, times
-from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.tables import Array, FrameworkInputs
 
 # Seconds of a pass that hidden traffic of one piece takes from parameters' or gradients', and by
 # which both of these together delay the piece's compute and exposed traffic.
@@ -34,26 +30,21 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 
 
 @jit
-def end_traffic(
-    cost: Array, key: Key, grid: Grid, job: JobInputs, framework: FrameworkInputs,
-    links: LinkInputs, out: Array,
-) -> None:  # fmt: skip
-    """Fill the END_* columns of one piece."""
-    dense, expert = cost[f.PIECE_DENSE_PARAMETERS], cost[f.PIECE_EXPERT_PARAMETERS]
-    if dense + expert == 0.0:
+def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, out: Array) -> None:
+    """Fill the END_* columns of one piece; `traffic`: `planner.cost.frame.TRAFFIC_ROW`."""
+    out[END_TAKEN_FORWARD] = out[END_TAKEN_BACKWARD] = out[END_SHARED] = 0.0
+    if cost.dense_parameters + cost.expert_parameters == 0.0:
         return
     if grid.zero < 2:
-        size = framework.gradient_communication_bytes
-        stream = reduce_stream(dense, expert, size, key, grid, job, links)
+        stream = Stream(traffic.reduce_s, traffic.reduce_inside, traffic.reduce_between)
         stream = times(stream, framework.hide_gradient_reduction)
         if stream.seconds > 0.0:
             window = pass_window(cost, 1)
             out[END_TAKEN_BACKWARD] = taken_seconds(window, stream)
             out[END_SHARED] += shared_seconds(window, stream)
             out[END_SHARED] += framework.contention * min(stream.seconds, window.compute)
-    if grid.zero in (1, 2):
-        size = framework.parameter_communication_bytes
-        stream = gather_stream(dense, expert, size, key, grid, job, links)
+    if 1 <= grid.zero <= 2:
+        stream = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
         stream = times(stream, framework.hide_parameter_gather)
         if stream.seconds > 0.0:
             window = pass_window(cost, 0)

@@ -57,20 +57,18 @@ class JobInputs(NamedTuple):
     greedy_head_cost: float = 0.0
     # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
     mtp_copies_embedding: float = 0.0
-    # 1 where multi-token prediction may stand in the block before that of head and loss.
-    mtp_apart: float = 0.0
 
 
 class FrameworkInputs(NamedTuple):
     """A framework profile, the optimizer and the memory outside tensors, as numbers.
 
-    Bytes are per parameter unless the name says otherwise; shares lie in 0..1.
+    A field without a text is the setting of that name in the profile (`docs/settings.md`; `hide_*`:
+    in its table `overlap`) and is filled from there; `planner.cost_tables` derives the others.
     """
 
     weight_bytes: float
     gradient_bytes: float
     master_bytes: float
-    optimizer_bytes: float
     zero3_keeps_weight_shard: float
     extra_gradient_bytes: float
     gathered_layers: float
@@ -78,92 +76,86 @@ class FrameworkInputs(NamedTuple):
     root_stays_gathered: float
     optimizer_temporary_bytes: float
     bucket_bytes: float
-    # Per token and vocabulary entry, beyond what is kept for backward.
-    logits_transient_bytes: float
     hide_gradient_reduction: float
     hide_parameter_gather: float
-    hide_fsdp: float
+    hide_fsdp_prefetch: float
     hide_tensor_backward: float
     hide_tensor: float
     hide_expert: float
     hide_context: float
     hide_pipeline: float
     contention: float
-    issue_s: float
     memory_traffic: float
-    # 1 where a token crosses once to each rank that holds some of its experts.
     dispatch_deduplicates: float
-    # HBM bytes of casting one element of an operand to low precision.
     cast_traffic_bytes: float
-    # Least seconds of each of the tp exchanges around a TP product in a pipeline between nodes.
     pipeline_exchange_s: float
-    # Seconds that a ring step of a TP collective takes beyond its links' latency once the group
-    # leaves the scale-up domain.
     outer_tensor_step_s: float
-    # Seconds that each send or receive of a stage waits whose tensor group spans more than two
-    # scale-up domains.
     wide_stage_wait_s: float
-    # HBM bytes per parameter of a rank, ZeRO or not, that a step moves beyond its optimizer's.
     step_traffic_bytes: float
-    # Seconds of copying one data-parallel rank's slice of one tensor under ZeRO-1.
     slice_copy_s: float
-    # HBM bytes per parameter and micro-batch of adding 16-bit gradients into another buffer.
     accumulation_traffic_bytes: float
-    # Seconds per parameter of the copies between a gathered (reduced) flat buffer and weights.
-    gather_copy_s: float
-    reduce_copy_s: float
     gradient_communication_bytes: float
     parameter_communication_bytes: float
-    optimizer_traffic_bytes: float
-    host_step_s: float
-    # SCHEDULE_* of `planner.cost.schedule`.
-    schedule: int
-    context_bytes: float
     communicator_bytes: float
-    workspace_bytes: float
     fragmentation: float
-    # Per parameter: a weight gradient that backward makes beside the accumulation buffer.
-    weight_gradient_bytes: float = 0.0
-    # Tensors of full width that tensor parallelism gathers, in a layer's backward.
-    gathered_tensors: float = 0.0
-    # 1 where the loss works on logits split over tp, 0 where it gathers them.
-    logits_sharded: float = 1.0
-    # Share of the settled gradients that stays on the GPU while the optimizer is offloaded.
-    gradients_on_gpu: float = 1.0
-    # Seconds per parameter that the offloaded part of an update takes.
-    offload_s: float = 0.0
-    # 1 where the largest temporary of an update is of the rank's shard of a tensor.
-    update_sharded: float = 0.0
-    # 1 where gradients have buffers of their own, 0 where backward makes them.
-    persistent_gradients: float = 0.0
-    # Tensors of feed-forward width whose gradients an unfused backward holds; 0: it is fused.
-    unfused_tensors: float = 0.0
-    ddp_bucket_copies: float = 0.0
-    # Bytes of each layer's causal mask.
-    mask_buffer_bytes: float = 0.0
-    # Per logit, beyond what is kept, at the end of forward.
-    logits_forward_bytes: float = 0.0
-    activation_bytes: float = 2.0
-    residual_bytes: float = 2.0
-    weight_cast_bytes: float = 0.0
-    # Share of 16 bits that an all-gather over tp sends, and seconds per element of copying what it
-    # gathers, or what a reduce-scatter sends, along the sequence.
-    tensor_gather_share: float = 1.0
-    tensor_copy_s: float = 0.0
-    # 1 where the optimizer step waits for no other stage (Qi et al. 2024, arXiv 2401.10241).
-    post_validation: float = 0.0
-    # 1 where a tp rank sends its 1/tp of an activation that all tp ranks hold to the next stage,
-    # which gathers it.
-    pipeline_scatters: float = 0.0
-    # 1 where the CPU waits for every kernel before it issues the next.
-    blocking_launches: float = 0.0
-    # 1 where each expert of a rank has products of its own, one after another.
-    sequential_experts: float = 0.0
-    # Seconds in which the host reads one sequence of a data-parallel rank, beside all else.
-    sample_load_s: float = 0.0
-    # Offloaded activations: layers whose tensors are on the GPU all the same, on their way or back,
-    # and bytes below which a tensor stays.
-    resident_layers: float = 0.0
-    least_offload_bytes: float = 0.0
-    # 1 where some layers' activations stay: copies back then run ahead until a chunk is back.
+    weight_gradient_bytes: float
+    gathered_tensors: float
+    logits_sharded: float
+    gradients_at_backward: float
+    ddp_bucket_copies: float
+    input_bytes: float
+    logits_forward_bytes: float
+    activation_bytes: float
+    residual_bytes: float
+    weight_cast_bytes: float
+    optimizer_post_validation: float
+    pipeline_scatters: float
+    blocking_launches: float
+    sequential_experts: float
+    sample_load_s: float
+    resident_layers: float
+    least_offload_bytes: float
+    optimizer_bytes: float
+    """Bytes per parameter of the optimizer's moments."""
+    logits_transient_bytes: float
+    """Per logit, at the peak of backward beyond what is kept (`logits_peak_bytes`)."""
+    issue_s: float
+    """The setting, on the cluster's host."""
+    gather_copy_s: float
+    """Seconds per parameter of the copy from a gathered flat buffer into weights."""
+    reduce_copy_s: float
+    """Seconds per parameter of the copy of gradients into the buffer that is reduced."""
+    optimizer_traffic_bytes: float
+    """HBM bytes per parameter of the update: the optimizer's and `update_traffic_bytes`."""
+    host_step_s: float
+    """The setting, on the cluster's host."""
+    schedule: int
+    """SCHEDULE_* of `planner.cost.schedule`."""
+    context_bytes: float
+    """What the GPU's context takes."""
+    workspace_bytes: float
+    """The setting, or torch's on the job's GPU."""
+    gradients_on_gpu: float
+    """Share of the settled gradients that stays on the GPU while the optimizer is offloaded."""
+    offload_s: float
+    """Seconds per parameter that the offloaded part of an update takes."""
+    update_sharded: float
+    """1 where the largest temporary of an update is of the rank's shard of a tensor."""
+    persistent_gradients: float
+    """The setting; also 1 with `gradients_at_backward`."""
+    unfused_tensors: float
+    """Tensors of feed-forward width whose gradients an unfused backward holds; 0: it is fused."""
+    softmax_bytes: float
+    """Per score, what the backward of an unfused softmax holds beyond what is kept; 0: fused."""
+    mask_buffer_bytes: float
+    """Bytes of each layer's causal mask: the setting times the square of the longest sequence."""
+    tensor_gather_share: float
+    """Share of 16 bits that an all-gather over tp sends (`quantised_gathers`)."""
+    tensor_copy_s: float
+    """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
+    sequence."""
+    unreduced_gradients: float = 0.0
+    """1 where a sharded rank reduces its gradients once a step: whole until its last micro-batch
+    (FSDP without gradient sync while it accumulates)."""
     reloads_ahead: float = 0.0
+    """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""

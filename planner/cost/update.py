@@ -9,62 +9,61 @@ is zero.
 from __future__ import annotations
 
 from planner.cost import fields as f
-from planner.cost._jit import jit
-from planner.cost.data_parallel import Grid
+from planner.cost._jit import Row, Rows, jit
 from planner.cost.inputs import GpuInputs
-from planner.cost.keys import Key, padding_factor
-from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.cost.keys import padding_factor
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
 @jit
-def update_costs(piece: int, key: Key, table: OpTable, job: JobInputs, out: Array) -> None:
+def update_costs(piece: int, key: Row, parameters: Rows, job: JobInputs, out: Row) -> None:
     """Fill PIECE_STATE_*, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
 
     Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
     TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
     """
-    for index in range(table.parameters.shape[0]):
-        row = table.parameters[index]
-        if int(row[f.PARAM_PIECE]) != piece:
+    for index in range(parameters.shape[0]):
+        row = parameters[index]
+        if int(row.piece) != piece:
             continue
-        out[f.PIECE_TENSORS] += 1.0
-        state = row[f.PARAM_STATE]
-        out[f.PIECE_UPDATE_BYTES] = max(out[f.PIECE_UPDATE_BYTES], row[f.PARAM_UPDATE_BYTES])
-        shard = int(row[f.PARAM_SHARD])
-        if row[f.PARAM_PADS_VOCABULARY] > 0 and shard == f.PARAM_SHARD_TP:
+        out.tensors += 1.0
+        state = row.state
+        out.update_bytes = max(out.update_bytes, row.update_bytes)
+        shard = int(row.shard)
+        if row.pads_vocabulary > 0 and shard == f.SPLIT_TP:
             state *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
-        if shard == f.PARAM_SHARD_EXPERT:
-            out[f.PIECE_STATE_EXPERT] += state / (key.ep * key.etp)
-            out[f.PIECE_UPDATE_FLOP_EXPERT] += row[f.PARAM_UPDATE_FLOP] / key.ep
+        if shard == f.SPLIT_EXPERT:
+            out.state_expert += state / (key.ep * key.etp)
+            out.update_flop_expert += row.update_flop / key.ep
             continue
-        out[f.PIECE_UPDATE_FLOP_DENSE] += row[f.PARAM_UPDATE_FLOP]
-        if shard == f.PARAM_SHARD_TP:
+        out.update_flop_dense += row.update_flop
+        if shard == f.SPLIT_TP:
             state /= key.tp
-        elif shard == f.PARAM_SHARD_KV:
+        elif shard == f.SPLIT_KV:
             state /= min(key.tp, job.kv_heads)
-        out[f.PIECE_STATE_DENSE] += state
+        out.state_dense += state
 
 
 @jit
-def extra_state_bytes(cost: Array, grid: Grid) -> float:
+def extra_state_bytes(cost: Row, grid: Row) -> float:
     """Optimizer state of one piece beyond `FrameworkInputs.optimizer_bytes` per parameter."""
-    dense, expert = cost[f.PIECE_STATE_DENSE], cost[f.PIECE_STATE_EXPERT]
+    dense, expert = cost.state_dense, cost.state_expert
     if grid.zero < 1:
         return float(dense + expert)
     return float(dense / grid.shards + expert / grid.expert_shards)
 
 
 @jit
-def largest_update_bytes(cost: Array, grid: Grid, framework: FrameworkInputs) -> float:
+def largest_update_bytes(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Temporaries of the update of the largest tensor of a piece."""
-    size = float(cost[f.PIECE_UPDATE_BYTES])
+    size = float(cost.update_bytes)
     if framework.update_sharded > 0.0 and grid.zero >= 1:
         return size / grid.shards
     return size
 
 
 @jit
-def slice_copy_seconds(cost: Array, grid: Grid, framework: FrameworkInputs) -> float:
+def slice_copy_seconds(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel a slice.
 
     Where every tensor is divided over all data-parallel ranks and gathered through a flat buffer,
@@ -72,20 +71,18 @@ def slice_copy_seconds(cost: Array, grid: Grid, framework: FrameworkInputs) -> f
     """
     if grid.zero != 1 or grid.shards <= 1.0:
         return 0.0
-    return float(cost[f.PIECE_TENSORS] * grid.shards * framework.slice_copy_s)
+    return float(cost.tensors * grid.shards * framework.slice_copy_s)
 
 
 @jit
-def extra_update_seconds(
-    cost: Array, grid: Grid, framework: FrameworkInputs, gpu: GpuInputs
-) -> float:
+def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs) -> float:
     """Seconds to read and write the extra state of one piece, of its matrix products, and of
     `slice_copy_seconds`.
 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
     """
-    dense, expert = cost[f.PIECE_UPDATE_FLOP_DENSE], cost[f.PIECE_UPDATE_FLOP_EXPERT]
+    dense, expert = cost.update_flop_dense, cost.update_flop_expert
     flop = dense + expert
     if grid.zero >= 1:
         flop = dense / grid.shards + expert / grid.expert_shards
@@ -121,7 +118,7 @@ def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
 
 
 @jit
-def stage_extra_state(stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs) -> float:
+def stage_extra_state(stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs) -> float:
     """Extra optimizer state of a stage, bytes."""
     state = 0.0
     for piece in range(job.pieces):
@@ -131,7 +128,7 @@ def stage_extra_state(stage: int, counts: Array, costs: Array, grid: Grid, job: 
 
 @jit
 def stage_update_seconds(
-    stage: int, counts: Array, costs: Array, grid: Grid, job: JobInputs,
+    stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs,
     framework: FrameworkInputs, gpu: GpuInputs,
 ) -> float:  # fmt: skip
     """Seconds that the updates of a stage take beyond the traffic of every parameter."""

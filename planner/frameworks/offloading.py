@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from planner.frameworks.tensors import Bytes, Frozen
+from planner.frameworks.units import Bytes, Frozen, NonNegative, unit
 
 
 class ActivationOffload(Frozen):
@@ -18,22 +16,28 @@ class ActivationOffload(Frozen):
     """
 
     modules: tuple[str, ...] = ()
+    """Names of what can be offloaded, in the framework's order (`planner.ops.offload` says which
+    tensors each stands for); empty: there is no such option, or none that is modelled."""
     refusal: str = "has no option for it"
-    # How the framework spells it: a template with `{modules}`.
+    """Why nothing can be offloaded, where `modules` is empty."""
     flags: str = ""
-    # How it spells that a share of the layers' tensors leaves: a template with `{fraction}`; none:
-    # all do. `constraints.offload` says which stay.
+    """How the framework spells it: a template with `{modules}`."""
     fraction_flags: str = ""
-    # Sets of modules that a search tries, `*` for all that the model has.
+    """How it spells that a share of the layers' tensors leaves: a template with `{fraction}`; none:
+    all do. `constraints.offload` says which stay."""
     searched: tuple[tuple[str, ...], ...] = ()
-    # Smaller tensors stay on the GPU.
-    least_bytes: Bytes = 0
-    # Layers whose offloaded tensors are on the GPU all the same: those on their way to the host,
-    # and those that backward reads or fetches ahead.
-    resident_layers: Annotated[float, Field(ge=0.0)] = 2.0
-    # Recompute modes that it works with: what they leave in a layer, or only the checkpoints.
+    """Sets of modules that a search tries, `*` for all that the model has."""
+    least_offload_bytes: Bytes = 0
+    """Smaller tensors stay on the GPU."""
+    resident_layers: Annotated[NonNegative, unit("layers")] = 2.0
+    """Layers whose offloaded tensors are on the GPU all the same: those on their way to the host,
+    and those that backward reads or fetches ahead."""
     recompute: Literal["selective", "full"] = "selective"
+    """Recompute modes that it works with: what they leave in a layer, or only the checkpoints."""
     precisions: tuple[str, ...] = ("bf16", "fp16")
-    # Modules that keep 16-bit tensors in any precision: others keep quantised inputs of products.
+    """Precisions that it works with."""
     low_precision_modules: tuple[str, ...] = ()
+    """Modules that keep 16-bit tensors in any precision: others keep quantised inputs of
+    products."""
     evidence: str = ""
+    """Where this table's figures come from."""

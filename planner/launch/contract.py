@@ -36,6 +36,11 @@ class Launch:
         return min(self.job.cluster.gpus_per_node, self.plan.degrees.gpus)
 
     @property
+    def splits_sequence(self) -> bool:
+        """Whether tensor parallelism, if there is any, comes with sequence parallelism."""
+        return self.job.framework.parallelism.sequence_parallel == "with-tp"
+
+    @property
     def nodes(self) -> int:
         """Nodes that the job takes."""
         return -(-self.plan.degrees.gpus // self.gpus_per_node)

@@ -58,7 +58,7 @@ def expectations(launch: Launch) -> Expectations:
     """The plan's predictions in the terms in which a run reports."""
     plan = launch.plan
     tokens = plan.gbs_tokens / plan.degrees.gpus
-    workspace = launch.job.framework.outside.workspace_bytes
+    workspace = launch.job.workspace_bytes
     return Expectations(
         step_time_s=plan.step_time_s,
         step_time_low_s=plan.step_time.low,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.errors import UsageError
-from planner.launch.contract import Files, Launch
+from planner.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.launch.contract import Command, Files, Launch
 from planner.launch.expect import Expectations, expectations
 from planner.launch.launchers import launcher_files
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
@@ -33,7 +34,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     from planner.launch.plan_result import plan_result
 
     writer = TARGETS[launch.target].writer
-    command = writer.command(launch)
+    command = _with_workspaces(writer.command(launch), launch)
     configuration = dict(writer.files(launch))
     expected = expectations(launch)
     files = {
@@ -50,6 +51,15 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         {**files, README: ""},
     )
     return LaunchFolder(files, expected)
+
+
+def _with_workspaces(command: Command, launch: Launch) -> Command:
+    """The command with cuBLAS's workspaces as the request has them."""
+    config = launch.request.cublas_workspace_config
+    if config is None:
+        return command
+    given = {CUBLAS_WORKSPACE_CONFIG: (config, "workspaces of cuBLAS, pairs of KiB and count")}
+    return replace(command, environment={**command.environment, **given})
 
 
 def refuse_folder(path: Path, force: bool) -> None:

@@ -106,6 +106,8 @@ def _trunk(model: ModelSpec) -> Config:
         "hidden_act": model.activation,
         "tie_word_embeddings": model.tied_embeddings,
     }
+    if model.rotary_share < 1.0:
+        config["partial_rotary_factor"] = model.rotary_share
     if model.ffn:
         config["intermediate_size"] = model.ffn
     if not model.mla and model.family not in ("gpt2", "gpt_neox", "falcon", "phi", "phi3"):
@@ -168,6 +170,7 @@ def _qwen_moe(model: ModelSpec) -> Config:
         "mlp_only_layers": dense,
         "qkv_bias": model.qkv_bias,
         "shared_expert_intermediate_size": moe.shared_ffn,
+        "norm_topk_prob": moe.normalised,
     }
 
 
@@ -189,6 +192,9 @@ def _deepseek(model: ModelSpec) -> Config:
             "moe_intermediate_size": moe.ffn,
             "n_shared_experts": moe.shared_ffn // moe.ffn,
             "first_k_dense_replace": leading_dense(model) or 0,
+            "n_group": moe.groups,
+            "topk_group": moe.top_groups,
+            "norm_topk_prob": moe.normalised,
         }
     return config
 
@@ -206,7 +212,7 @@ def _local_experts(model: ModelSpec) -> Config:
 def _olmoe(model: ModelSpec) -> Config:
     moe = model.moe
     own = _mixtral(model) | {"attention_bias": model.qkv_bias}
-    return own | ({"num_experts": moe.experts} if moe else {})
+    return own | ({"num_experts": moe.experts, "norm_topk_prob": moe.normalised} if moe else {})
 
 
 def _gemma(model: ModelSpec) -> Config:
@@ -214,7 +220,14 @@ def _gemma(model: ModelSpec) -> Config:
 
 
 def _gemma_windows(model: ModelSpec) -> Config:
-    return _gemma(model) | _layer_types(model)
+    return (
+        _gemma(model)
+        | _layer_types(model)
+        | {
+            "attn_logit_softcapping": model.attention_softcap,
+            "final_logit_softcapping": model.logits_softcap,
+        }
+    )
 
 
 def _falcon(model: ModelSpec) -> Config:
@@ -241,7 +254,8 @@ def _llama4(model: ModelSpec) -> Config:
         "attention_chunk_size": model.sliding_window,
         "no_rope_layers": rotary,
     }
-    return {key: value for key, value in own.items() if key != "sliding_window" and value}
+    stated = {key: value for key, value in own.items() if key != "sliding_window" and value}
+    return stated | {"use_qk_norm": model.qk_l2_norm}
 
 
 def _gpt2(model: ModelSpec) -> Config:
@@ -257,7 +271,11 @@ def _gpt2(model: ModelSpec) -> Config:
 
 def _neox(model: ModelSpec) -> Config:
     parallel = model.block == "parallel"
-    return {"attention_bias": model.qkv_bias, "use_parallel_residual": parallel}
+    return {
+        "attention_bias": model.qkv_bias,
+        "use_parallel_residual": parallel,
+        "rotary_pct": model.rotary_share,
+    }
 
 
 _OWN: dict[str, Callable[[ModelSpec], Config]] = {

@@ -10,8 +10,13 @@ from planner.modules import Module
 
 
 def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:
-    """Recomputation that `what` cannot express."""
+    """Gradients that stay and recomputation that `what` cannot express."""
     job, plan = launch.job, launch.plan
+    if job.framework.state.persistent_gradients:
+        yield Refusal(
+            "the Trainer and the written loop free gradients after each step",
+            "no --no-set-to-none, no --gradient-as-bucket-view",
+        )
     mode = job.framework.recompute_mode(plan.recompute)
     layers = plan.layout.stage_layers(plan.degrees.pp)
     partial = tuple(plan.layout.recomputed) not in ((0,) * plan.degrees.pp, layers)

@@ -175,7 +175,7 @@ def _degrees(launch: Launch) -> Overrides:
     mtp = launch.job.model.mtp_layers
     found = {
         "model.tensor_model_parallel_size": str(own.tp),
-        "model.sequence_parallel": _yes(own.tp > 1),
+        "model.sequence_parallel": _yes(own.tp > 1 and launch.splits_sequence),
         "model.pipeline_model_parallel_size": str(own.pp),
         "model.virtual_pipeline_model_parallel_size": str(own.vpp) if own.vpp > 1 else "null",
         "model.context_parallel_size": str(own.cp),

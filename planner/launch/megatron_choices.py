@@ -58,11 +58,11 @@ def megatron_choices(launch: Launch) -> tuple[Choice, ...]:
 def _degrees(launch: Launch) -> Iterator[Choice]:
     own, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
     if own.tp > 1:
-        where = "inside" if own.tp <= domain else "beyond"
+        where, split = "inside" if own.tp <= domain else "beyond", launch.splits_sequence
         yield Choice(
-            f"tensor parallel {own.tp}, sequence parallel",
-            f"splits every product and the activations around it, {where} the scale-up domain "
-            f"of {domain} GPUs",
+            f"tensor parallel {own.tp}" + (", sequence parallel" if split else ""),
+            f"splits every product{' and the activations around it' if split else ''}, {where} "
+            f"the scale-up domain of {domain} GPUs",
         )
     if own.pp > 1:
         chunks = f" in {own.vpp} chunks each" if own.vpp > 1 else ""

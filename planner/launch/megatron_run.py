@@ -31,13 +31,13 @@ def is_fsdp(launch: Launch) -> bool:
 
 def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     """Parallel degrees; data parallelism is what the number of GPUs leaves."""
-    own, rules = launch.plan.degrees, launch.job.framework.parallelism
+    own = launch.plan.degrees
     flags = [
         flag("--tensor-model-parallel-size", own.tp),
         flag("--pipeline-model-parallel-size", own.pp),
         flag("--context-parallel-size", own.cp),
     ]
-    if own.tp > 1 and rules.sequence_parallel == "with-tp":
+    if own.tp > 1 and launch.splits_sequence:
         flags.append(flag("--sequence-parallel"))
     if own.cp > 1:
         flags.append(flag("--cp-comm-type", launch.plan.cp_comm_type or "p2p"))

@@ -148,7 +148,9 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
     split = _listed(launch.plan.layout.block_layers)
     yield Setting("pp", own.pp, f"layers by stage: {split}" if own.pp > 1 else "")
     yield Setting("pp_engine", _ENGINES[launch.plan.schedule])
-    yield Setting("tp_mode", "REDUCE_SCATTER", "with sequence parallelism" if own.tp > 1 else "")
+    whole = launch.splits_sequence
+    reason = f"with{'' if whole else 'out'} sequence parallelism" if own.tp > 1 else ""
+    yield Setting("tp_mode", "REDUCE_SCATTER" if whole else "ALL_REDUCE", reason)
     yield Setting(
         "tp_linear_async_communication",
         False,

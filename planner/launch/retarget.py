@@ -166,7 +166,8 @@ def _varied(request: Request, own: Variation) -> Request:
     """The request with what a configuration says of the job."""
     changes: dict[str, object] = {"schedule": own.schedule, "gbs": own.degrees.gbs}
     if own.precision:
-        changes["precision"] = own.precision
+        dtype = None if request.dtype == "fp32" else request.dtype
+        changes |= {"precision": own.precision, "dtype": dtype}
     return request.model_copy(update=changes)
 
 
@@ -312,6 +313,20 @@ def as_command(launch: Launch) -> str:
     return " ".join([*words, *_beside_layers(launch), "-o plans.json"])
 
 
+def _switches(request: Request) -> Iterator[str]:
+    """Switches of the framework, the GPU and the model that a request turns."""
+    if not request.sequence_parallel:
+        yield "--no-sequence-parallel"
+    if request.gradient_as_bucket_view:
+        yield "--gradient-as-bucket-view"
+    if not request.set_to_none:
+        yield "--no-set-to-none"
+    if request.cublas_workspace_config is not None:
+        yield f"--cublas-workspace-config {request.cublas_workspace_config}"
+    if not request.bias:
+        yield "--no-bias"
+
+
 def _beside_layers(launch: Launch) -> Iterator[str]:
     """Options of a plan beyond its degrees and layers."""
     request, plan = launch.request, launch.plan
@@ -321,6 +336,7 @@ def _beside_layers(launch: Launch) -> Iterator[str]:
         yield f"--optimizer {request.optimizer}"
     if request.sharp:
         yield "--sharp"
+    yield from _switches(request)
     if plan.optimizer_offload:
         yield f"--optimizer-offload {plan.optimizer_offload:g}"
     if plan.activation_offload:

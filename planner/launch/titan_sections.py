@@ -42,9 +42,11 @@ def parallelism(launch: Launch) -> Section:
         Setting(
             "tensor_parallel_degree",
             own.tp,
-            "with sequence parallelism" if own.tp > 1 else "",
+            f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
+            if own.tp > 1
+            else "",
         ),
-        Setting("enable_sequence_parallel", True),
+        Setting("enable_sequence_parallel", launch.splits_sequence),
         Setting("context_parallel_degree", own.cp),
         *_context(launch),
         Setting("expert_parallel_degree", own.ep, _expert_reason(launch)),

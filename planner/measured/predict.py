@@ -99,7 +99,7 @@ class Prediction:
         per_stage = self.stages[:, columns].sum(axis=1)
         if kind == "allocated" and self.mapped is not None:
             # Torch allocates the workspaces of its libraries too.
-            per_stage = per_stage + self.mapped.job.framework.outside.workspace_bytes
+            per_stage = per_stage + self.mapped.job.workspace_bytes
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
 

@@ -1,1 +1,1 @@
-"""Memory of one GPU over a training step, in plain Python and exact to the tensor."""
+"""Views of the cost core's account of memory: a step over time, what fits, what to change."""

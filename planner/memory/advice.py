@@ -14,7 +14,7 @@ from typing import Any
 from constraints import ConstraintError
 from hardware import HardwareError
 from planner.errors import UsageError
-from planner.evaluate import evaluate
+from planner.evaluate import evaluate, given_job
 from planner.job import Job, searched_modes
 from planner.memory.footprint import configure, footprint_of
 from planner.memory.solve import SAFE_PROBABILITY
@@ -140,7 +140,7 @@ class _Adviser:
 
     def __init__(self, setup: Setup, may_add_gpus: bool, watch: Watch) -> None:
         self.setup, self.may_add_gpus, self.watch = setup, may_add_gpus, watch
-        self.job = setup.request.resolve()
+        self.job = given_job(setup.request)
         self.base = setup.plan()
         self.tried = 0
 

@@ -1,7 +1,7 @@
 """The memory of one configuration: every stage's account, the limit, and how sure it is.
 
-What `planner memory` shows. It needs no compiled core: the accounts are plain Python, and their
-peaks are those of `planner.evaluate`.
+What `planner memory` shows. The accounts are the cost core's, run without a compiler, and their
+peaks those of `planner.evaluate`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from constraints.rule import Layout
-from planner.evaluate import given_layout
+from planner.evaluate import given_job, given_layout
 from planner.job import Job
 from planner.memory.account import StageAccount, stage_accounts
 from planner.plan import Degrees, Interval
@@ -108,7 +108,7 @@ def memory_footprint(
     mtp_apart: bool = False,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
-    job = request.resolve()
+    job = given_job(request)
     return footprint_of(configure(job, degrees, recompute, block_layers, recomputed, mtp_apart))
 
 

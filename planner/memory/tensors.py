@@ -1,22 +1,27 @@
 """What the term `activations` of a phase is made of: tensors kept for backward, by name.
 
-The same rows of the op table that the account sums, so that they add up to its term.
+The rows of the op table, each as often as the core's account keeps its piece (`kept_copies`), so
+that they add up to its term.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planner.memory.moments import Rank
-from planner.memory.rank import saved_bytes
-from planner.memory.timeline import PhaseMemory
+from planner.cost.keys import local_tokens
+from planner.cost.piece_memory import saved_row_bytes
+from planner.cost_tables import job_pieces
+from planner.job import Job
+from planner.memory.rows import saved_row
+from planner.memory.stage import Stage
+from planner.memory.timeline import Kept, PhaseMemory
 from planner.modules import Module
-from planner.ops.rows import Piece
-from planner.ops.table import pieces
+from planner.ops.rows import Piece, Saved
 
-# Share of the sum that rounding may make.
-_ROUNDING = 1e-9
+WAITING = "deferred weight gradients"
+ON_THEIR_WAY = "offloaded, on their way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,83 +34,90 @@ class KeptTensor:
     copies: float
 
 
-def kept_tensors(rank: Rank, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
-    """Tensors kept for backward at a phase's heaviest moment, largest first."""
-    sizes: dict[str, float] = {}
-    counts: dict[str, float] = {}
-    least = rank.context.profile.activation_offload.least_bytes
-    if not phase.pieces_left or "activations" not in phase.terms:
+def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
+    """Tensors kept for backward in a phase, largest first."""
+    kept = phase.kept
+    if kept is None:
         return ()
-    for index, (piece, modules, times) in enumerate(_held(rank, phase)):
-        given_back = _loss_is_done(rank, phase, index)
-        for op in piece.ops:
-            for row in op.saved:
-                if not row.kept_under(modules):
-                    continue
-                copies = times - float(given_back and row.name == "head/loss")
-                one = saved_bytes(row, rank.context, rank.shape)
-                size = copies * one
-                if size > 0.0 and not (row.leaves and one >= least):
-                    sizes[row.name] = sizes.get(row.name, 0.0) + size
-                    counts[row.name] = counts.get(row.name, 0.0) + copies
-    found = [KeptTensor(name, size, counts[name]) for name, size in sizes.items()]
-    # Schedules that split backward keep more: what weight gradients that wait will read.
-    deferred = phase.terms["activations"] - sum(sizes.values())
-    if deferred > _ROUNDING * phase.terms["activations"]:
-        found.append(KeptTensor(_rest(rank), deferred, 1.0))
+    counts: dict[str, float] = defaultdict(float)
+    sizes: dict[str, float] = defaultdict(float)
+    for name, size, copies in _rows(job, stage, kept):
+        counts[name] += copies
+        sizes[name] += copies * size
+    found = [KeptTensor(name, size, counts[name]) for name, size in sizes.items() if size > 0.0]
+    found += [
+        KeptTensor(name, size, 1.0)
+        for name, size in ((WAITING, _waiting(stage, kept)), (ON_THEIR_WAY, kept.on_their_way))
+        if size
+    ]
     return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
 
 
-def _rest(rank: Rank) -> str:
-    """What else the term holds: offloaded tensors on the GPU, or what weight gradients read."""
-    return "offloaded, on their way" if rank.offloaded else "deferred weight gradients"
+def _waiting(stage: Stage, kept: Kept) -> float:
+    """Bytes that only weight gradients which are deferred will read."""
+    copies, holds = kept.copies, stage.holds
+    return copies.weight * holds.layer_weight + copies.head_weight * holds.head_weight
 
 
-def _loss_is_done(rank: Rank, phase: PhaseMemory, index: int) -> bool:
-    """Whether the piece is the one in backward, past its loss."""
-    in_backward = phase.name.startswith("backward") and phase.at != "loss"
-    return in_backward and index == phase.pieces_left - 1 and rank.order[index].logits > 0.0
+def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, float]]:
+    """(name, bytes of one, copies) of every row of every piece of the stage."""
+    copies, told = kept.copies, stage.inputs.job
+    for index, piece in enumerate(_pieces(job, told.kinds)):
+        count, again = stage.counts(index)
+        if index < told.kinds:
+            for layer in kept.layers:
+                own = layer.copies if layer.kind == index else 0.0
+                yield from _piece_rows(stage, piece, own, again=layer.again)
+            yield from _piece_rows(stage, piece, copies.plain * (count - again), again=False)
+            yield from _piece_rows(stage, piece, copies.again * again, again=True)
+        elif index == told.kinds:
+            yield from _piece_rows(stage, piece, copies.embedding * count, again=None)
+        elif index == told.kinds + 1:
+            own, done = copies.head * count, copies.head_done * count
+            yield from _piece_rows(stage, piece, own, again=None, losses_done=done)
+        else:
+            done = copies.mtp_done * min(count, 1.0) if index > told.kinds + 2 else 0.0
+            yield from _piece_rows(stage, piece, copies.mtp * count, again=False, losses_done=done)
 
 
-def _held(rank: Rank, phase: PhaseMemory) -> Iterator[tuple[Piece, Module, float]]:
-    """Pieces in forward order, what recomputes in them, and how many times each is kept.
-
-    See `Rank.activations`: other micro-batches keep embedding and layers; with several chunks a
-    stage the micro-batch at work gives back one chunk in the end.
-    """
-    first = 0 if rank.embedding is None else 1
-    layers = range(first, first + len(rank.layers))
-    others = phase.in_flight - 1.0
-    some_left = phase.pieces_left > first
-    for index, (piece, modules) in enumerate(_pieces(rank)):
-        own = float(index < phase.pieces_left)
-        if rank.settings.chunks > 1 and index in layers:
-            own = 1.0 if some_left else 1.0 - 1.0 / rank.settings.chunks
-        yield piece, modules, own + (others if index < layers.stop else phase.head_in_flight - 1.0)
+def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
+    """Pieces in the order of the core: layers that stay on the GPU come as kinds of their own."""
+    table, own = job_pieces(job), len(job.model.kinds)
+    if kinds == own:
+        return table
+    staying = job_pieces(replace(job, activation_offload=(), offload_fraction=1.0))
+    return (*table[:own], *staying[:own], *table[own:])
 
 
-def _pieces(rank: Rank) -> Iterator[tuple[Piece, Module]]:
-    """Pieces of the op table in the order of `rank.order`, with what recomputes in each."""
-    table, model, settings = pieces(rank.context), rank.context.model, rank.settings
-    modules, kinds = rank.shape.recompute, len(model.kinds)
-    chosen = range(model.layers) if settings.layers is None else settings.layers
-    again = settings.recomputed or [bool(modules)] * len(chosen)
-    stays = settings.staying or [False] * len(chosen)
-    kept = pieces(replace(rank.context, offload=()))
-    if rank.embedding is not None:
-        yield table[kinds], modules
-    for layer, runs_again, stay in zip(chosen, again, stays, strict=True):
-        own = (kept if stay else table)[model.kind_indices[layer]]
-        yield own, modules if runs_again else Module.NOTHING
-    for _ in rank.mtp:
-        yield predictor(rank, table[kinds + 2 :]), Module.NOTHING
-    if rank.head is not None:
-        yield table[kinds + 1], modules
+def _piece_rows(
+    stage: Stage, piece: Piece, copies: float, *, again: bool | None, losses_done: float = 0.0
+) -> Iterator[tuple[str, float, float]]:
+    """Rows of `copies` of a piece that recomputes, or not (`again` None: an end, which keeps its
+    tensors but for those that all layers share); of `losses_done` the logits are gone."""
+    if not copies:
+        return
+    for op in piece.ops:
+        for row in op.saved:
+            size = _row_bytes(stage, row)
+            share = _share_kept(stage, row, size, again)
+            gone = losses_done if row.name == "head/loss" else 0.0
+            yield row.name, size, copies * share - gone
 
 
-def predictor(rank: Rank, own: Sequence[Piece]) -> Piece:
-    """A module of multi-token prediction, its loss, or both: what the rank has of it."""
-    module, loss = own
-    if not rank.settings.mtp:
-        return loss
-    return Piece(module.name, (*module.ops, *loss.ops)) if rank.settings.mtp_losses else module
+def _row_bytes(stage: Stage, row: Saved) -> float:
+    """Bytes of one tensor of one micro-batch on the rank."""
+    key, job = stage.key, stage.inputs.job
+    return saved_row_bytes(saved_row(row), local_tokens(key, job), key, job)
+
+
+def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> float:
+    """How much of a tensor a piece keeps on the GPU: `planner.cost.layer.recompute_costs`, less
+    what leaves for the host."""
+    key = stage.key
+    modules = Module(int(key.modules)) if again is not False else Module.NOTHING
+    gone = row.leaves if size >= stage.inputs.framework.least_offload_bytes else 0.0
+    under = float(row.kept_under(modules))
+    if not again:
+        return under * (1.0 - gone)
+    share, plain = key.share / key.span, 1.0 - key.share
+    return float(plain * row.kept_under(Module.NOTHING) + share * under - under * gone)

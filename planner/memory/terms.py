@@ -5,41 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.memory.account import StageAccount, stage_rank
+from planner.memory.account import StageAccount
 from planner.memory.footprint import Footprint
-from planner.memory.tensors import KeptTensor, kept_tensors
-from planner.memory.timeline import PhaseMemory
+from planner.memory.tensors import ON_THEIR_WAY, WAITING, KeptTensor, kept_tensors
+from planner.memory.timeline import TERM_LABELS, PhaseMemory
 
 Where = Literal["tensors", "outside"]
 Step = Literal["first", "later"]
 
-# Terms of live tensors in the order of their lives, then those outside; a term that is not here
-# comes after its kind under its own name.
-LABELS = {
-    "weights": "weights",
-    "master weights": "master weights",
-    "optimizer state": "optimizer state",
-    "gradients": "gradients",
-    "gradient buckets": "gradient buckets",
-    "buffers": "causal-mask buffers",
-    "inputs": "token ids and labels",
-    "workspaces": "cuBLAS workspaces",
-    "activations": "activations kept",
-    "weight casts": "autocast copies of weights",
-    "recomputed": "activations made again",
-    "logits": "logits and loss at work",
-    "working": "working set of a layer",
-    "gathered weights": "gathered weights",
-    "unsharded gradients": "unsharded gradients",
-    "reduction": "gradient reduction buffers",
-    "optimizer temporaries": "optimizer temporaries",
+# Terms of live tensors in the order of their lives, then those outside.
+LABELS = TERM_LABELS | {
     "fragmentation": "rounding, fragmentation",
     "context": "CUDA context, libraries",
 }
 # Parts of the activations by the first words of a tensor's name; the first that matches holds.
 _PARTS = (
-    ("deferred weight gradients", "waiting for weight gradients"),
-    ("offloaded, on their way", "on the way to and from the host"),
+    (WAITING, "waiting for weight gradients"),
+    (ON_THEIR_WAY, "on the way to and from the host"),
     ("checkpoint", "checkpoints"),
     ("/norm", "norms"),
     ("attention/", "attention"),
@@ -81,7 +63,7 @@ def label(name: str) -> str:
     """Words for a term."""
     if name.startswith("communicator "):
         return f"NCCL buffers, {name.removeprefix('communicator ')} group"
-    return LABELS.get(name, name)
+    return str(LABELS.get(name, name))
 
 
 def phase_rows(account: StageAccount) -> tuple[PhaseRow, ...]:
@@ -101,16 +83,14 @@ def peak_row(account: StageAccount) -> PhaseRow:
 
 def peak_tensors(footprint: Footprint, account: StageAccount) -> tuple[KeptTensor, ...]:
     """Tensors kept for backward at a stage's peak, largest first."""
-    own = footprint.configuration
-    rank = stage_rank(own.job, own.degrees, own.layout, account.stage)
-    return kept_tensors(rank, account.peak)
+    return kept_tensors(footprint.configuration.job, account.core, account.peak)
 
 
 def peak_parts(footprint: Footprint, account: StageAccount) -> tuple[Part, ...]:
     """Everything that holds a stage's peak; the parts add up to its total."""
     terms = account.peak.terms
     tensors: list[Part] = []
-    for name in sorted(terms, key=_position):
+    for name in terms:
         if name == "activations" and terms[name]:
             tensors += _activation_parts(peak_tensors(footprint, account))
         else:
@@ -127,11 +107,6 @@ def _pooled(parts: list[Part], least: float) -> list[Part]:
     if small:
         shown.append(Part("other", "other tensors", small, "tensors"))
     return shown
-
-
-def _position(name: str) -> int:
-    names = tuple(LABELS)
-    return names.index(name) if name in names else names.index("fragmentation")
 
 
 def _activation_parts(tensors: tuple[KeptTensor, ...]) -> list[Part]:

@@ -34,7 +34,8 @@ _QWEN2 = _shape(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, max_
 _DEEPSEEK_V3 = _shape(
     61, 7168, 128, 18432, 129280, 4096,
     moe_intermediate_size=2048, n_shared_experts=1, num_experts=256, num_experts_per_tok=8,
-    first_k_dense_replace=3, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
+    n_group=8, topk_group=4, norm_topk_prob=True, first_k_dense_replace=3,
+    q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
     qk_rope_head_dim=64, v_head_dim=128, num_nextn_predict_layers=1,
 )  # fmt: skip
 
@@ -77,13 +78,16 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
         26, 2304, 8, 9216, 256000, 8192,
         num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=2,
+        attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
     ),
     "gemma3_text": _shape(
         26, 2304, 8, 9216, 262208, 131072,
         num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=6,
     ),
-    "phi": _shape(24, 2048, 32, 8192, 51200, 2048, hidden_act="gelu_new"),
+    "phi": _shape(
+        24, 2048, 32, 8192, 51200, 2048, hidden_act="gelu_new", partial_rotary_factor=0.5
+    ),
     "phi3": _shape(32, 3072, 32, 8192, 32064, 4096),
     "olmo": {**_LLAMA, "vocab_size": 50304},
     "olmo2": {**_LLAMA, "vocab_size": 50304},
@@ -98,6 +102,7 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "gpt_neox": _shape(
         44, 6144, 64, 24576, 50432, 2048,
         hidden_act="gelu", use_parallel_residual=True, attention_bias=True,
+        partial_rotary_factor=0.25,
     ),
     "gpt_oss": _shape(
         36, 2880, 64, 2880, 201088, 131072,
@@ -109,15 +114,20 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
         num_key_value_heads=8, head_dim=128, intermediate_size_mlp=16384,
         attention_chunk_size=8192, num_experts=16, num_experts_per_tok=1,
         interleave_moe_layer_step=1, no_rope_layer_interval=4,
+        use_qk_norm=True,
     ),
     "glm4_moe": _shape(
         46, 4096, 96, 10944, 151552, 131072,
         num_key_value_heads=8, moe_intermediate_size=1408, n_shared_experts=1, num_experts=128,
         num_experts_per_tok=8, first_k_dense_replace=1, num_nextn_predict_layers=1,
+        norm_topk_prob=True, partial_rotary_factor=0.5,
     ),
     "minimax_m2": _shape(
         62, 3072, 48, 1536, 200064, 196608,
         num_key_value_heads=8, head_dim=128, num_experts=256, num_experts_per_tok=8,
     ),
-    "nemotron": _shape(32, 6144, 48, 24576, 256000, 4096, head_dim=128, hidden_act="relu2"),
+    "nemotron": _shape(
+        32, 6144, 48, 24576, 256000, 4096, head_dim=128, hidden_act="relu2",
+        partial_rotary_factor=0.5,
+    ),
 }  # fmt: skip

@@ -74,6 +74,7 @@ def _qwen_moe(fields: Fields, shared_ffn: int) -> SpecFields:
         ffn=fields.positive("moe_intermediate_size"),
         shared_ffn=shared_ffn,
         shared_gate=shared_ffn > 0,
+        normalised=fields.flag("norm_topk_prob"),
     )
     return {**trunk(fields), "moe": moe, "moe_layers": _sparse_steps(fields)}
 
@@ -142,7 +143,11 @@ def minimax_m2(fields: Fields) -> SpecFields:
         ffn=fields.positive("intermediate_size"),
         score_correction_bias=True,
     )
-    return {**trunk(fields), "moe": moe, "qk_norm": "full"}
+    rotary = fields.optional_positive("rotary_dim")
+    shape = trunk(fields)
+    if rotary is not None:
+        shape["rotary_share"] = rotary / shape["head_dim"]
+    return {**shape, "moe": moe, "qk_norm": "full"}
 
 
 def gemma(fields: Fields) -> SpecFields:
@@ -150,7 +155,13 @@ def gemma(fields: Fields) -> SpecFields:
 
 
 def gemma2(fields: Fields) -> SpecFields:
-    return {**gemma(fields), **window_pattern(fields), "block": "sandwich"}
+    return {
+        **gemma(fields),
+        **window_pattern(fields),
+        "block": "sandwich",
+        "attention_softcap": fields.optional_number("attn_logit_softcapping"),
+        "logits_softcap": fields.optional_number("final_logit_softcapping"),
+    }
 
 
 def gemma3(fields: Fields) -> SpecFields:
@@ -190,7 +201,9 @@ def olmo2(fields: Fields) -> SpecFields:
 
 
 def olmoe(fields: Fields) -> SpecFields:
-    return {**mixtral(fields), **attention_bias(fields), "qk_norm": "full"}
+    read = mixtral(fields)
+    moe = read["moe"].model_copy(update={"normalised": fields.flag("norm_topk_prob")})
+    return {**read, **attention_bias(fields), "moe": moe, "qk_norm": "full"}
 
 
 def falcon(fields: Fields) -> SpecFields:
@@ -266,6 +279,7 @@ def llama4(fields: Fields) -> SpecFields:
         **trunk(fields),
         **attention_bias(fields),
         **_llama4_chunks(fields),
+        "qk_l2_norm": fields.flag("use_qk_norm"),
         "ffn": fields.positive("intermediate_size_mlp"),
         "moe": moe,
         "moe_layers": _llama4_moe_layers(fields),

@@ -15,6 +15,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
 }
@@ -49,6 +50,15 @@ class Fields:
         if value is _MISSING or value is None:
             return None
         return self._integer(found, value, minimum=1)
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or None where it is null or absent without default."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise self._wrong(found, value, "a positive number")
+        return float(value)
 
     def non_negative(self, key: str, default: int = 0) -> int:
         """An integer of at least zero; null and absent give `default`."""

@@ -31,7 +31,16 @@ def trunk(fields: Fields) -> SpecFields:
         "max_positions": fields.positive("max_position_embeddings"),
         "activation": fields.text("hidden_act"),
         "tied_embeddings": fields.flag("tie_word_embeddings"),
+        "rotary_share": _rotary_share(fields),
     }
+
+
+def _rotary_share(fields: Fields) -> float:
+    """`partial_rotary_factor`, which newer configs state in rope_parameters."""
+    stated = fields.table("rope_parameters").get("partial_rotary_factor")
+    if isinstance(stated, int | float):
+        return float(stated)
+    return fields.optional_number("partial_rotary_factor") or 1.0
 
 
 def _split_head_dim(fields: Fields) -> int:
@@ -117,6 +126,9 @@ def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
         ffn=width,
         shared_ffn=width * fields.non_negative("n_shared_experts"),
         score_correction_bias=correction_bias,
+        groups=fields.optional_positive("n_group") or 1,
+        top_groups=fields.optional_positive("topk_group") or 1,
+        normalised=fields.flag("norm_topk_prob"),
     )
     placed = [index >= first and index % period == 0 for index in range(layers)]
     return {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,7 +47,7 @@ class ModelFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hf_name: str = ""
-    exact_parameters: Positive | None = None
+    exact_parameters: Annotated[int, Field(gt=0)] | None = None
     source: str
     notes: tuple[str, ...] = ()
     shape: dict[str, Any]

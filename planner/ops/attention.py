@@ -37,6 +37,7 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     return (
         *_input_norm(context),
         *projections,
+        *_l2_norm(context, kind),
         core_row(context, kind),
         _output(context),
         *_output_norm(context),
@@ -183,10 +184,7 @@ def _qkv_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def _qk_norm(context: OpContext) -> tuple[Op, ...]:
-    """Norms of queries and keys: per head (Qwen3, Gemma 3) or over the full width (OLMo 2).
-
-    They normalise the output of a product, so what they keep beside their input has its type.
-    """
+    """Norms of queries and keys: per head (Qwen3, Gemma 3) or over the full width (OLMo 2)."""
     model = context.model
     if model.qk_norm == "none":
         return ()
@@ -196,7 +194,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
         ("q_norm", float(model.query_width), model.heads, Shard.TP),
         ("k_norm", float(model.kv_width), model.kv_heads, Shard.KV),
     ):
-        row = norm(context, f"attention/{name}", width, shard, Module.NOTHING)
+        row = norm(context, f"attention/{name}", width, shard, Module.NOTHING, of_product=True)
         count = context.norm_parameters * (model.head_dim if per_head else width)
         param_shard = ParamShard.NONE if per_head else ParamShard.TP
         saved = _qk_norm_saved(context, row, width, heads if per_head else 1)
@@ -204,17 +202,36 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
     return tuple(rows)
 
 
+def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
+    """Queries and keys divided by their length: no scale, and so no normalised tensor to keep."""
+    model = context.model
+    if not model.qk_l2_norm or kind.attention != "sliding":
+        return ()
+    rows = []
+    for name, width, heads, shard in (
+        ("q_norm", float(model.query_width), model.heads, Shard.TP),
+        ("k_norm", float(model.kv_width), model.kv_heads, Shard.KV),
+    ):
+        row = norm(context, f"attention/{name}", width, shard, Module.NOTHING, of_product=True)
+        saved = _qk_norm_saved(context, row, width, heads)
+        saved = tuple(kept for kept in saved if not kept.name.endswith(("/normalised", "/weight")))
+        rows.append(replace(row, saved=saved, parameters=()))
+    return tuple(rows)
+
+
 def _qk_norm_saved(context: OpContext, row: Op, width: float, count: int) -> tuple[Saved, ...]:
-    """The norm's rows with statistics of every head and the normalised tensor's own type."""
-    extra = min(context.norm_extra_bytes, context.saved.activation_bytes) * width
-    sizes = {
-        f"{row.name}/statistics": context.norm_statistics_bytes * count,
-        f"{row.name}/normalised": extra,
-    }
-    return tuple(
-        replace(kept, bytes_per_token=sizes.get(kept.name, kept.bytes_per_token))
-        for kept in row.saved
-    )
+    """The norm's rows with statistics of every head, and the weights of one."""
+    weights = width / count if context.model.qk_norm == "head" else width
+    copy = context.saved.norm_weight_copy_bytes * weights
+    rows = []
+    for kept in row.saved:
+        if kept.name.endswith("/statistics"):
+            rows.append(replace(kept, bytes_per_token=context.norm_statistics_bytes * count))
+        elif kept.name.endswith("/weight"):
+            rows.append(replace(kept, fixed_bytes=copy))
+        else:
+            rows.append(kept)
+    return tuple(rows)
 
 
 def _with_parameters(op: Op, count: float, shard: ParamShard) -> Op:
@@ -256,7 +273,14 @@ def _mla_rows(context: OpContext) -> tuple[Op, ...]:
         rank = float(mla.q_lora_rank)
         rows += [
             _mla_down(context, "attention/q_down", rank, consumers=2),
-            norm(context, "attention/q_norm", rank, Shard.SEQUENCE, Module.NOTHING),
+            norm(
+                context,
+                "attention/q_norm",
+                rank,
+                Shard.SEQUENCE,
+                Module.NOTHING,
+                of_product=True,
+            ),
             _mla_up(context, "attention/q_up", rank, q_width),
         ]
     else:
@@ -277,7 +301,15 @@ def _mla_rows(context: OpContext) -> tuple[Op, ...]:
     kv_down = _mla_down(context, "attention/kv_down", kv_down_width, consumers=0)
     rows += [
         kv_down,
-        norm(context, "attention/kv_norm", float(mla.kv_lora_rank), Shard.SEQUENCE, Module.NOTHING),
+        norm(
+            context,
+            "attention/kv_norm",
+            float(mla.kv_lora_rank),
+            Shard.SEQUENCE,
+            Module.NOTHING,
+            of_product=True,
+            viewed=float(mla.qk_rope_head_dim),
+        ),
         _mla_up(context, "attention/kv_up", float(mla.kv_lora_rank), kv_up_width),
         elementwise(
             context,
@@ -328,9 +360,16 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
     )
 
 
-def _copies_output(context: OpContext) -> bool:
-    """Whether flash attention's output is kept by itself and, reordered, by the projection."""
-    return context.attention == "flash" and context.applies(context.saved.rotary_concat_families)
+def _output_width(context: OpContext) -> float:
+    """Elements kept of the attention output: one tensor that attention and the projection share,
+    or flash attention's own, reordered or padded to the width of queries, beside the projection's.
+    """
+    model, width = context.model, float(context.model.attention_out_width)
+    if context.attention != "flash":
+        return width
+    if model.mla and context.saved.fused_pads_values:
+        return width + float(model.query_width)
+    return 2.0 * width if context.applies(context.saved.rotary_concat_families) else width
 
 
 def _output(context: OpContext) -> Op:
@@ -338,8 +377,7 @@ def _output(context: OpContext) -> Op:
     model = context.model
     width = float(model.attention_out_width)
     bias = float(model.hidden) if model.attention_out_bias else 0.0
-    copies = 2.0 if _copies_output(context) else 1.0
-    size = copies * context.saved.activation_bytes * width
+    size = context.saved.activation_bytes * _output_width(context)
     kept = Saved("attention/output", size, Shard.TP, Module.FULL)
     # A product in fp8 keeps its own quantised input beside the output that attention keeps.
     quantised = context.quantised_input_bytes * width

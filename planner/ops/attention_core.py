@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.frameworks.tensors import SavedTensors
 from planner.modules import Module
-from planner.ops.context import WHOLE_LAYER, OpContext
+from planner.ops.context import WHOLE_LAYER, OpContext, present
 from planner.ops.rows import (
     Collective,
     CollectiveKind,
@@ -65,14 +66,31 @@ def _core_saved(
             Module.FULL | Module.CORE_ATTENTION,
             fixed_bytes=24.0,
         )
-        if context.saved.fused_expands_kv_heads:
+        if context.saved.fused_expands_kv_heads and _copies_heads(context, kv_heads):
             kv_heads = float(model.heads)
+        if model.mla and context.saved.fused_pads_values:
+            padded = Saved("attention/v", query.bytes_per_token, Shard.TP, freed)
+            key, _ = _key_value(context, qk_dim, v_dim, kv_heads, freed)
+            return (query, key, padded, lse)
         return (query, *_key_value(context, qk_dim, v_dim, kv_heads, freed), lse)
     projected = _key_value(context, qk_dim, v_dim, kv_heads, freed)
-    if context.saved.expands_kv_heads and kv_heads < model.heads:
+    if context.saved.expands_kv_heads and _copies_heads(context, kv_heads):
         expanded = _expanded_key_value(context, qk_dim, v_dim, projected)
         return (query, *expanded, *_scores(context))
     return (query, *projected, *_scores(context))
+
+
+def _products_copy(context: OpContext) -> bool:
+    """Whether the batched products of unfused attention copy strided operands."""
+    batched = context.saved.batched_products_copy and not context.one_sequence
+    return context.attention == "eager" and batched
+
+
+def _copies_heads(context: OpContext, kv_heads: float) -> bool:
+    """Whether several query heads share a key/value head that is copied for each."""
+    broadcast = context.saved.broadcasts_one_kv_head and kv_heads == 1
+    broadcast = broadcast and not _products_copy(context)
+    return kv_heads < context.model.heads and not broadcast
 
 
 def _key_value(
@@ -86,10 +104,12 @@ def _key_value(
     model, saved = context.model, context.saved
     shard = Shard.TP if model.mla else Shard.KV
     width = kv_heads * v_dim
-    views = context.applies(saved.fused_qkv_families) and model.position == "rope" and not model.mla
-    copied = (
-        context.attention == "eager" and saved.batched_products_copy and not context.one_sequence
-    )
+    fused = context.applies(saved.fused_qkv_families) and saved.value_is_view
+    views = fused and model.position == "rope" and not model.mla
+    copied = _products_copy(context)
+    if model.mla and saved.batched_products_copy and not copied:
+        # The up-projection makes keys and values; keys are copied to join their rotated part.
+        width += kv_heads * model.mla.qk_nope_head_dim
     if views and not copied:
         width += float(model.query_width + model.kv_width)
         shard = Shard.TP
@@ -116,19 +136,38 @@ def _expanded_key_value(
     )
 
 
+def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
+    """Bytes of a score that unfused attention keeps: of the softmax's output, of the operand of the
+    product with the values if that is another tensor, of dropout's mask."""
+    element, softmax = saved.activation_bytes, saved.score_bytes
+    operand = element if softmax and (softmax != element or dropout) else 0.0
+    return softmax, operand, 1.0 if dropout else 0.0
+
+
 def _scores(context: OpContext) -> tuple[Saved, ...]:
     """Scores after softmax, the operand of the product with the values, masks.
 
-    In 16 bits with dropout: 2 + 2 + 1 bytes a score (Korthikanti 2022: 5as/h).
+    In 16 bits with dropout: 2 + 2 + 1 bytes a score (Korthikanti 2022: 5as/h). A sink is one more
+    column of the scores, with the index of the largest; a cap keeps the tanh of the scores.
     """
-    saved = context.saved
+    model, saved = context.model, context.saved
     element = saved.activation_bytes
-    softmax = saved.score_bytes
-    if context.applies(saved.softmax_in_input_type_families) and context.mode == "bf16":
-        softmax = element
-    operand = element if softmax and (softmax != element or context.dropout) else 0.0
-    mask = 1.0 if context.dropout else 0.0
+    softmax, operand, mask = score_parts(saved, dropout=context.dropout)
+    capped = Saved(
+        "attention/capped_scores",
+        element * model.heads * context.seq if model.attention_softcap else 0.0,
+        Shard.TP,
+        WHOLE_LAYER | Module.CORE_ATTENTION,
+    )
+    sink = softmax + saved.sink_index_bytes if model.attention_sinks else 0.0
+    largest = Saved(
+        "attention/sink",
+        sink * model.heads,
+        Shard.TP,
+        WHOLE_LAYER | Module.CORE_ATTENTION,
+    )
     return (
+        *present((capped, largest)),
         Saved(
             "attention/scores",
             (softmax + operand + mask) * context.model.heads * context.seq,

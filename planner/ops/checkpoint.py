@@ -24,7 +24,10 @@ _INPUT_FROM: Mapping[str, str] = {
     "attention/kv_norm": "attention/kv_down",
 }
 # Tensors that a row makes itself and keeps, instead of its input.
-_OWN = ("lse", "statistics", "normalised", "scores", "dropout_mask", "routing", "permutation")
+_OWN = (
+    "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
+    "permutation",
+)  # fmt: skip
 # Rows beyond this number of distinct choices are taken in the order of their gain.
 _EXACT_CHOICES = 14
 

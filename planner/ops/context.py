@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from planner.frameworks.profile import DtypeModeName, FrameworkProfile
@@ -15,7 +16,7 @@ from planner.specs import ModelSpec
 WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpContext:
     """Inputs of the row builders.
 
@@ -38,10 +39,10 @@ class OpContext:
     memory_budget: float | None = None
     offload: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def saved(self) -> SavedTensors:
-        """The framework's rules for tensors kept for backward, in this dtype mode."""
-        return self.profile.in_mode(self.mode).saved
+        """The framework's rules for tensors kept for backward, in this dtype mode and family."""
+        return self.profile.in_mode(self.mode).saved_of(self.model.family)
 
     def applies(self, families: tuple[str, ...]) -> bool:
         """Whether the model's family is among `families` (`*`: all)."""
@@ -81,18 +82,45 @@ class OpContext:
         return self.saved.norm_extra_bytes
 
 
-def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Module) -> Op:
+def present(rows: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    """The rows that hold anything."""
+    return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
+
+
+def norm(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    owner: Module,
+    *,
+    of_product: bool = False,
+    viewed: float = 0.0,
+) -> Op:
     """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
 
-    Its output is the input of the next linear and is listed there.
+    Its output is the input of the next linear and is listed there. What it keeps beside the output
+    of a product (`of_product`) has that one's type unless it scales in fp32; an input that is a
+    part of a wider tensor keeps `viewed` more elements alive where norms make no copy.
     """
-    input_bytes = context.norm_input_bytes * width
-    extra_bytes = context.norm_extra_bytes * width
+    saved = context.saved
+    copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
+    input_bytes = context.norm_input_bytes * (width if copies else width + viewed)
+    extra_bytes = context.norm_extra_bytes
+    if of_product and not saved.norm_scales_in_fp32:
+        extra_bytes = min(extra_bytes, saved.activation_bytes)
     kept = Saved(f"{name}/input", input_bytes, shard, WHOLE_LAYER | owner)
     statistics = Saved(
         f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
     )
-    extra = Saved(f"{name}/normalised", extra_bytes, shard, WHOLE_LAYER | owner)
+    extra = Saved(f"{name}/normalised", extra_bytes * width, shard, WHOLE_LAYER | owner)
+    copy = Saved(
+        f"{name}/weight",
+        0.0,
+        shard,
+        WHOLE_LAYER | owner,
+        fixed_bytes=context.saved.norm_weight_copy_bytes * width,
+    )
     element = context.saved.residual_bytes * context.profile.kernels.norm_traffic
     return Op(
         name=name,
@@ -103,7 +131,7 @@ def norm(context: OpContext, name: str, width: float, shard: Shard, owner: Modul
         forward_kernels=1,
         backward_kernels=2,
         parameters=((context.norm_parameters * width, ParamShard.NONE),),
-        saved=tuple(row for row in (kept, statistics, extra) if row.bytes_per_token > 0),
+        saved=present((kept, statistics, extra, copy)),
         rerun_with=WHOLE_LAYER | Module.LAYERNORM | owner,
     )
 

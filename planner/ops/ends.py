@@ -49,7 +49,8 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         positions = rules.position_bytes * context.seq
         rows.append(Saved("embedding/positions", 0.0, Shard.NONE, nothing, fixed_bytes=positions))
     if model.position == "rope":
-        tables = 2.0 * rules.rotary_table_bytes * model.head_dim * context.seq
+        sets = len({kind.attention for kind in model.kinds}) if rules.rotary_per_kind else 1
+        tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width * context.seq
         rows.append(Saved("layers/rotary", 0.0, Shard.NONE, nothing, fixed_bytes=tables))
         # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
         angles = 4.0 * model.head_dim * context.seq if rules.rotary_layer_bytes else 0.0
@@ -97,7 +98,7 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         pads_vocabulary=True,
         rerun_with=Module.NOTHING,
     )
-    return (_keep(final_norm), head, _loss(context))
+    return (_keep(final_norm), head, *_softcap(context), _loss(context))
 
 
 def _keep(op: Op) -> Op:
@@ -107,6 +108,29 @@ def _keep(op: Op) -> Op:
 
 def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
     return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)
+
+
+def _softcap(context: OpContext) -> tuple[Op, ...]:
+    """Capped logits, cap * tanh(x / cap), op by op: a division, a tanh that is kept, a product."""
+    if context.model.logits_softcap is None:
+        return ()
+    vocab, element = float(context.model.vocab), context.saved.activation_bytes
+    shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
+    kept = Saved("head/softcap", element * vocab, shard, Module.NOTHING)
+    return (
+        Op(
+            name="head/softcap",
+            kind=OpKind.MEMORY,
+            tokens=Shard.TP,
+            forward_bytes=6.0 * element * vocab,
+            backward_bytes=7.0 * element * vocab,
+            forward_kernels=3,
+            backward_kernels=3,
+            saved=(kept,),
+            pads_vocabulary=True,
+            rerun_with=Module.NOTHING,
+        ),
+    )
 
 
 def _loss(context: OpContext) -> Op:

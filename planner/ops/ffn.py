@@ -11,6 +11,7 @@ from planner.ops.context import (
     OpContext,
     linear_inputs,
     norm,
+    present,
     residual,
 )
 from planner.ops.rows import (
@@ -43,7 +44,12 @@ def _input_norm(context: OpContext) -> tuple[Op, ...]:
     """Norm before the block; none when one norm feeds both branches or norms come after."""
     if context.model.block in ("single", "post"):
         return ()
-    return (norm(context, "ffn/norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING),)
+    row = norm(context, "ffn/norm", context.model.hidden, Shard.SEQUENCE, Module.NOTHING)
+    copies = context.norm_input_bytes != context.saved.residual_bytes
+    if context.model.block == "parallel" and not copies:
+        # Both norms of parallel branches keep the same input.
+        row = replace(row, saved=tuple(own for own in row.saved if own.name != "ffn/norm/input"))
+    return (row,)
 
 
 def _output_norm(context: OpContext) -> tuple[Op, ...]:
@@ -80,6 +86,8 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     inputs = linear_inputs(
         context, f"{name}/up", hidden, Shard.SEQUENCE, products, Module.LAYERNORM | owner
     )
+    if context.saved.linear_inputs_shared and _input_is_kept_elsewhere(context, name):
+        inputs = ()
     up = Op(
         name=f"{name}/up",
         kind=OpKind.GEMM,
@@ -108,6 +116,14 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     )
     activation = _activation(context, name, width, Shard.TP, 1.0, owner)
     return (*ups, activation, down)
+
+
+def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
+    """One norm feeds attention and the block, or a router and the shared experts beside it."""
+    if name == "shared_experts":
+        saved = context.saved
+        return saved.shared_experts_share_input and saved.router_input_bytes is None
+    return context.model.block == "single"
 
 
 def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
@@ -195,11 +211,37 @@ def _moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     )
 
 
+def _copies(context: OpContext, moe: MoeSpec) -> float:
+    """Copies of a token that experts compute: one for each it was routed to, or one for each."""
+    if context.saved.experts_see_all_tokens:
+        return float(moe.experts)
+    return moe.top_k * context.expert_imbalance
+
+
+def _routed(context: OpContext, moe: MoeSpec) -> float:
+    """Copies of a token that the router makes, however they fall on experts."""
+    return float(moe.experts if context.saved.experts_see_all_tokens else moe.top_k)
+
+
 def _router(context: OpContext, moe: MoeSpec) -> Op:
     """Router: logits over all experts, replicated over tp, with its fp32 softmax and top-k."""
     hidden = float(context.model.hidden)
     experts = float(moe.experts)
     bias = experts if moe.router_bias else 0.0
+    saved = context.saved
+    own_type = saved.router_input_bytes
+    inputs = linear_inputs(
+        context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM, low_precision=False
+    )
+    if own_type is not None:
+        inputs = (replace(inputs[0], bytes_per_token=own_type * hidden),)
+    copy = Saved(
+        "moe/router/weight",
+        0.0,
+        Shard.NONE,
+        WHOLE_LAYER | Module.MOE,
+        fixed_bytes=saved.router_weight_copy_bytes * experts * hidden,
+    )
     return Op(
         name="moe/router",
         kind=OpKind.GEMM,
@@ -208,20 +250,15 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
         in_width=hidden,
         parameters=((experts * hidden + bias, ParamShard.NONE),),
         saved=(
-            *linear_inputs(
-                context,
-                "moe/router",
-                hidden,
-                Shard.SEQUENCE,
-                1,
-                Module.LAYERNORM,
-                low_precision=False,
-            ),
+            *inputs,
+            *present((copy,)),
             # By default fp32 scores, probabilities and the routing map (one byte each).
             Saved(
                 "moe/routing",
-                context.saved.routing_bytes_per_expert * experts
-                + context.saved.routing_bytes_per_token,
+                saved.routing_bytes_per_expert * experts
+                + saved.routing_bytes_per_group * moe.groups
+                + saved.routing_bytes_per_top_group * moe.top_groups
+                + saved.routing_bytes_per_token * moe.normalised,
                 Shard.SEQUENCE,
                 WHOLE_LAYER | Module.MOE,
             ),
@@ -236,9 +273,13 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
 def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
     hidden = float(context.model.hidden)
-    copies = moe.top_k * context.expert_imbalance
+    copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes
+    per_copy = (
+        context.saved.routing_bytes_per_copy
+        + context.saved.normalised_bytes_per_copy * moe.normalised
+    )
     return (
         Op(
             name="moe/dispatch",
@@ -252,9 +293,10 @@ def _dispatch(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
             saved=(
                 Saved(
                     "moe/permutation",
-                    context.saved.routing_bytes_per_copy * moe.top_k,
+                    per_copy * _routed(context, moe),
                     Shard.SEQUENCE,
                     WHOLE_LAYER | Module.MOE,
+                    fixed_bytes=context.saved.expert_offset_bytes * moe.experts,
                 ),
                 Saved(
                     "moe/checkpoint",
@@ -311,9 +353,10 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Grouped GEMMs of the routed experts."""
     hidden, width = float(context.model.hidden), float(moe.ffn)
     gates = _gate_factor(context)
-    copies = moe.top_k * context.expert_imbalance
+    copies = _copies(context, moe)
     bias = 1.0 if moe.expert_bias else 0.0
     experts = float(moe.experts)
+    autocasts = context.saved.expert_bytes in (None, context.saved.activation_bytes)
     up = Op(
         name="moe/experts_up",
         kind=OpKind.GROUPED_GEMM,
@@ -324,10 +367,15 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_width=hidden,
         groups=experts,
         parameters=((experts * gates * width * (hidden + bias), ParamShard.EXPERT),),
-        saved=linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
+        saved=_in_expert_type(
+            context,
+            linear_inputs(context, "moe/experts_up", hidden, Shard.ROUTED, 1, Module.MOE, copies),
+        ),
+        autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
     activation = _activation(context, "moe", width, Shard.ROUTED_TP, copies, Module.MOE)
+    activation = replace(activation, saved=_in_expert_type(context, activation.saved))
     down = Op(
         name="moe/experts_down",
         kind=OpKind.GROUPED_GEMM,
@@ -338,17 +386,30 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         in_shard=Shard.EXPERT_TP,
         groups=experts,
         parameters=((experts * hidden * (width + bias), ParamShard.EXPERT),),
-        saved=_down_input(
+        saved=_in_expert_type(
             context,
-            "moe/experts_down",
-            width,
-            Shard.ROUTED_TP,
-            Module.MOE | Module.ACTIVATION,
-            copies,
+            _down_input(
+                context,
+                "moe/experts_down",
+                width,
+                Shard.ROUTED_TP,
+                Module.MOE | Module.ACTIVATION,
+                copies,
+            ),
         ),
+        autocasts=autocasts,
         rerun_with=Module.FULL | Module.SELECTIVE_OP | Module.MOE,
     )
     return (up, activation, down, *_expert_bias(context, moe))
+
+
+def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    """Tensors in the type of the experts' products instead of that of others."""
+    own_type = context.saved.expert_bytes
+    if own_type is None:
+        return saved
+    factor = own_type / context.saved.activation_bytes
+    return tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in saved)
 
 
 def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
@@ -361,7 +422,7 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """
     if not moe.expert_bias:
         return ()
-    copies = moe.top_k * context.expert_imbalance
+    copies = _copies(context, moe)
     hidden = float(context.model.hidden)
     return (
         Op(
@@ -378,17 +439,26 @@ def _expert_bias(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     )
 
 
+def _expert_output_bytes(context: OpContext) -> float:
+    """Bytes per element of what is weighted: the experts' outputs, or their inputs, which are of
+    the residual's type."""
+    saved = context.saved
+    if saved.experts_see_all_tokens:
+        return saved.residual_bytes
+    return saved.activation_bytes if saved.expert_bytes is None else saved.expert_bytes
+
+
 def _combine(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Reverse exchange and weighted sum of the experts' outputs."""
     hidden = float(context.model.hidden)
-    copies = moe.top_k * context.expert_imbalance
+    copies = _copies(context, moe)
     element = context.saved.activation_bytes
     passes = context.profile.kernels.dispatch_passes
     kept = (
         (
             Saved(
-                "moe/expert_output",
-                element * hidden * copies,
+                "moe/scaled_input" if context.saved.experts_see_all_tokens else "moe/expert_output",
+                _expert_output_bytes(context) * hidden * copies,
                 Shard.SEQUENCE,
                 WHOLE_LAYER | Module.MOE,
             ),
@@ -432,6 +502,9 @@ def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     if not moe.shared_gate:
         return rows
     hidden = float(context.model.hidden)
+    inputs = linear_inputs(
+        context, "shared_experts/gate", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM | Module.MOE
+    )
     gate = Op(
         name="shared_experts/gate",
         kind=OpKind.MEMORY,
@@ -439,6 +512,15 @@ def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
         forward_bytes=2 * context.saved.activation_bytes * hidden,
         backward_bytes=3 * context.saved.activation_bytes * hidden,
         parameters=((hidden, ParamShard.NONE),),
+        saved=(
+            *(() if context.saved.linear_inputs_shared else inputs),
+            Saved(
+                "shared_experts/gated",
+                context.saved.activation_bytes * (hidden + 1.0),
+                Shard.SEQUENCE,
+                WHOLE_LAYER | Module.MOE,
+            ),
+        ),
         rerun_with=WHOLE_LAYER | Module.MOE,
     )
     return (*rows, gate)

@@ -152,6 +152,7 @@ class Op:
     backward_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
+    autocasts: bool = True  # autocast multiplies 16-bit copies of the weights
     low_precision: bool = True  # linear layers that run in fp8/fp4 when the job does
     pads_vocabulary: bool = False
     parameters: tuple[tuple[float, ParamShard], ...] = ()

@@ -84,7 +84,7 @@ def _expert_parameters(piece: Piece) -> float:
     return sum(op.parameter_count for op in piece.ops if op.kind is OpKind.GROUPED_GEMM)
 
 
-def _op_flop_per_token(op: Op, seq: int) -> float:
+def op_flop(op: Op, seq: int) -> float:
     """Forward FLOP of a row per token; a multiply-add is 2, attention counts the full square."""
     if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
         return 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
@@ -113,5 +113,5 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     for piece, count in zip(all_pieces, counts, strict=True):
         for op in piece.ops:
             share = 0.5 if causal and op.kind is OpKind.ATTENTION and not op.window else 1.0
-            forward += count * share * _op_flop_per_token(op, seq)
+            forward += count * share * op_flop(op, seq)
     return 3.0 * forward

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost import bounds, linear
+from planner.cost import bounds, compiled, linear
 from planner.cost import fields as f
-from planner.cost.kernel import read_grid, read_key
 from planner.cost.tables import Array
 from planner.cost_model import CostedShapes, CostModel
 
@@ -46,16 +45,14 @@ def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> P
     """The terms of a shape on one part; `code`: RECOMPUTE_* of `planner.cost.bounds`."""
     shape = costed.shapes[row]
     index = int(shape[f.SHAPE_KEY])
-    key_row, costs = costed.keys[index], costed.costs[index]
+    key, costs = costed.keys[index], costed.costs[index]
     job, framework = model.job_inputs, model.framework_inputs
-    terms, scalars = linear.layout_terms(
-        shape, key_row, costs, job, framework, model.gpu_inputs, model.link_inputs
+    terms, scalars = compiled.layout_terms(
+        shape, key, costs, job, framework, model.gpu_inputs, model.network
     )
-    key = read_key(key_row, job)
-    grid = read_grid(shape, key)
     return PartTerms(
-        bounds.empty_stages(terms, costs, key, grid, job, framework),
-        bounds.layer_columns(terms, code, costs, key, grid, job, framework),
+        compiled.empty_stages(terms, costs, key, shape, job, framework),
+        compiled.layer_columns(terms, code, costs, key, shape, job, framework),
         terms,
         scalars,
         framework.fragmentation,
@@ -123,7 +120,7 @@ class _Rooms:
         total = 0.0
         for stage, part in enumerate(self.parts):
             empty, layer = self.own[part].stages[stage], self.layer[part]
-            room = bounds.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
+            room = compiled.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
             if room < bounds.fewest_layers(stage, len(self.parts), self.fewest, self.lone_ends):
                 return False
             total += room

@@ -51,8 +51,6 @@ def pool_terms(
         stage=np.array([own[part].stage[stage] for stage, part in enumerate(parts)]),
         layer_by_stage=np.array([own[part].layer for part in parts]),
         scalars=scalars,
-        # Multi-token prediction stays with the head on mixed pools.
-        apart=None,
     )
     return merged, own
 

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from planner.frameworks import FrameworkProfile
+from planner.frameworks.settings import TABLES, Setting, settings_of
 from planner.report.tables import Column, Facts, Notes, Report, TableData
 from planner.schedules import SCHEDULES
-
-_PARTS = {
-    "parallelism": "Parallelism",
-    "saved": "Bytes per element kept for backward",
-    "state": "Weights, gradients and optimizer",
-    "optimizer": "Optimizers: families (none: any), types, kernels, offload",
-    "activation_offload": "Activations on the host",
-    "recomputing": "Further forms of recomputation",
-    "overlap": "Share of traffic that may hide behind compute",
-    "outside": "Memory outside tensors",
-    "full_memory": "Runs near full memory",
-}
 
 
 def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Report:
@@ -80,7 +70,7 @@ def framework_report(profile: FrameworkProfile) -> Report:
             ),
             *schedule_table(profile),
             TableData(columns, modes, "Recompute modes"),
-            *(_settings(profile, part, title) for part, title in _PARTS.items()),
+            *(_settings(profile, table, title) for table, title in TABLES.items()),
             Notes(profile.assumptions, "Assumed"),
             Notes(profile.sources, "Sources"),
         )
@@ -96,9 +86,31 @@ def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     return (TableData(columns, tuple((it.name, it.summary) for it in own), "Schedules"),)
 
 
-def _settings(profile: FrameworkProfile, part: str, title: str) -> Facts:
-    settings = getattr(profile, part).model_dump(mode="json")
-    return Facts(tuple((name, _setting(value)) for name, value in settings.items()), title)
+def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
+    """One profile with its settings: as declared, and their values."""
+    values = profile.model_dump(mode="json")
+    return {
+        "name": profile.name,
+        "version": profile.version,
+        "settings": [
+            own._asdict() | {"value": values[own.table][own.name]}
+            for table in TABLES
+            for own in settings_of(table)
+        ],
+    }
+
+
+def _settings(profile: FrameworkProfile, table: str, title: str) -> Facts:
+    values = getattr(profile, table).model_dump(mode="json")
+    return Facts(
+        tuple((own.name, _described(own, values[own.name])) for own in settings_of(table)), title
+    )
+
+
+def _described(own: Setting, value: object) -> str:
+    """`4 B/parameter: gradients as they accumulate.`"""
+    unit = f" {own.unit}" if own.unit not in ("", "1") and value is not None else ""
+    return f"{_setting(value)}{unit}: {own.meaning}"
 
 
 def _setting(value: object) -> str:

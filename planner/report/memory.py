@@ -88,7 +88,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
         ("memory", total_sentence(footprint)),
     ]
     if job.activation_offload:
-        named = fraction_text(job.activation_offload, job.at_fraction)
+        named = fraction_text(job.activation_offload, job.offload_fraction)
         facts.insert(-1, ("on the host", named))
     if own.layout.mtp_apart:
         facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))

@@ -9,9 +9,7 @@ from planner.models.catalog import ResolvedModel
 from planner.ops import ParameterCount, flop_per_token
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import plural, short_count
-from planner.specs import ModelSpec
-
-_BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias")
+from planner.specs import BIASES, ModelSpec
 
 
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:
@@ -109,7 +107,7 @@ def model_shape(spec: ModelSpec) -> dict[str, str]:
         "norm": f"{spec.norm}, {spec.block}",
         "pretrained at": f"{spec.pretraining_seq:,} tokens (--seq changes it)",
     }
-    biases = [name for name in _BIASES if getattr(spec, name)]
+    biases = [name for name in BIASES if getattr(spec, name)]
     if biases:
         shape["biases"] = ", ".join(biases)
     return shape

@@ -1,103 +1,182 @@
-"""Which layers a pipeline stage may hold: sums over its blocks of runs of the model's layers."""
+"""Which layers a pipeline stage may hold: sums over its blocks of runs of the model's layers.
+
+A block's run starts no earlier than behind the fewest layers that the blocks before it must hold,
+and ends no later than before the fewest of those behind it. Where the kinds of layers repeat, most
+blocks may hold the same runs, and most stages of most shapes the same sums: they are worked out
+once in a process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
-from math import inf
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from constraints.layout import LayoutContext
 
-# Layers of each kind, then those of each kind that recompute.
-Holding = tuple[int, ...]
+Integers = NDArray[np.int64]
+# Codes of holdings have 64 bits.
+_LARGEST_CODE = 2**62
 
 
-class Holdings:
-    """What stages may hold; `each`: layers of every block that recompute ("shared" only);
-    `apart`: multi-token prediction stands in the block before the last."""
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """The kinds of a model's layers, first to last; one object a model.
 
-    def __init__(self, ctx: LayoutContext, each: int, apart: bool = False) -> None:
-        self.ctx, self.each, self.apart = ctx, each, apart
-        self._runs: dict[tuple[int, int], frozenset[Holding]] = {}
+    A run has one number of layers for each kind, and one of those that recompute. These numbers are
+    digits of a code to the base layers + 1; the highest digit is the number of all layers. Codes
+    add up as the numbers do.
+    """
 
-    def within(self, stage: int, per_layer: Sequence[float], most_s: float) -> dict[Holding, float]:
-        """What a stage may hold, and perhaps more, with its seconds: `most_s` at most.
+    kinds: tuple[int, ...]
 
-        `per_layer`: seconds of one more of each number of a holding, none negative.
-        """
-        found: dict[Holding, float] = {}
-        blocks = self.ctx.stage_blocks(stage)
-        least_s = min(per_layer[: self.ctx.kind_count])
-        room = most_s / least_s if least_s > 0.0 else inf
-        for sizes in self.chunk_sizes(blocks, room):
-            sums = {(0,) * (2 * self.ctx.kind_count): 0.0}
-            for block, choices in zip(blocks, sizes, strict=True):
-                fitting = (size for size in choices if size <= room)
-                runs = {own for size in fitting for own in self.runs(block, size)}
-                sums = _added(sums, runs, per_layer, most_s)
-            found |= sums
-        return found
-
-    def chunk_sizes(self, blocks: Sequence[int], room: float) -> Iterator[list[range]]:
-        """Sizes that the chunks of a stage may have together, or more (rule chunks-balanced).
-
-        `room`: layers of the stage.
-        """
-        ctx = self.ctx
-        least = {block: ctx.least_layers(block, self.apart) for block in blocks}
-        if len(blocks) == 1:
-            yield [range(least[blocks[0]], int(min(room, float(ctx.layers))) + 1)]
-            return
-        most = min(room, float(ctx.layers))
-        for base in range(int(most) // (len(blocks) - 1) + 1):
-            yield [
-                range(max(least[block], base - fewer), base + 2 + (fewer > 0))
-                for block, fewer in ((own, self._fewer(own)) for own in blocks)
-            ]
-
-    def _fewer(self, block: int) -> int:
-        """How many layers less than any other chunk of its stage a block may have; 0: the others
-        may have one less than it, as it than they."""
-        if block == self._last or (self.apart and block == self._last - 1):
-            return self.ctx.fewer_layers(block, self.apart)
-        return 0
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return len(self.kinds)
 
     @cached_property
-    def _last(self) -> int:
-        return self.ctx.blocks - 1
+    def prefix(self) -> tuple[tuple[int, ...], ...]:
+        """prefix[kind][n]: how many of the first n layers are of that kind."""
+        return tuple(
+            tuple(accumulate((int(own == kind) for own in self.kinds), initial=0))
+            for kind in range(max(self.kinds) + 1)
+        )
 
-    def runs(self, block: int, size: int) -> frozenset[Holding]:
-        """Kinds of the layers that a block of this size may hold, and of those that recompute."""
-        place = min(block, 1) + (block == self._last)
-        if (place, size) not in self._runs:
-            self._runs[place, size] = frozenset(self._every_run(block, size))
-        return self._runs[place, size]
+    @cached_property
+    def weights(self) -> list[int]:
+        """What one more of each number adds to a code; the last: one more layer of any kind."""
+        return [(self.layers + 1) ** digit for digit in range(2 * len(self.prefix) + 1)]
 
-    def _every_run(self, block: int, size: int) -> Iterator[Holding]:
-        ctx = self.ctx
-        starts = range(ctx.layers - size + 1)
-        if block == 0:
-            starts = starts[:1]
-        elif block == self._last:
-            starts = starts[-1:]
-        taken = {"none": 0, "all": size}.get(ctx.recomputation, min(self.each, size))
-        for start in starts:
-            yield tuple(
-                row[start + count] - row[start] for count in (size, taken) for row in ctx.prefix
+    @property
+    def coded(self) -> bool:
+        """Whether codes stay small enough."""
+        return self.weights[-1] * (self.layers + 1) < _LARGEST_CODE
+
+    @cached_property
+    def repeats(self) -> tuple[int, int]:
+        """(s, p): from layer s on every layer is of the kind of that p layers later."""
+        found = [(self._settled(period), period) for period in range(1, self.layers + 1)]
+        return min(found, key=sum)
+
+    def _settled(self, period: int) -> int:
+        """First layer from which on the kinds repeat with a period."""
+        settled = self.layers - period
+        while settled > 0 and self.kinds[settled - 1] == self.kinds[settled - 1 + period]:
+            settled -= 1
+        return settled
+
+
+@lru_cache(maxsize=64)
+def sequence(kinds: tuple[int, ...]) -> Sequence:
+    """The sequence of a model's layers."""
+    return Sequence(kinds)
+
+
+class Block(NamedTuple):
+    """Runs that a block may hold: of the model's first layers, of its last ones, or of any from
+    layer `first` on, at most `width` behind it (0: all that there are).
+
+    `least`: fewest layers; `fewer`: how many it may have less than any other chunk of its stage;
+    0: the others may have one less than it, as it than they.
+    """
+
+    place: Literal["first", "middle", "last"]
+    first: int
+    width: int
+    least: int
+    fewer: int
+
+
+class Recompute(NamedTuple):
+    """Whether all layers recompute, none, or (`shared`) so many of `each` block, or all it has."""
+
+    mode: str
+    each: int
+
+
+def stage_blocks(ctx: LayoutContext, stage: int, room: int) -> tuple[Block, ...]:
+    """The blocks of a stage: equal for stages that may hold the same, up to `room` layers."""
+    return tuple(_block(ctx, block, room) for block in ctx.stage_blocks(stage))
+
+
+def _block(ctx: LayoutContext, block: int, room: int) -> Block:
+    least, last = ctx.least_layers(block), ctx.blocks - 1
+    before = block - (ctx.least_layers(0) == 0 and block > 0)
+    behind = last - block - (ctx.least_layers(last) == 0 and block < last)
+    width = ctx.layers - before - behind
+    if block == last:
+        return Block("last", before, width, least, ctx.fewer_layers(block))
+    if block == 0:
+        return Block("first", 0, width, least, 0)
+    settled, period = sequence(ctx.kinds).repeats
+    first = before if before < settled else settled + (before - settled) % period
+    every = max(0, settled - first) + period
+    return Block("middle", first, 0 if width - room + 1 >= every else width, least, 0)
+
+
+@lru_cache(maxsize=1 << 14)
+def holdings(
+    model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, room: int
+) -> Integers:
+    """[holding, number]: what a stage of at most `room` layers may hold, and perhaps more: layers
+    of each kind, then those of each kind that recompute."""
+    limit = (room + 1) * model.weights[-1]
+    found: set[int] = set()
+    for sizes in _chunk_sizes(blocks, room):
+        sums = {0}
+        for block, choices in zip(blocks, sizes, strict=True):
+            runs = {code for size in choices for code in _runs(model, block, recompute, size)}
+            sums = {total for held in sums for code in runs if (total := held + code) < limit}
+        found |= sums
+    codes = np.array(sorted(found), dtype=np.int64)
+    base = model.layers + 1
+    return np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
+
+
+def _chunk_sizes(blocks: tuple[Block, ...], room: int) -> Iterator[list[range]]:
+    """Sizes that the chunks of a stage may have together, or more (rule chunks-balanced)."""
+    if len(blocks) == 1:
+        yield [range(blocks[0].least, room + 1)]
+        return
+    for base in range(room // (len(blocks) - 1) + 1):
+        yield [
+            range(
+                max(block.least, base - block.fewer),
+                min(room + 1, base + 2 + (block.fewer > 0)),
             )
+            for block in blocks
+        ]
 
 
-def _added(
-    sums: dict[Holding, float], runs: Iterable[Holding], per_layer: Sequence[float], most_s: float
-) -> dict[Holding, float]:
-    """One block more on a stage, within its time."""
-    priced = [
-        (own, sum(count * seconds for count, seconds in zip(own, per_layer, strict=True)))
-        for own in runs
-    ]
-    return {
-        tuple(map(int.__add__, held, own)): seconds + own_s
-        for held, seconds in sums.items()
-        for own, own_s in priced
-        if seconds + own_s <= most_s
-    }
+@lru_cache(maxsize=1 << 14)
+def _runs(model: Sequence, block: Block, recompute: Recompute, size: int) -> frozenset[int]:
+    """Codes of the runs of `size` layers that a block may hold."""
+    taken = {"none": 0, "all": size}.get(recompute.mode, min(recompute.each, size))
+    return frozenset(_code(model, start, size, taken) for start in _starts(model, block, size))
+
+
+def _starts(model: Sequence, block: Block, size: int) -> range:
+    """Where a run of this size may start."""
+    if block.width and size > block.width:
+        return range(0)
+    if block.place == "first":
+        return range(1)
+    if block.place == "last":
+        return range(model.layers - size, model.layers - size + 1)
+    settled, period = model.repeats
+    every = max(0, settled - block.first) + period
+    return range(block.first, block.first + (block.width - size + 1 if block.width else every))
+
+
+def _code(model: Sequence, start: int, size: int, taken: int) -> int:
+    """Code of a run of layers of which the first so many recompute."""
+    numbers = [row[start + count] - row[start] for count in (size, taken) for row in model.prefix]
+    return sum(
+        number * weight for number, weight in zip((*numbers, size), model.weights, strict=True)
+    )

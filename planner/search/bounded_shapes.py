@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation
-from planner.cost import bounds, schedule, sharp_bounds
+from planner.cost import compiled, schedule, sharp_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.cost_model import Columns, CostedShapes, CostModel
@@ -23,9 +23,9 @@ from planner.search.arrays import job_placement
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
 from planner.search.mixture import cheapest_costs, other_modes
-from planner.search.offload_share import row_shares
 from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
+from planner.threads import in_threads
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096
@@ -66,9 +66,7 @@ class BoundedShapes:
 
     @cached_property
     def pace(self) -> Floats:
-        """Pace of every shape in its even layout; infinite where shapes have costs of a bound."""
-        if self.cost_model.is_bound:
-            return np.full(len(self.costed.steps), np.inf)
+        """Pace of every shape in its even layout."""
         return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
 
     @cached_property
@@ -91,8 +89,6 @@ class BoundedShapes:
     @cached_property
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
-        if self.cost_model.is_bound:
-            return np.zeros(len(self.costed.steps), dtype=np.bool_)
         whole = np.array([own in ("none", "all") for own in self.recomputations])
         job = self.cost_model.job
         split = job.framework.parallelism.layouts
@@ -122,44 +118,62 @@ class BoundedShapes:
 
     @cached_property
     def bounds(self) -> Floats:
-        """[rows, rungs]: no layout of the shape within the limit has a better pace."""
+        """[rows, rungs]: no layout of the shape within the limit has a better pace.
+
+        The plain ones of the kernel, until a search looks at the shape (`_bound`).
+        """
         self._sharpened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
         rows = self.rows
-        table = self._bound_seconds() / self.columns["gbs"][rows][:, None]
         exact = self.only_even[rows]
         fits = self.peak[rows][:, None] <= self.limits[None, :]
         even = np.where(fits, self.pace[rows][:, None], np.inf)
-        return np.asarray(np.where(exact[:, None], even, table))
+        # Rung from which on the bounds of a shape are more than the plain ones.
+        self._bounded = np.where(exact, 0, len(self.limits))
+        return np.where(exact[:, None], even, self._plain_paces)
 
-    def _bound_seconds(self) -> Floats:
-        """[rows, rungs] bounds on the step time, s: those of `bounds.bound_shapes`, the most
-        promising first, until the search is over; then the plain ones of the kernel."""
-        model, steps = self.cost_model, self.costed.steps[self.rows]
+    @cached_property
+    def _plain_paces(self) -> Floats:
+        """[rows, rungs]: no layout of the shape has a better pace; infinite where none can fit."""
+        steps = self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
-        table = np.where(light, steps[:, f.STEP_TIME_BOUND][:, None], np.inf)
-        if self._over():
-            return np.asarray(table)
-        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
-        codes = codes[self.columns["recompute"][self.rows]]
-        shapes, keys, costs = self._bound_inputs
-        order = np.argsort(steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows])
-        for start in range(0, len(order), _CHUNK):
+        paces = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
+        return np.where(light, paces[:, None], np.inf)
+
+    def least_bound(self, index: int) -> float:
+        """No layout of any shape has a better pace at a rung."""
+        bound = self.bounds[:, index]
+        known = float(bound[self._bounded <= index].min(initial=np.inf))
+        self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
+        return float(self.bounds[:, index].min(initial=np.inf))
+
+    def _bound(self, positions: np.ndarray, index: int) -> None:
+        """Raise the bounds of shapes to those of `bounds.bound_shapes`, from a rung on; those that
+        have them from a higher one on, or where the search is over, keep theirs."""
+        positions = positions[self._bounded[positions] > index]
+        for start in range(0, len(positions), _CHUNK):
             if self._over():
                 break
-            own = order[start : start + _CHUNK]
-            table[own] = bounds.bound_shapes(
-                shapes[own],
-                codes[own],
-                self.limits,
-                keys,
-                costs,
-                model.totals,
-                model.job_inputs,
-                model.framework_inputs,
-                model.gpu_inputs,
-                model.link_inputs,
-            )
-        return np.asarray(table)
+            part = positions[start : start + _CHUNK]
+            gbs = self.columns["gbs"][self.rows[part]]
+            paces = self._bound_seconds(part, index) / gbs[:, None]
+            self.bounds[part, index:] = np.maximum(self.bounds[part, index:], paces)
+        self._bounded[positions] = index
+
+    def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
+        """[shapes, rungs] bounds on the step time from a rung on, s."""
+        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
+        codes = codes[self.columns["recompute"][self.rows[positions]]]
+        shapes, keys, costs = self._bound_inputs
+        model, shapes, limits = self.cost_model, shapes[positions], self.limits[index:]
+        table = np.zeros((len(positions), len(limits)))
+        in_threads(
+            lambda part: compiled.bound_shapes(
+                shapes[part], codes[part], limits, keys, costs, model.totals, *model.inputs,
+                table[part],
+            ),
+            len(shapes),
+        )  # fmt: skip
+        return table
 
     def _over(self) -> bool:
         """Whether bounds stay as they are: the deadline has passed."""
@@ -198,7 +212,7 @@ class BoundedShapes:
         found = self._block_bound(position, index, target)
         self._hints[position, index] = found.over(self._hints.get((position, index)))
         gbs = float(self.columns["gbs"][self.rows[position]])
-        self._raise_bound(position, index, found.least_s / gbs)
+        self._raise_bound(position, index, found.step_s / gbs)
 
     def _raise_bound(self, position: int, index: int, pace: float) -> None:
         self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
@@ -228,9 +242,10 @@ class BoundedShapes:
         index = int(self.columns["recompute"][row])
         own, modes = self.recomputations[index], self.others[index]
         terms = shape_terms(self.cost_model, self.costed, row, own, modes)
-        mode, shares = job.recompute[index], row_shares(job, self.columns, row)
         modules = grouped_modules(job.framework, job.activation_offload)
-        ctx = layout_context(terms, job.model, job.framework, mode, limit_bytes, shares, modules)
+        ctx = layout_context(
+            terms, job.model, job.framework, job.recompute[index], limit_bytes, modules
+        )
         return terms, ctx
 
     def _sharp_pace(self, position: int, index: int) -> float:
@@ -245,19 +260,11 @@ class BoundedShapes:
             shapes, keys, costs = self._bound_inputs
             key = int(shapes[position, f.SHAPE_KEY])
             own = self.recomputations[int(self.columns["recompute"][row])]
-            seconds = sharp_bounds.sharp_bound_s(
-                shapes[position],
-                sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own),
-                float(self.limits[index]),
-                keys[key],
-                costs[key],
-                model.prefix,
-                model.totals,
-                model.job_inputs,
-                model.framework_inputs,
-                model.gpu_inputs,
-                model.link_inputs,
-            )
+            code = sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own)
+            seconds = compiled.sharp_bound_s(
+                shapes[position], code, float(self.limits[index]), keys[key], costs[key],
+                model.prefix, model.totals, *model.inputs,
+            )  # fmt: skip
         pace = seconds / float(self.columns["gbs"][row])
         self._sharp_paces[position, index] = pace
         return pace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from constraints.layout import LAYOUT_RULES, LayoutContext, make_variables
+from planner.search import solver_module
 from planner.search.layout_model import SolverOptions, make_solver
 
 
@@ -25,8 +26,7 @@ def _sufficient(
     ctx: LayoutContext, options: SolverOptions, names: tuple[str, ...] | None
 ) -> tuple[str, ...]:
     """Assumed rules that suffice for infeasibility, among `names` (None: all); () if feasible."""
-    from ortools.sat.python import cp_model
-
+    cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
     variables = make_variables(model, ctx, explain=True)
     for rule in LAYOUT_RULES:

@@ -15,17 +15,18 @@ from heapq import heapify, heappop, heappush, nsmallest
 
 import numpy as np
 
+from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.arrays import even_layout, plain_context
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import SHARPEST, BoundedShapes
 from planner.search.front import Floats
-from planner.search.layout_model import LayoutSolution
-from planner.search.offload_share import cost_any_layout, row_shares
-from planner.search.places import solve_places
+from planner.search.layout_model import LayoutSolution, solve_near_or_full
+from planner.search.mixture import cost_layout
 from planner.search.rungs import (
     RUNG,
     RUNGS,
@@ -62,6 +63,8 @@ __all__ = [
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
+# Shapes that get the bounds of the cost core together.
+_BOUNDED_AT_ONCE = 1024
 
 
 class Explorer(BoundedShapes):
@@ -130,6 +133,10 @@ class Explorer(BoundedShapes):
                 break
             if self.effort.any_plan and np.isfinite(target):
                 break
+            if self._bounded[position] > index:
+                for pushed in self._bound_next(waiting, (bound, position), index, target):
+                    heappush(waiting, pushed)
+                continue
             if self._sharpened[position, index] < SHARPEST:
                 heappush(waiting, (self._sharpen(position, index, target), position))
                 continue
@@ -143,14 +150,26 @@ class Explorer(BoundedShapes):
                 best = point
         best = self._ask_again(asked, index, best, beside, allowed_s)
         self.ahead.forget()
-        lowest = float(self.bounds[:, index].min(initial=np.inf))
-        return Rung(limit, best, lowest)
+        return Rung(limit, best, self.least_bound(index))
 
     def _open(self, index: int) -> list[tuple[float, int]]:
         """(bound, position) of the shapes that may have a layout of use at a rung."""
         bound = self.bounds[:, index]
         useful = np.flatnonzero(np.isfinite(bound) & ~self.only_even[self.rows])
         return list(zip(bound[useful].tolist(), useful.tolist(), strict=True))
+
+    def _bound_next(
+        self, waiting: list[tuple[float, int]], first: tuple[float, int], index: int, target: float
+    ) -> list[tuple[float, int]]:
+        """Bound the shapes that come next and may be of use, taken off `waiting`; their bounds."""
+        taken = [first[1]]
+        while waiting and len(taken) < _BOUNDED_AT_ONCE:
+            if waiting[0][0] * (1.0 + self.effort.tie) >= target:
+                break
+            taken.append(heappop(waiting)[1])
+        self._bound(np.array(taken), index)
+        bounds = self.bounds[taken, index].tolist()
+        return [own for own in zip(bounds, taken, strict=True) if own[0] < np.inf]
 
     def _ask_again(
         self,
@@ -290,12 +309,25 @@ class Explorer(BoundedShapes):
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:
-            found = solve_places(terms, ctx, options, within_s, hint)
+            if self._refuted(terms, ctx, within_s):
+                return LayoutSolution("infeasible", None, within_s[1], 0.0)
+            found = solve_near_or_full(terms, ctx, options, within_s, hint.stage_layers)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))
 
         return solve
+
+    def _refuted(
+        self, terms: ShapeTerms, ctx: LayoutContext, within_s: tuple[float, float]
+    ) -> bool:
+        """Whether whole blocks show what CP-SAT would: that no layout is as fast as is asked for.
+
+        With several kinds of layers that was looked at before (`_block_bound`).
+        """
+        if self._whole_blocks or within_s[1] == np.inf or not block_bound.applies(ctx):
+            return False
+        return block_bound.least_step(terms, ctx, within_s[1]).step_s >= within_s[1]
 
     def cost(self, row: int, layout: Layout) -> Point:
         """The kernel's figures for a layout."""
@@ -304,8 +336,7 @@ class Explorer(BoundedShapes):
         ctx = plain_context(
             self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
         )
-        ctx = replace(ctx, offload=row_shares(self.cost_model.job, self.columns, row))
-        step = cost_any_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
+        step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
 

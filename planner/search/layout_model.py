@@ -10,7 +10,7 @@ stages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +21,8 @@ from constraints.layout import (
     make_variables,
 )
 from constraints.rule import Layout
+from planner.plan import OPTIMAL_WITHIN
+from planner.search import solver_module
 from planner.search.layout_objective import LARGEST_INTEGER, Objective
 from planner.search.layout_start import hint
 from planner.search.terms import ShapeTerms
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 DETERMINISTIC_TIME_S = 0.2
 # A layout this near to its bound counts as optimal: the cost model is far less exact.
 GAP_LIMIT = 1e-3
+# A first solve gets this share of the work allowed; it is enough if its layout is this near to the
+# bound.
+_QUICK = 0.25
+_NEAR = 0.9 * OPTIMAL_WITHIN
 
 
 @dataclass(frozen=True)
@@ -65,28 +71,40 @@ class LayoutSolution:
     step_s: float = inf
 
 
+def solve_near_or_full(
+    terms: ShapeTerms,
+    ctx: LayoutContext,
+    options: SolverOptions,
+    within_s: tuple[float, float],
+    start: tuple[int, ...],
+) -> LayoutSolution:
+    """`solve_layout` for little work where that comes near to the bound, else for all allowed."""
+    quick = replace(options, deterministic_time_s=_QUICK * options.deterministic_time_s)
+    found = solve_layout(terms, ctx, quick, within_s, start)
+    decided = found.status in ("optimal", "infeasible")
+    if decided or (found.status == "feasible" and found.gap <= _NEAR):
+        return found
+    full = solve_layout(terms, ctx, options, within_s, start)
+    return replace(full, effort_s=found.effort_s + full.effort_s)
+
+
 def solve_layout(
     terms: ShapeTerms,
     ctx: LayoutContext,
     options: SolverOptions | None = None,
     within_s: tuple[float, float] = (0.0, inf),
     start: tuple[int, ...] = (),
-    apart: bool | None = None,
 ) -> LayoutSolution:
     """The fastest layout of a shape that obeys every layout rule.
 
     `within_s`: step times between which an answer is wanted. The lower end is a bound already
     proven; without a layout faster than the upper end the answer is `infeasible`, with that end
     as its bound. `start`: layers of each stage to try first; (): those of the usual split.
-    `apart`: only layouts that have multi-token prediction apart (True), or have not (False).
     """
-    from ortools.sat.python import cp_model
-
+    cp_model = solver_module.cp_model()
     options = options or SolverOptions()
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
-    if apart is not None and variables.apart is not None:
-        model.add(variables.apart == apart)
     for rule in LAYOUT_RULES:
         rule.add(model, variables, ctx)
     objective = Objective(model, variables, ctx, terms)
@@ -96,7 +114,7 @@ def solve_layout(
     model.minimize(steps)
     objective.restrict(steps, within_s)
     _break_symmetry(model, variables, ctx)
-    hint(model, variables, ctx, start, apart)
+    hint(model, variables, ctx, start)
     solver = make_solver(options)
     status = solver.solve(model)
     effort_s = solver.response_proto.deterministic_time
@@ -128,9 +146,7 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
 
 def make_solver(options: SolverOptions) -> CpSolver:
     """A solver that repeats itself: fixed seed, work counted instead of wall time."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
+    solver: CpSolver = solver_module.cp_model().CpSolver()
     solver.parameters.random_seed = options.seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = options.deterministic_time_s
@@ -159,14 +175,4 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
         recomputed=per_stage(variables.recomputed),
         placement=ctx.placement,
         others=tuple(per_stage(own) for own in variables.others),
-        mtp_apart=variables.apart is not None and bool(solver.boolean_value(variables.apart)),
-        offload_fraction=_fraction(solver, variables, ctx),
     )
-
-
-def _fraction(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> float:
-    """The fraction of activations that leave the GPU."""
-    if ctx.offload is None or variables.offload is None:
-        return 1.0
-    chosen = [bool(solver.value(own)) for own in variables.offload.chosen]
-    return ctx.offload.fractions[chosen.index(True)]

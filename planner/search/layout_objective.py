@@ -15,7 +15,7 @@ from constraints.layout import (
 )
 from planner.cost import linear, schedule
 from planner.cost.tables import Array
-from planner.search.terms import TIME_RESOLUTION, ApartTerms, ShapeTerms
+from planner.search.terms import TIME_RESOLUTION, ShapeTerms
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
@@ -42,11 +42,6 @@ def share_fraction(share: float, vpp: int) -> tuple[int, int]:
     return floor(share * scale), scale
 
 
-def _largest_s(apart: ApartTerms, columns: list[int]) -> float:
-    """No pinned seconds of layouts with multi-token prediction apart add up to more."""
-    return float(abs(apart.stage[:, columns]).sum()) + abs(apart.more_fixed_s)
-
-
 class Objective:
     """Step time of a layout in whole time units, never above what the kernel says."""
 
@@ -61,24 +56,15 @@ class Objective:
         stages = range(ctx.pp)
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
         self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
-        self.apart = variables.apart if terms.apart is not None else None
         self.others = [
             [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
         ]
-        self.staying: list[list[Expression]] = []
-        if variables.offload is not None:
-            leaving = [variables.stage(variables.offload.kind_some, s, ctx) for s in stages]
-            self.staying = [
-                [own - gone for own, gone in zip(*pair, strict=True)]
-                for pair in zip(self.layers, leaving, strict=True)
-            ]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
             + sum(float(abs(own.seconds).sum()) for own in terms.others) * ctx.layers
             + abs(terms.stage[:, columns]).sum()
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
-            + (0.0 if terms.apart is None else _largest_s(terms.apart, columns))
         )
         self.horizon = ceil(longest_s / self.unit_s) + 1
 
@@ -112,32 +98,8 @@ class Objective:
         slowest = sum(self._largest(own) for own in passes)
         times = [own for each in passes for own in each]
         weight = terms.grad_acc * self.scale - self.share
-        tail = self._traffic() + self.scale * (self._optimizer() + self._exchange())
+        tail = self._traffic() + self.scale * self._optimizer()
         return weight * slowest + self.share * sum(times) + tail
-
-    def _exchange(self) -> Expression:
-        """What multi-token prediction apart adds to the exchanges between stages."""
-        if self.terms.apart is None or self.apart is None:
-            return 0
-        return self._units(self.terms.apart.more_fixed_s, floor) * self.apart
-
-    def _pinned(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
-        """Seconds of what is pinned to a stage, wherever multi-token prediction stands."""
-        sums = [float(own[stage, list(columns)].sum()) for own in self._pinned_terms()]
-        return self._either([self._units(seconds, rounding) for seconds in sums])
-
-    def _pinned_terms(self) -> list[Array]:
-        """[stage, TERM_*] with multi-token prediction beside the head, and perhaps apart."""
-        terms = self.terms
-        if terms.apart is None or self.apart is None:
-            return [terms.stage]
-        return [terms.stage, terms.apart.stage]
-
-    def _either(self, units: Sequence[int]) -> Expression:
-        """The first of one or two numbers, the second if multi-token prediction is apart."""
-        if self.apart is None:
-            return units[0]
-        return units[0] + (units[1] - units[0]) * self.apart
 
     def _seconds(self, columns: Sequence[int]) -> list[Expression]:
         """Seconds of each stage in some columns; recomputation belongs to the backward pass."""
@@ -174,16 +136,8 @@ class Objective:
         """Seconds of a stage in some columns: layers and what is pinned there."""
         terms = self.terms
         per_layer = terms.layer_of(stage)[:, list(columns)].sum(axis=1)
-        total = self._pinned(stage, columns, rounding) + self._weighted(
-            self.layers[stage], per_layer, rounding
-        )
-        if terms.staying is None:
-            return total
-        stay = terms.staying.layer[:, list(columns)].sum(axis=1)
-        for count, leaves_s, stays_s in zip(self.staying[stage], per_layer, stay, strict=True):
-            leaves, stays = (self._units(float(own), rounding) for own in (leaves_s, stays_s))
-            total = total + count * (stays - leaves)
-        return total
+        pinned = self._units(float(terms.stage[stage, list(columns)].sum()), rounding)
+        return pinned + self._weighted(self.layers[stage], per_layer, rounding)
 
     def _recompute(self, stage: int, rounding: Rounding) -> Expression:
         column = self.terms.layer_of(stage)[:, linear.TERM_RECOMPUTE]
@@ -232,15 +186,13 @@ class Objective:
     ) -> Expression:
         """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
         terms = self.terms
-        base_s = float(terms.scalars[base])
-        pinned_s = [base_s + float(own[stage, column]) for own in self._pinned_terms()]
+        pinned_s = float(terms.scalars[base]) + float(terms.stage[stage, column])
         per_layer = terms.layer_of(stage)[:, column]
-        if not any(pinned_s) and not per_layer.any():
+        if not pinned_s and not per_layer.any():
             return 0
         exposed = self._variable()
         for share, hideout in ((1.0 - hidden_share, None), (1.0, room)):
-            constants = [self._units(seconds * share, floor) for seconds in pinned_s]
-            seconds = self._either(constants) + self._weighted(
+            seconds = self._units(pinned_s * share, floor) + self._weighted(
                 self.layers[stage], per_layer * share, floor
             )
             self.model.add(exposed >= (seconds if hideout is None else seconds - hideout))

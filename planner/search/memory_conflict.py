@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.memory import StageMemory
-from constraints.offload import leaving_layers
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.infeasibility import GIB, ConflictingRule
@@ -21,7 +19,7 @@ from planner.search.arrays import plain_context
 from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
-from planner.search.offload_share import cost_any_layout, row_shares
+from planner.search.mixture import cost_layout
 from planner.search.terms import layout_context, shape_terms
 from planner.specs import ModelSpec
 
@@ -83,11 +81,7 @@ def _recompute(costed_job: CostedJob, row: int) -> str:
     share = costed_job.job.optimizer_offload
     modules = costed_job.job.activation_offload
     text += f", {share:.0%} of the optimizer on the CPU" if share else ""
-    if not modules:
-        return text
-    fraction = costed_job.job.offload_fraction
-    of = f"{fraction:.0%} of " if isinstance(fraction, float) and fraction < 1.0 else ""
-    return f"{text}, {of}{' + '.join(modules)} on the host"
+    return f"{text}, {' + '.join(modules)} on the host" if modules else text
 
 
 def _degrees(costed_job: CostedJob, row: int) -> str:
@@ -106,12 +100,7 @@ def _stages(costed_job: CostedJob, explorer: Explorer, row: int) -> Array:
     job = costed_job.job
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     ctx = plain_context(job, layout.pp, layout.vpp, recomputation(mode, job.framework))
-    shares = row_shares(job, explorer.columns, row)
-    if shares is not None:
-        # The lightest that there is: most leaves.
-        layout = replace(layout, offload_fraction=max(shares.fractions))
-    ctx = replace(ctx, offload=shares)
-    return cost_any_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
+    return cost_layout(costed_job.cost_model, costed_job.costed, row, layout, ctx).stages
 
 
 def _largest_parts(stage: Array) -> str:
@@ -128,10 +117,8 @@ def layout_rules(costed_job: CostedJob, explorer: Explorer) -> tuple[Conflicting
     mode = job.recompute[int(costed_job.candidates.columns["recompute"][row])]
     kind = recomputation(mode, job.framework)
     terms = shape_terms(costed_job.cost_model, costed_job.costed, row, kind)
-    shares = row_shares(job, explorer.columns, row)
     modules = grouped_modules(job.framework, job.activation_offload)
-    limit = explorer.limit_bytes
-    ctx = layout_context(terms, job.model, job.framework, mode, limit, shares, modules)
+    ctx = layout_context(terms, job.model, job.framework, mode, explorer.limit_bytes, modules)
     if ctx.blocks == 1:
         return ()
     core = layout_conflict(ctx)
@@ -225,30 +212,13 @@ def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
 
 
 def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
-    """Whether a stage's memory holds so many layers of each kind, with multi-token prediction
-    wherever it is lighter."""
+    """Whether a stage's memory holds so many layers of each kind."""
+    memory = ctx.memory
+    if memory is None:
+        return True
     none = [0] * ctx.kind_count
     choices = {"none": (none,), "all": (layers,)}.get(ctx.recomputation, (none, layers))
-    stay = _staying(ctx, layers)
-    places = (False, True) if ctx.may_part else (False,)
-    memories = [ctx.memory_of(apart) for apart in places]
-    return any(
-        memory is None or memory.peak(stage, layers, again, (), stay) <= memory.limit
-        for memory in memories
-        for again in choices
-    )
-
-
-def _staying(ctx: LayoutContext, layers: list[int]) -> list[int]:
-    """Layers of each kind whose activations stay on the GPU at least, where a share of them may.
-
-    Of several kinds none: which of them stays depends on their order.
-    """
-    stay = [0] * ctx.kind_count
-    if ctx.offload is not None and ctx.kind_count == 1:
-        largest = max(ctx.offload.fractions)
-        stay[0] = layers[0] - leaving_layers([0] * layers[0], ctx.offload.groups, largest)[0]
-    return stay
+    return any(memory.peak(stage, layers, again) <= memory.limit for again in choices)
 
 
 def _ranges(stages: list[int]) -> str:

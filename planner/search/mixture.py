@@ -8,17 +8,17 @@ are the kinds, the kinds in each other mode, then the ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from constraints.layout import LayoutContext
 from constraints.rule import Layout
+from planner.cost import compiled, linear
 from planner.cost import fields as f
-from planner.cost import kernel, linear
-from planner.cost.linear_memory import MemoryMoments, memory_moments
+from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, JobInputs
-from planner.cost_model import CostedShapes, CostModel, laid_out
+from planner.cost_model import CostedShapes, CostModel, LayoutInputs
 from planner.cost_model import Layout as KernelLayout
 from planner.frameworks import RecomputeMode
 from planner.job import Job
@@ -62,26 +62,21 @@ class OtherMode:
 
 @dataclass(frozen=True)
 class CostedLayout:
-    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces."""
+    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces;
+    what its memory was costed from."""
 
     step: Array
     stages: Array
     counts: KernelLayout
     costs: Array
+    memory: LayoutInputs
 
 
 def mode_costs(cost_model: CostModel, costed: CostedShapes, row: int, mode: RecomputeMode) -> Array:
     """Piece costs [pieces, PIECE_COLUMNS] of a shape's key in another recompute mode."""
     key = costed.keys[int(costed.shapes[row, f.SHAPE_KEY])].copy()
     key[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
-    costs: Array = kernel.cost_keys(
-        key[None, :],
-        cost_model.op_table,
-        cost_model.job_inputs,
-        cost_model.framework_inputs,
-        cost_model.gpu_inputs,
-        cost_model.link_inputs,
-    )[0]
+    costs: Array = cost_model.cost_keys(key[None, :])[0]
     return costs
 
 
@@ -94,6 +89,7 @@ def as_plain(costs: Array) -> Array:
     out[:, _AGAIN_LINKS] = 0.0
     out[:, f.PIECE_SAVED] = out[:, f.PIECE_SAVED_RECOMPUTED]
     out[:, f.PIECE_WORKING] += out[:, f.PIECE_AGAIN]
+    out[:, f.PIECE_SOFTMAX] += out[:, f.PIECE_AGAIN]
     out[:, f.PIECE_AGAIN] = 0.0
     return out
 
@@ -126,15 +122,15 @@ def price_modes(
     costs = stack(
         base, [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes], job.kinds
     )
-    terms, _ = linear.layout_terms(
-        shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.link_inputs
+    terms, _ = compiled.layout_terms(
+        shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.network
     )
-    moments = memory_moments(shape, key, costs, wide, framework)
+    moments = compiled.memory_phases(shape, key, costs, wide, framework)
     found = tuple(_price(index, job.kinds, terms, moments) for index in range(len(modes)))
     return tuple(own for own in found if not any(_beats(other, own) for other in found))
 
 
-def _price(index: int, kinds: int, terms: Array, moments: MemoryMoments) -> OtherMode:
+def _price(index: int, kinds: int, terms: Array, moments: MemoryPhases) -> OtherMode:
     own = slice(kinds * (1 + index), kinds * (2 + index))
     return OtherMode(
         index,
@@ -157,6 +153,22 @@ def _beats(one: OtherMode, other: OtherMode) -> bool:
     return one.index < other.index if equal else True
 
 
+def memory_inputs(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    modes: tuple[RecomputeMode, ...] = (),
+) -> LayoutInputs:
+    """What the memory of a layout is computed from; `modes`: those that `layout.others` counts."""
+    counts = kernel_layout(cost_model, layout, ctx)
+    if not any(map(any, layout.others)):
+        return cost_model.layout_inputs(costed, row, counts)
+    others = [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes]
+    return _wide_inputs(cost_model, costed, row, others, _mixed(counts, layout, ctx, again=False))
+
+
 def cost_layout(
     cost_model: CostModel,
     costed: CostedShapes,
@@ -166,47 +178,48 @@ def cost_layout(
     modes: tuple[RecomputeMode, ...] = (),
 ) -> CostedLayout:
     """The kernel's figures for a layout; `modes`: those that `layout.others` counts."""
-    counts = kernel_layout(cost_model, layout, ctx)
+    held = memory_inputs(cost_model, costed, row, layout, ctx, modes)
+    step, stages = cost_model.cost_inputs(held)
     if not any(map(any, layout.others)):
-        step, stages = cost_model.cost_layout(costed, row, counts)
-        return CostedLayout(step, stages, counts, costed.piece_costs(row))
-    base, kinds = costed.piece_costs(row), cost_model.job_inputs.kinds
+        return CostedLayout(step, stages, held.layout, held.costs, held)
+    counts = kernel_layout(cost_model, layout, ctx)
     others = [mode_costs(cost_model, costed, row, own) for own in modes]
-    taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
-    plain = counts.counts.copy()
-    plain[:kinds] -= taken.sum(axis=0)
-    wide = stack(plain, list(taken), kinds)
-    nothing = np.zeros_like(taken)
-    apart = layout.mtp_apart
-    heavy = KernelLayout(wide, stack(counts.recomputed, list(nothing), kinds), apart)
     # The same layers once as such that recompute: what runs again is then named as such.
-    timed = KernelLayout(wide, stack(counts.recomputed, list(taken), kinds), apart)
-    step, _ = _cost(cost_model, costed, row, timed, stack(base, others, kinds))
-    held, stages = _cost(
-        cost_model, costed, row, heavy, stack(base, [as_plain(own) for own in others], kinds)
-    )
+    mixed = _mixed(counts, layout, ctx, again=True)
+    timed = _wide_inputs(cost_model, costed, row, others, mixed)
+    seconds, _ = cost_model.cost_inputs(timed)
     memory = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
-    step[memory] = held[memory]
-    return CostedLayout(step, stages, timed, stack(base, others, kinds))
+    seconds[memory] = step[memory]
+    return CostedLayout(seconds, stages, mixed, timed.costs, held)
 
 
-def _cost(
-    cost_model: CostModel, costed: CostedShapes, row: int, layout: KernelLayout, costs: Array
-) -> tuple[Array, Array]:
-    shape = laid_out(costed.shapes[row], layout.mtp_apart)
-    others = len(costs) - cost_model.job_inputs.pieces
-    step, stages = kernel.cost_layout(
-        shape,
-        costed.keys[int(shape[f.SHAPE_KEY])],
-        costs,
-        layout.counts,
-        layout.recomputed,
-        wider_job(cost_model.job_inputs, others // cost_model.job_inputs.kinds),
-        cost_model.framework_inputs,
-        cost_model.gpu_inputs,
-        cost_model.link_inputs,
+def _mixed(
+    counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
+) -> KernelLayout:
+    """Counts with layers in other modes as kinds of their own; `again`: as such that recompute."""
+    taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
+    kinds, plain = taken.shape[1], counts.counts.copy()
+    plain[:kinds] -= taken.sum(axis=0)
+    remade = list(taken) if again else [np.zeros_like(own) for own in taken]
+    return KernelLayout(
+        stack(plain, list(taken), kinds), stack(counts.recomputed, remade, kinds), layout.mtp_apart
     )
-    return step, stages
+
+
+def _wide_inputs(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    others: list[Array],
+    layout: KernelLayout,
+) -> LayoutInputs:
+    """Inputs of a layout with further kinds of given costs."""
+    own = cost_model.layout_inputs(costed, row, layout)
+    return replace(
+        own,
+        costs=stack(own.costs, others, own.job.kinds),
+        job=wider_job(own.job, len(others)),
+    )
 
 
 def cheapest_costs(
@@ -221,14 +234,14 @@ def cheapest_costs(
     """
     costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
     shape = costed.shapes[row]
-    terms, _ = linear.layout_terms(
+    terms, _ = compiled.layout_terms(
         shape,
         costed.keys[int(shape[f.SHAPE_KEY])],
         costs,
         cost_model.job_inputs,
         cost_model.framework_inputs,
         cost_model.gpu_inputs,
-        cost_model.link_inputs,
+        cost_model.network,
     )
     priced = price_modes(cost_model, costed, row, modes)
     light = [mode_costs(cost_model, costed, row, modes[own.index]) for own in priced]

@@ -15,7 +15,6 @@ from planner.device import half_precision
 from planner.errors import UsageError, unknown_name
 from planner.job import Job
 from planner.launch.registry import job_launch_note, launch_note
-from planner.ledger import FRACTION_NOTE
 from planner.ops import parameter_count
 from planner.plan import Plan
 from planner.pools.pool import is_pool
@@ -29,7 +28,6 @@ from planner.search.costed import (
 )
 from planner.search.explorer import TIE, Effort, Point, Progress, Rung, Stopped
 from planner.search.front import front, thin
-from planner.search.infeasible import nothing_fits
 from planner.search.layout_model import SolverOptions
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
@@ -90,6 +88,8 @@ def search(
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points:
+        from planner.search.infeasible import nothing_fits
+
         raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed)
     shown = _short_front(points)
     plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
@@ -253,16 +253,12 @@ def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str,
 def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
     every = (*jobs, *left_out)
     tried = dict.fromkeys(own.activation_offload for own in every)
-    notes: tuple[str, ...] = ()
-    if any(own.offload_fraction != 1.0 for own in every):
-        notes = (FRACTION_NOTE,)
     if len(tried) == 1:
-        return notes
+        return ()
     named = "; ".join(" + ".join(modules) or "none" for modules in tried)
     return (
         f"activation offload: the best of {named}; few measured runs offload, so the error bars "
         "do not cover the copies",
-        *notes,
     )
 
 

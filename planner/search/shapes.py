@@ -16,7 +16,6 @@ from planner.links import link_inputs
 from planner.offload_rules import grouped_modules
 from planner.ops.offload import offloaded_rows
 from planner.plan import Degrees
-from planner.search.condition_hints import condition_hints
 from planner.space import (
     LegalityReport,
     Shapes,
@@ -63,11 +62,11 @@ def rule_context(job: Job) -> RuleContext:
     if not job.activation_offload:
         return context
     host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
-    given = job.offload_fraction
-    share = 1.0 if given == "search" else given
     return replace(
         context,
-        offloaded={name: share * size for name, size in offloaded_per_token(job).items()},
+        offloaded={
+            name: job.offload_fraction * size for name, size in offloaded_per_token(job).items()
+        },
         host_bytes_per_gpu=host_bytes,
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
@@ -118,6 +117,8 @@ def legal_candidates(job: Job) -> Candidates:
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes that would work."""
+    from planner.search.condition_hints import condition_hints
+
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]
     lines += [f"  - {rule.explain(ctx)}  [{rule.name}]" for rule in conflict]

@@ -7,26 +7,26 @@ kernel's step time and a layout that it calls fitting does fit.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, floor
 
 import numpy as np
 
-from constraints.layout import ApartNumbers, LayoutContext, OffloadShares, Recomputation
+from constraints.layout import LayoutContext, Recomputation
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
 from constraints.rule import Placement
-from planner.cost import bounds, linear, schedule
+from planner.cost import bounds, compiled, linear, schedule
 from planner.cost import fields as f
+from planner.cost._jit import rows
 from planner.cost.layout import place_ends
-from planner.cost.linear_memory import MemoryMoments, memory_moments
+from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
-from planner.cost_model import CostedShapes, CostModel, laid_out
+from planner.cost_model import CostedShapes, CostModel
 from planner.frameworks import FrameworkProfile, RecomputeMode
 from planner.recomputation import recomputation
 from planner.search.arrays import job_placement, model_costs
 from planner.search.mixture import OtherMode, price_modes
-from planner.search.offload_share import StayingTerms, price_share
 from planner.specs import ModelSpec
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
@@ -37,23 +37,12 @@ TIME_RESOLUTION = 1 / 2_000
 
 
 @dataclass(frozen=True)
-class ApartTerms:
-    """What changes where multi-token prediction stands in the block before the last: `stage` and
-    `memory` of `ShapeTerms`, and how many seconds the scalar SCALAR_FIXED_S has more."""
-
-    stage: Array
-    memory: MemoryMoments
-    more_fixed_s: float
-
-
-@dataclass(frozen=True)
 class ShapeTerms:
     """Linear terms of one shape; columns TERM_*, SCALAR_* of `planner.cost.linear`.
 
     `layer[kind]` per layer; `stage[stage]` summed over embedding, head and MTP (and a copy of the
     vocabulary table); `memory`: bytes at every moment. `bubble_share`: see
-    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix. `apart`: None
-    where multi-token prediction stays with the head.
+    `planner.cost.schedule`, at most that of any layout. `others`: modes of a mix.
     """
 
     pp: int
@@ -61,39 +50,21 @@ class ShapeTerms:
     grad_acc: int
     layer: Array
     stage: Array
-    memory: MemoryMoments
+    memory: MemoryPhases
     scalars: Array
     framework: FrameworkInputs
     bubble_share: float
     placement: Placement = "straight"
     others: tuple[OtherMode, ...] = ()
-    # Layers whose offloadable activations stay, where a share leaves (`layer`: those that leave).
-    staying: StayingTerms | None = None
     # [stage, kind, TERM_*] where stages live on GPUs of different types.
     layer_by_stage: Array | None = None
-    apart: ApartTerms | None = None
 
     @property
     def head_layers(self) -> int:
         """How many layers take as long as what is pinned to the head's stage, rounded."""
-        return self._layers_of(self.stage[-1])
-
-    def _layers_of(self, pinned: Array) -> int:
-        """How many layers take as long as [TERM_*] of what is pinned to a stage, rounded."""
         passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
         layer_s = float(self.layer[:, passes].sum(axis=1).mean())
-        return round(float(pinned[passes].sum()) / layer_s) if layer_s > 0.0 else 0
-
-    def apart_numbers(self, limit_bytes: float) -> ApartNumbers | None:
-        """What layout rules read of layouts with multi-token prediction apart."""
-        if self.apart is None:
-            return None
-        predicts, head = self.apart.stage[-2:]
-        return ApartNumbers(
-            head_layers=self._layers_of(head),
-            mtp_layers=self._layers_of(predicts),
-            memory=memory_numbers(replace(self, memory=self.apart.memory), limit_bytes),
-        )
+        return round(float(self.stage[-1, passes].sum()) / layer_s) if layer_s > 0.0 else 0
 
     def layer_of(self, stage: int) -> Array:
         """[kind, TERM_*] of a layer on one stage."""
@@ -127,77 +98,47 @@ def shape_terms(
     shape = costed.shapes[row]
     key = int(shape[f.SHAPE_KEY])
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    terms, scalars = linear.layout_terms(
+    terms, scalars = compiled.layout_terms(
         shape,
         costed.keys[key],
         costed.costs[key],
         job,
         framework,
         cost_model.gpu_inputs,
-        cost_model.link_inputs,
+        cost_model.network,
     )
     pp, code = int(shape[f.SHAPE_PP]), _CODES[mode]
     modes = price_modes(cost_model, costed, row, others)
     total_s = bounds.model_seconds(terms, cost_model.totals, code, job)
-    share = bounds.shape_bubble_share(shape, terms, cost_model.totals, total_s, code, framework)
+    share = bounds.shape_bubble_share(
+        rows(shape, f.SHAPE_ROW), terms, cost_model.totals, total_s, code, framework
+    )
     # With two copies of the model each does its part of the micro-batches.
     passes = [
         linear.TERM_FORWARD, linear.TERM_BACKWARD, linear.TERM_RECOMPUTE,
         linear.TERM_TAKEN_FORWARD, linear.TERM_TAKEN_BACKWARD,
     ]  # fmt: skip
     terms[:, passes] *= schedule.microbatch_share(framework.schedule)
-    layer, staying = terms[: job.kinds], None
-    if cost_model.is_bound:
-        layer, staying, memory = price_share(cost_model, costed, row, mode == "all")
-    else:
-        memory = memory_moments(shape, costed.keys[key], costed.costs[key], job, framework)
+    memory = compiled.memory_phases(shape, costed.keys[key], costed.costs[key], job, framework)
     return ShapeTerms(
         pp=pp,
         vpp=int(shape[f.SHAPE_VPP]),
         grad_acc=int(shape[f.SHAPE_GRAD_ACC]),
-        layer=layer,
+        layer=terms[: job.kinds],
         stage=pinned_terms(terms, pp, job, framework.schedule, costed.costs[key]),
         memory=memory,
-        staying=staying,
         scalars=scalars,
         framework=framework,
         bubble_share=share,
         placement=job_placement(cost_model.job) if pp > 1 else "straight",
         others=modes,
-        apart=None if modes else _apart(cost_model, costed, row, terms, float(scalars[_FIXED])),
     )
 
 
-_FIXED = linear.SCALAR_FIXED_S
-
-
-def _apart(
-    cost_model: CostModel, costed: CostedShapes, row: int, terms: Array, fixed_s: float
-) -> ApartTerms | None:
-    """What changes with multi-token prediction apart; `terms[piece, TERM_*]` do not."""
-    job, framework = cost_model.job_inputs, cost_model.framework_inputs
-    shape = laid_out(costed.shapes[row], True)
-    pp = int(shape[f.SHAPE_PP])
-    if not bounds.may_stand_apart(float(pp), job):
-        return None
-    key, costs = costed.keys[int(shape[f.SHAPE_KEY])], costed.piece_costs(row)
-    _, scalars = linear.layout_terms(
-        shape, key, costs, job, framework, cost_model.gpu_inputs, cost_model.link_inputs
-    )
-    return ApartTerms(
-        stage=pinned_terms(terms, pp, job, framework.schedule, costs, apart=True),
-        memory=memory_moments(shape, key, costs, job, framework),
-        more_fixed_s=float(scalars[_FIXED]) - fixed_s,
-    )
-
-
-def pinned_terms(
-    terms: Array, pp: int, job: JobInputs, code: int, costs: Array, *, apart: bool = False
-) -> Array:
-    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*; `apart`:
-    multi-token prediction stands before the head's block."""
+def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
+    """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*."""
     counts = np.zeros((job.pieces, pp))
-    place_ends(counts, pp, job, code, float(apart))
+    place_ends(counts, pp, job, code)
     ends = slice(job.kinds, job.pieces)
     stage: Array = counts[ends].T @ terms[ends]
     if schedule.copies_of_model(code, float(pp)) > 1.0:
@@ -233,7 +174,6 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
                 tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
             ),
             working_others=tuple(_up(other.working[row]) for other in terms.others),
-            staying=tuple(_up(sizes) for sizes in terms.staying.more[row]) if terms.staying else (),
         )
         for row in range(len(own.stage))
         if own.stage[row].any() or own.layer[row].any()
@@ -259,7 +199,6 @@ def layout_context(
     framework: FrameworkProfile,
     mode: RecomputeMode,
     limit_bytes: float,
-    offload: OffloadShares | None = None,
     offload_modules: int = 0,
 ) -> LayoutContext:
     """What the layout rules read for one shape under a memory limit."""
@@ -275,8 +214,5 @@ def layout_context(
         lone_ends=framework.parallelism.lone_ends,
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),
-        mtp_apart=terms.apart is not None,
-        apart=terms.apart_numbers(limit_bytes),
-        offload=offload,
         offload_modules=offload_modules,
     )

@@ -15,6 +15,7 @@ from planner.costed_plan import job_plan
 from planner.errors import UsageError
 from planner.frameworks import RecomputeMode
 from planner.job import Job
+from planner.offload_rules import demand_all_leave
 from planner.plan import Interval, Plan
 from planner.request import Request
 from planner.search.costed import (
@@ -62,8 +63,10 @@ def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = 
     A job whose offload is open stays open: more memory may need less of it.
 
     Every number comes from a search that repeats itself exactly. A plan that is slower than the
-    fastest was chosen for its memory: it is compared with plans no heavier than itself.
+    fastest was chosen for its memory: it is compared with plans no heavier than itself. UsageError
+    for a plan that offloads a fraction of its activations.
     """
+    demand_all_leave(plan.activation_offload_fraction)
     return _Solver(request, job, plan, progress or (lambda _what, _done, _total: None)).solve()
 
 
@@ -302,7 +305,7 @@ def _same_offload(one: Job | Plan, plan: Plan) -> bool:
     same = one.optimizer_offload == plan.optimizer_offload
     same = same and one.activation_offload == plan.activation_offload
     fraction = one.activation_offload_fraction if isinstance(one, Plan) else one.offload_fraction
-    return same and fraction in ("search", plan.activation_offload_fraction)
+    return same and fraction == plan.activation_offload_fraction
 
 
 def _alike(one: Plan, other: Plan) -> bool:

@@ -25,6 +25,7 @@ _DEEPSEEK = (
     "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope "
     "--num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048 "
     "--moe-shared-expert-intermediate-size 2048 --moe-router-enable-expert-bias "
+    "--moe-router-num-groups 8 --moe-router-group-topk 4 "
     "--moe-layer-freq ([0]*3+[1]*58) --mtp-num-layers 1 --vocab-size 129280 "
     "--seq-length 4096 --max-position-embeddings 163840 --micro-batch-size 1 "
     "--global-batch-size 256 --bf16 --attention-dropout 0 --hidden-dropout 0"

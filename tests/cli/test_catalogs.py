@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hardware import cluster_names, gpu_names
@@ -45,6 +47,16 @@ def test_model_shows_exact_parameters_and_alias(run: Run) -> None:
     text = run("models", "70b").stdout
     assert "70b is llama-3-70b" in text
     assert f"{load_model('70b').exact_parameters:,}" in text
+
+
+def test_framework_says_what_its_settings_mean(run: Run) -> None:
+    assert "2 B/parameter: Weights that the products read." in run("frameworks", "fsdp1").stdout
+    document = json.loads(run("frameworks", "megatron-core", "--json").stdout)
+    named = {(own["table"], own["name"]): own for own in document["settings"]}
+    own = named["kernels", "issue_s"]
+    assert (own["value"], own["default"], own["unit"]) == (1.7e-4, 4e-5, "s")
+    assert "CPU time to issue one kernel" in own["meaning"]
+    assert "give its NAME" in run("frameworks", "--json").stderr
 
 
 def test_gpu_marks_assumptions_and_names_sources(run: Run) -> None:

@@ -20,7 +20,7 @@ from planner.compare.limits import time_shares
 from planner.compare.quotes import choose
 from planner.compare.results import Run
 from planner.compare.run import Placed, run_at
-from planner.compare.searches import Outcome, Task, run_searches
+from planner.compare.searches import Task, run_searches
 from planner.errors import UsageError
 from planner.report.comparison import comparison_report
 from planner.report.comparison_trace import trace
@@ -315,23 +315,16 @@ def test_equal_tasks_are_searched_once() -> None:
     assert told[-1][1:] == (1, 1)
 
 
-def test_the_first_search_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an install one process compiles the core; the others load what it wrote."""
-    here: list[int] = []
-
-    def search_here(_task: Task) -> Outcome:
-        here.append(os.getpid())
-        return Outcome(reason="stub")
-
-    monkeypatch.setattr("planner.cost._jit.is_compiled", lambda: False)
-    monkeypatch.setattr("planner.compare.searches.search_one", search_here)
+def test_the_core_is_compiled_once_for_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any starts; each then loads what was written."""
+    compiled: list[int] = []
+    monkeypatch.setattr("planner.compare.searches.warm_up", lambda: compiled.append(os.getpid()))
     requests = [
         BASE.model_copy(update={"gpus": "1xH100", "model": "none", "gbs": n}) for n in (1, 2)
     ]
     outcomes = run_searches([Task(own) for own in requests], ["a", "b"], jobs=2)
-    assert here == [os.getpid()]
-    assert outcomes[0].reason == "stub"
-    assert "unknown model 'none'" in outcomes[1].reason
+    assert compiled == [os.getpid()]
+    assert all("unknown model 'none'" in own.reason for own in outcomes)
 
 
 def test_front_of_nothing() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hardware import parse_gpus
+from planner.cost import fields as f
+from planner.cost._jit import Row, rows
 from planner.cost.tables import Array
-from planner.cost_model import CostedShapes, CostModel
+from planner.cost_model import CostedShapes, CostModel, fill_groups
 from planner.frameworks import load_framework
 from planner.job import BatchTarget, Job, searched_modes
 from planner.models.catalog import load_model
@@ -32,6 +34,20 @@ def make_job(
         seq=spec.pretraining_seq,
         recompute=searched_modes(spec, profile),
     )
+
+
+def key_of(costed: CostedShapes, row: int = 0) -> Row:
+    """Key of a costed shape as the functions of the core take it."""
+    return rows(costed.keys[int(costed.shapes[row, f.SHAPE_KEY])], f.KEY_ROW)
+
+
+def grid_of(costed: CostedShapes, row: int = 0, **columns: float) -> Row:
+    """A costed shape as the functions of the core take it, `columns` of it changed."""
+    shapes = costed.shapes[row : row + 1].copy()
+    for name, value in columns.items():
+        shapes[0, getattr(f, f"SHAPE_{name.upper()}")] = value
+    fill_groups(shapes, costed.keys)
+    return rows(shapes[0], f.SHAPE_ROW)
 
 
 def cost(model: CostModel, **degrees: int) -> tuple[CostedShapes, Array]:

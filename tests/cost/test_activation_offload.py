@@ -13,7 +13,7 @@ from planner.cost.layer import exposed_copies
 from planner.cost_model import CostModel
 from planner.evaluate import evaluate
 from planner.job import Job
-from planner.links import link_inputs
+from planner.links import link_inputs, network
 from planner.offload_rules import read_offload, usable_modes
 from planner.plan import Degrees, Plan
 from planner.request import Request
@@ -39,7 +39,7 @@ def test_only_what_exceeds_the_compute_is_exposed(copied: float, room: float, la
     model = CostModel(make_job())
     links = model.link_inputs._replace(host_bytes_per_s=1e9)
     stolen = copied / model.gpu_inputs.hbm_bytes_per_s
-    found = exposed_copies(copied, room, model.gpu_inputs, links)
+    found = exposed_copies(copied, room, model.gpu_inputs, network(links))
     assert found == pytest.approx(late + stolen)
 
 

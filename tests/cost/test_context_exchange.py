@@ -10,15 +10,16 @@ import pytest
 
 from constraints.context_exchange import IMPOSSIBLE, KINDS, exchange_kind, inner_ranks, kinds_for
 from planner.cost import fields as f
-from planner.cost.kernel import read_key
+from planner.cost._jit import rows
 from planner.cost.piece_compute import GATHER_PASSES, RING_STEP_PASSES, attention_seconds
 from planner.cost.piece_traffic import row_stream
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
+from planner.links import network
 from planner.models.catalog import load_model
 from planner.space import model_numbers
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, key_of, make_job
 
 HEADS, KV_HEADS, WIDTH = 32, 8, 128
 
@@ -41,17 +42,17 @@ def link_bytes(kind: str, cp: int, tp: int = 1) -> float:
     """Bytes over the scale-up links of a GPU by a layer's context exchange in forward."""
     model = CostModel(job(context_kinds=(kind,)))
     costed, _ = cost(model, cp=cp, tp=tp, dp=64 // cp // tp)
-    key = read_key(costed.keys[0], model.job_inputs)
+    key = key_of(costed)
     slow = model.link_inputs._replace(
         scale_up_bytes_per_s=1e6, scale_up_half_bytes=0.0, collective_launch_s=0.0,
         scale_up_latency_s=0.0, scale_up_pair_bytes_per_s=math.inf,
         scale_up_exchange_bytes_per_s=math.inf,
     )  # fmt: skip
     total = 0.0
-    for row in model.op_table.collectives:
-        if row[f.COMM_PIECE] == 0 and row[f.COMM_GROUP] == f.GROUP_CP:
-            own = row_stream(row, key, model.job_inputs, model.framework_inputs, slow)
-            total += own.seconds * row[f.COMM_FORWARD] * 1e6
+    for row in rows(model.op_table.collectives, f.COMM_ROW):
+        if row.piece == 0 and row.group == f.GROUP_CP:
+            own = row_stream(row, key, model.job_inputs, model.framework_inputs, network(slow))
+            total += own.seconds * row.forward * 1e6
     return total
 
 
@@ -101,10 +102,10 @@ def test_attention_is_the_same_work_by_heads_or_by_queries() -> None:
     seconds = []
     for kind in ("p2p", "a2a"):
         model = CostModel(job(context_kinds=(kind,), seq=65_536))
-        key = read_key(cost(model, cp=8, dp=8)[0].keys[0], model.job_inputs)
+        key = key_of(cost(model, cp=8, dp=8)[0])
         op = next(
-            row for row in model.op_table.ops
-            if row[f.OP_PIECE] == 0 and row[f.OP_KIND] == f.KIND_ATTENTION
+            row for row in rows(model.op_table.ops, f.OP_ROW)
+            if row.piece == 0 and row.kind == f.KIND_ATTENTION
         )  # fmt: skip
         seconds.append(sum(attention_seconds(op, key, model.job_inputs, model.gpu_inputs)))
     assert seconds[1] == pytest.approx(seconds[0], rel=0.02)

@@ -6,11 +6,10 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
-from planner.cost.data_parallel import make_grid, reduce_seconds
-from planner.cost.kernel import read_key
+from planner.cost.data_parallel import reduce_seconds
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)
 
@@ -58,10 +57,10 @@ def test_state_is_divided_by_the_group(model: CostModel) -> None:
 def test_reduction_is_a_scatter_inside_and_an_all_reduce_across(model: CostModel) -> None:
     """torch FSDP, HYBRID_SHARD: 8 neighbours on NVLink, then an eighth over 4 nodes."""
     costed, _ = cost(model, dp=32, zero=3, shard=8)
-    key = read_key(costed.keys[0], model.job_inputs)
-    grid = make_grid(key, 32.0, 1.0, 1.0, 3, 1.0, 8.0)
+    key = key_of(costed)
+    grid = grid_of(costed)
     links, job = model.link_inputs, model.job_inputs
-    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, job, links)
+    seconds = reduce_seconds(1e9, 0.0, 4.0, key, grid, job, model.network)
     inside = reduce_scatter_time_s(4e9, 8.0, 8.0, links)
     across = all_reduce_time_s(5e8, 4.0, 1.0, links)
     assert seconds == pytest.approx(inside + across)
@@ -72,17 +71,14 @@ def test_experts_keep_the_number_of_replicas() -> None:
     """64 ranks of 8 experts each: 8 ranks share an expert, 2 of them in each of 4 replicas."""
     model = CostModel(make_job("mixtral-8x7b", "64xH100", "torchtitan"))
     costed, _ = cost(model, dp=64, ep=8, zero=3, shard=16)
-    key = read_key(costed.keys[0], model.job_inputs)
-    grid = make_grid(key, 64.0, 1.0, 1.0, 3, 1.0, 16.0)
+    grid = grid_of(costed)
     assert (grid.shards, grid.expert_shards, grid.replicas) == (16.0, 2.0, 4.0)
 
 
 def test_without_zero_the_group_means_nothing(model: CostModel) -> None:
     costed, _ = cost(model, dp=32)
-    key = read_key(costed.keys[0], model.job_inputs)
-    assert make_grid(key, 32.0, 1.0, 1.0, 0, 1.0, 8.0) == make_grid(
-        key, 32.0, 1.0, 1.0, 0, 1.0, 0.0
-    )
+    alike = grid_of(costed, shard=8)
+    assert (alike.shards, alike.expert_shards, alike.replicas) == (32.0, 32.0, 1.0)
 
 
 def test_gathers_stay_inside_the_node(model: CostModel) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +12,9 @@ import pytest
 from filelock import FileLock, Timeout
 from numba.core.caching import FunctionCache
 
-from planner.cost._jit import _SharedCache
+from planner.cost import _jit
 from planner.cost.inputs import as_declared
+from planner.cost.layout import usual_counts
 from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.cost_model import CostModel
 from tests.cost.jobs import make_job
@@ -62,6 +66,41 @@ def test_a_kernel_is_written_by_one_process_at_a_time(
 
     monkeypatch.setattr(FunctionCache, "save_overload", try_lock)
     monkeypatch.setattr(FunctionCache, "cache_path", tmp_path)
-    cache = _SharedCache(as_declared)  # type: ignore[no-untyped-call]
+    cache = _jit._shared_cache(usual_counts)
     cache.save_overload(None, None)
     assert refused == [cache]
+
+
+@pytest.mark.parametrize("damage", ["nothing", "read-only", "rubbish", "a file in its place"])
+def test_any_cache_folder_will_do(damage: str, tmp_path: Path) -> None:
+    """A first run and one that finds what it left, or what someone did to it, count alike."""
+    folder = tmp_path / "cache"
+    if damage == "a file in its place":
+        folder.write_text("not a folder", encoding="utf-8")
+    elif damage == "read-only":
+        folder.mkdir(mode=0o500)
+    for _ in range(2):
+        result = subprocess.run(
+            [sys.executable, "-c", COUNT],
+            env=os.environ | {_jit.CACHE_VARIABLE: str(folder), "TMPDIR": str(tmp_path)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (result.returncode, result.stdout.strip()) == (0, "[inf, 3.0, 4.0, 8.0]"), (
+            result.stderr
+        )
+        if damage == "rubbish":
+            kept = [*folder.rglob("*.nbi"), *folder.rglob("*.nbc")]
+            assert kept
+            for path in kept:
+                path.write_bytes(b"rubbish")
+
+
+COUNT = """
+import numpy as np
+from planner.cost import compiled
+
+reached = np.empty((3, 4))
+places, seconds = np.array([1, 2, 0, 1]), np.array([1.0, 5.0, 2.0, 3.0])
+compiled.least_together(np.array([[0, 2], [2, 4]]), places, seconds, False, reached)
+print(reached[2].tolist())
+"""

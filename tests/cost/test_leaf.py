@@ -10,10 +10,11 @@ import pytest
 from hardware import Cluster, load_cluster_file, parse_gpus
 from hardware.sharp import leaf_nodes
 from planner.cost import fields as f
-from planner.cost.leaf import below_leaf, group_links, stays_below_leaf
+from planner.cost.leaf import group_links, stays_below_leaf
 from planner.cost.piece_traffic import collective_stream
 from planner.cost_model import CostModel
 from planner.links import link_inputs
+from planner.links import network as both_links
 from tests.cost.jobs import cost, make_job
 
 
@@ -55,14 +56,15 @@ def test_a_cluster_file_states_them(tmp_path: Path) -> None:
 
 def test_only_the_networks_rates_are_those_below_the_leaf() -> None:
     thin = link_inputs(network(4.0, 16))
-    assert below_leaf(thin) == pytest.approx(
+    below = both_links(thin)[1]
+    assert below.tolist() == pytest.approx(
         thin._replace(
             scale_out_bytes_per_s=4 * thin.scale_out_bytes_per_s,
             scale_out_pair_bytes_per_s=4 * thin.scale_out_pair_bytes_per_s,
         )
     )
     full = link_inputs(parse_gpus("512xH100"))
-    assert below_leaf(thin).scale_out_bytes_per_s == pytest.approx(full.scale_out_bytes_per_s)
+    assert below.scale_out_bytes_per_s == pytest.approx(full.scale_out_bytes_per_s)
 
 
 @pytest.mark.parametrize(
@@ -73,24 +75,30 @@ def test_groups_whose_blocks_nest_below_a_leaf(size: int, stride: int, below: bo
     """Sixteen nodes of 8 below a leaf; groups of 48 start anywhere, so some cross."""
     links = link_inputs(network(2.0, 16))
     assert stays_below_leaf(float(size), float(stride), 512.0, links) is below
-    own = group_links(float(size), float(stride), 512.0, links)
-    assert (own.scale_out_bytes_per_s > links.scale_out_bytes_per_s) is below
+    own = group_links(float(size), float(stride), 512.0, both_links(links))
+    assert bool(own.scale_out_bytes_per_s > links.scale_out_bytes_per_s) is below
 
 
 def test_what_is_not_known_is_taken_to_cross_the_spine() -> None:
-    links = link_inputs(network(2.0, 0))
-    assert group_links(16.0, 8.0, 512.0, links) == links
+    both = both_links(link_inputs(network(2.0, 0)))
+    assert group_links(16.0, 8.0, 512.0, both) == both[0]
 
 
 @pytest.mark.parametrize(
-    "kind", [f.COMM_ALL_REDUCE, f.COMM_ALL_GATHER, f.COMM_ALL_TO_ALL, f.COMM_REDUCE_SCATTER]
+    "kind",
+    [
+        f.COLLECTIVE_ALL_REDUCE,
+        f.COLLECTIVE_ALL_GATHER,
+        f.COLLECTIVE_ALL_TO_ALL,
+        f.COLLECTIVE_REDUCE_SCATTER,
+    ],
 )
 def test_groups_below_a_leaf_meet_a_full_network(kind: int) -> None:
     job = CostModel(make_job(gpus="512xH100")).job_inputs
     full, thin = link_inputs(parse_gpus("512xH100")), link_inputs(network(4.0, 16))
     near, far = (16.0, 8.0), (64.0, 8.0)
     seconds = {
-        (name, where): collective_stream(kind, *group, 1e9, job, links).seconds
+        (name, where): collective_stream(kind, *group, 1e9, job, both_links(links)).seconds
         for name, links in (("full", full), ("thin", thin))
         for where, group in (("near", near), ("far", far))
     }

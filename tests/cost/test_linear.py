@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from hardware import parse_gpus, with_sharp
-from planner.cost.data_parallel import gather_seconds, make_grid, reduce_seconds
-from planner.cost.kernel import read_key
-from planner.cost.keys import Key
+from planner.cost.data_parallel import gather_seconds, reduce_seconds
 from planner.cost.linear import traffic_line
-from planner.cost_model import CostModel
-from planner.links import link_inputs
+from planner.cost_model import CostedShapes, CostModel
+from planner.links import link_inputs, network
 from planner.plan import Degrees
 from planner.request import Request
 from planner.search.shapes import given_columns
+from tests.cost.jobs import grid_of, key_of
 
 MACHINES = ("64xA100", "64xH100", "64xB200", "64xaws-p5", "64xaws-p4d", "64xMI300X")
 
@@ -25,23 +24,22 @@ def model() -> CostModel:
 
 
 @pytest.fixture(scope="module")
-def key(model: CostModel) -> Key:
+def costed(model: CostModel) -> CostedShapes:
     """tp 1: groups of all GPUs."""
-    costed = model.cost_shapes(given_columns(Degrees(dp=64, zero=1)))
-    return read_key(costed.keys[0], model.job_inputs)
+    return model.cost_shapes(given_columns(Degrees(dp=64, zero=1)))
 
 
 @pytest.mark.parametrize("machine", [*MACHINES, "64xH100 with SHARP"])
 @pytest.mark.parametrize(("zero", "shard"), [(0, 0.0), (1, 0.0), (1, 8.0)])
 def test_no_line_lies_above_the_time(
-    machine: str, zero: int, shard: float, model: CostModel, key: Key
+    machine: str, zero: int, shard: float, model: CostModel, costed: CostedShapes
 ) -> None:
     """Between a thousand and ten billion parameters; where one link level takes over from the other
     a chord between two sizes would be up to 7 % too high."""
     name, _, sharp = machine.partition(" ")
     cluster = with_sharp(parse_gpus(name)) if sharp else parse_gpus(name)
-    links, job, framework = link_inputs(cluster), model.job_inputs, model.framework_inputs
-    grid = make_grid(key, 64.0, 1.0, 1.0, zero, 1.0, shard)
+    links, job, framework = network(link_inputs(cluster)), model.job_inputs, model.framework_inputs
+    key, grid = key_of(costed), grid_of(costed, zero=zero, shard=shard)
     for high in (1e6, 1e8, 1e10):
         for reduce in (True, False):
             base, slope = traffic_line(high, False, reduce, key, grid, job, framework, links)

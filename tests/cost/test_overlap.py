@@ -11,11 +11,10 @@ import pytest
 from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
-from planner.cost.kernel import read_grid, read_key
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 SLOW = {"scale_out_bytes_per_s": 1e9}
 
@@ -102,11 +101,11 @@ def ends_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, f
     model = CostModel(job)
     model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
     costed, own = cost(model, **degrees)
-    key = read_key(costed.keys[0], model.job_inputs)
-    grid = read_grid(costed.shapes[0], key)
+    key = key_of(costed)
+    grid = grid_of(costed)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
-    ends = (key, grid, model.job_inputs, model.link_inputs)
+    ends = (key, grid, model.job_inputs, model.network)
     reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *ends)
     gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *ends)
     return reduce, gather, own
@@ -163,8 +162,7 @@ def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     per_parameter = model.framework_inputs.optimizer_traffic_bytes
     assert per_parameter == pytest.approx(3 * 4 + 4 + 3 * 4 + 2 + 4)
     rate = model.gpu_inputs.hbm_bytes_per_s * model.gpu_inputs.hbm_efficiency
-    key = read_key(costed.keys[0], model.job_inputs)
-    grid = read_grid(costed.shapes[0], key)
+    grid = grid_of(costed)
     whole = optimizer_seconds(parameters, 0.0, grid, model.framework_inputs, model.gpu_inputs)
     assert whole == pytest.approx(parameters / 16 * per_parameter / rate)
     assert own[f.STEP_OPTIMIZER] == pytest.approx(whole, rel=0.01)

@@ -44,11 +44,6 @@ def test_transfers_hide_only_when_interleaved() -> None:
     assert exposed_transfer_s(0.01, 1, 1, 16, 0.0) == 0.0
 
 
-def test_compiled_equals_python() -> None:
-    arguments = (0.3, 1.1, 12.0, 0.25)
-    assert pipeline_time_s(*arguments) == pipeline_time_s.py_func(*arguments)
-
-
 @pytest.mark.parametrize(("pp", "expected"), [(1, 0.0), (2, 2.0), (3, 4.0), (16, 4.0)])
 def test_a_stage_exchanges_with_each_neighbour_twice(pp: int, expected: float) -> None:
     assert exchanges(float(pp)) == expected

@@ -118,11 +118,3 @@ def test_groups_that_cross_the_sockets_of_a_pcie_box(
     size: int, stride: int, root_groups: int
 ) -> None:
     assert place_group(size, stride, 8, 4, 8).root_groups == root_groups
-
-
-@pytest.mark.parametrize("degrees", [(8, 1, 4, 2, 4, 1), (2, 2, 3, 1, 4, 1), (1, 1, 1, 1, 1, 1)])
-@pytest.mark.parametrize("domain", [1, 8, 72])
-def test_compiled_equals_python(degrees: tuple[int, ...], domain: int) -> None:
-    assert place_groups(*degrees, links(domain)) == place_groups.py_func(  # type: ignore[attr-defined]
-        *degrees, links(domain)
-    )

@@ -223,14 +223,6 @@ def test_uneven_stages_within_a_few_percent(name: str, factors: list[float]) -> 
     assert found == pytest.approx(outcome.span_s, rel=0.07)
 
 
-@pytest.mark.parametrize("code", range(7))
-def test_compiled_equals_python(code: int) -> None:
-    shape = (3.0, 4.0, 2.0, 16.0)
-    assert held_at(*shape, code) == forms.held_microbatches.py_func(*shape, code)
-    numbers = (1.0, 1.3, 0.9, code, 4.0, 2.0, 16.0, 0.0, False)
-    assert forms.bubble_share(*numbers) == pytest.approx(forms.bubble_share.py_func(*numbers))
-
-
 def test_one_stage_is_no_pipeline() -> None:
     for code in range(7):
         assert forms.bubble_share(1.0, 1.0, 1.0, code, 1.0, 1.0, 8.0, 0.0, False) == 0.0
@@ -255,7 +247,6 @@ def test_microbatches_in_flight(
 ) -> None:
     form = forms.microbatches_in_flight
     assert form(stage, pp, vpp, grad_acc, forms.SCHEDULE_1F1B) == pytest.approx(expected)
-    assert form.py_func(stage, pp, vpp, grad_acc, forms.SCHEDULE_1F1B) == pytest.approx(expected)
 
 
 def test_all_forward_first_holds_every_microbatch() -> None:

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost import fields as f
-from planner.cost.kernel import read_grid, read_key
+from planner.cost._jit import rows
+from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
 from planner.cost.step_ends import END_COLUMNS, END_SHARED, end_traffic
 from planner.cost_model import CostModel
 from planner.job import Job
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 times = st.floats(0.0, 2.0)
 
@@ -124,11 +125,11 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         assert backward[f.LINK_HIDDEN_INSIDE] > 0.0
         assert backward[f.LINK_HIDDEN_BETWEEN] == backward[f.LINK_EXPOSED_BETWEEN] == 0.0
         ends = np.zeros(END_COLUMNS)
-        key = read_key(costed.keys[0], model.job_inputs)
-        end_traffic(
-            layer, key, read_grid(costed.shapes[0], key), model.job_inputs,
-            model.framework_inputs, model.link_inputs, ends,
-        )  # fmt: skip
+        grid, pieces = grid_of(costed), rows(costed.piece_costs(0), f.PIECE_ROW)
+        traffic = np.zeros(len(pieces), TRAFFIC_ROW)
+        job, framework = model.job_inputs, model.framework_inputs
+        fill_traffic(pieces, key_of(costed), grid, job, framework, model.network, traffic)
+        end_traffic(pieces[0], traffic[0], grid, framework, ends)
         # Next to nothing of a ring over NICs passes the links inside a node.
         tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
         assert bool(ends[END_SHARED] > 0.02 * tensor) is shared

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from planner.cost import fields as f
-from planner.cost.kernel import read_key
 from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
 from planner.cost_model import CostModel
 from planner.job import Job
+from planner.links import network
 from planner.ops.rows import CollectiveKind, Group
-from tests.cost.jobs import cost, make_job
+from tests.cost.jobs import cost, key_of, make_job
 
 
 def with_kernels(job: Job, **values: float) -> Job:
@@ -71,14 +71,14 @@ def test_a_token_crosses_once_to_each_rank_or_node_with_its_experts(ep: int, sha
     seconds = {}
     for deduplicates in (False, True):
         model = CostModel(with_kernels(job, dispatch_deduplicates=deduplicates))
-        key = read_key(cost(model, dp=64, ep=ep)[0].keys[0], model.job_inputs)
+        key = key_of(cost(model, dp=64, ep=ep)[0])
         # Large, so that rates alone count; without the sixth decimal of their latencies.
         links = model.link_inputs._replace(
             scale_up_half_bytes=0.0, scale_out_half_bytes=0.0, scale_out_latency_s=0.0,
             scale_up_latency_s=0.0, collective_launch_s=0.0,
         )  # fmt: skip
         seconds[deduplicates] = expert_exchange_stream(
-            1e9, key, model.job_inputs, model.framework_inputs, links
+            1e9, key, model.job_inputs, model.framework_inputs, network(links)
         ).seconds
     assert seconds[True] / seconds[False] == pytest.approx(share, abs=1e-4)
 
@@ -89,7 +89,7 @@ def test_neighbouring_experts_lie_on_few_ranks(ep: int, draws: float) -> None:
     job = with_kernels(make_job("qwen3-30b-a3b", "128xH100"), neighbouring_experts=True)
     model = CostModel(job)
     costed, _ = cost(model, dp=128, ep=ep)
-    key = read_key(costed.keys[0], model.job_inputs)
+    key = key_of(costed)
     assert exchange_draws(key, model.job_inputs) == draws
 
 

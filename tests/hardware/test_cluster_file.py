@@ -149,8 +149,8 @@ def test_a_missing_fact_of_a_node_is_named(tmp_path: Path, field: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('gpu = "H100"', "field 'num_gpus' must be a whole number of at least 1, not None"),
-        ('gpu = "H100"\nnum_gpus = 0', "at least 1, not 0"),
+        ('gpu = "H100"', "field 'num_gpus' must be a whole number from 1 to 4,194,304, not None"),
+        ('gpu = "H100"\nnum_gpus = 0', "from 1 to 4,194,304, not 0"),
         ("num_gpus = 8", "field 'gpu' is missing: a catalogue name or a table [gpu]"),
         ('gpu = "H10O"\nnum_gpus = 8', "unknown GPU 'H10O'. Did you mean 'h100'"),
         ("gpu = 100\nnum_gpus = 8", "field 'gpu' is neither a catalogue name nor a table"),

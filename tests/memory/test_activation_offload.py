@@ -1,17 +1,18 @@
-"""Activations on the host: what leaves the GPU, in both accounts of memory."""
+"""Activations on the host: what leaves the GPU."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from planner.errors import UsageError
 from planner.evaluate import evaluate
 from planner.job import Job
-from planner.memory.account import stage_rank
+from planner.memory.account import stage_accounts
 from planner.memory.footprint import memory_footprint
 from planner.memory.terms import peak_parts, peak_tensors
 from planner.modules import Module
@@ -21,7 +22,7 @@ from planner.plan import Degrees
 from planner.request import Request
 from planner.search.arrays import even_layout
 from tests.cost.jobs import make_job
-from tests.memory.test_agreement import Case, demand_agreement
+from tests.memory.cases import Case, demand_views
 
 GIB = 2.0**30
 ATTENTION = "qkv_linear,core_attn,attn_proj"
@@ -41,8 +42,15 @@ def layer_offload(
     job = job_with(model, "megatron-core", read_for(model, modules))
     job = replace(job, recompute=(job.framework.recompute_mode(mode),), seq=4096)
     degrees = Degrees(**({"dp": 8} | shape))
-    rank = stage_rank(job, degrees, even_layout(job, degrees.pp, 1, mode != "none"), 0)
-    return rank.layers[-1].offloaded, rank.layers[-1].duplicated
+    layer = last_layer(job, degrees)
+    return layer.offloaded_recomputed, layer.duplicated
+
+
+def last_layer(job: Job, degrees: Degrees) -> Any:
+    """Costs of the model's last kind of layer on one rank."""
+    layout = even_layout(job, degrees.pp, 1, bool(job.recompute[0].mask))
+    costs = stage_accounts(job, degrees, layout)[0].core.costs
+    return costs[len(job.model.kinds) - 1]
 
 
 def test_attention_in_fp8_keeps_16_bits_of_its_own() -> None:
@@ -53,11 +61,10 @@ def test_attention_in_fp8_keeps_16_bits_of_its_own() -> None:
     none = job.framework.recompute_mode("none")
     job = replace(job, recompute=(none,))
     degrees = Degrees(dp=8)
-    layer = stage_rank(job, degrees, even_layout(job, 1, 1, recomputes=False), 0).layers[-1]
+    layer = last_layer(job, degrees)
     assert (layer.offloaded, layer.duplicated) == ((32 + 8 + 8 + 32) * mib, 0.0)
     plain = replace(job, activation_offload=())
-    kept = stage_rank(plain, degrees, even_layout(job, 1, 1, recomputes=False), 0).layers[-1].kept
-    assert kept - layer.kept == layer.offloaded
+    assert last_layer(plain, degrees).saved - layer.saved == layer.offloaded
 
 
 def test_a_search_in_fp8_tries_what_is_modelled() -> None:
@@ -116,7 +123,7 @@ def test_what_recomputation_frees_is_copied_all_the_same() -> None:
     assert again == pytest.approx(plain - left)
 
 
-# --- both accounts -------------------------------------------------------------------------------
+# --- views -------------------------------------------------------------------------------
 
 
 def offload_case(seed: int) -> Case:
@@ -141,17 +148,17 @@ def offload_case(seed: int) -> Case:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_stage_peaks_agree_with_activations_on_the_host(block: int) -> None:
+def test_views_with_activations_on_the_host(block: int) -> None:
     for seed in range(10 * block, 10 * (block + 1)):
-        demand_agreement(offload_case(seed), f"seed {seed}")
+        demand_views(offload_case(seed), f"seed {seed}")
 
 
 @pytest.mark.parametrize(("model", "mbs", "zero"), [("llama-3-8b", 2, 0), ("llama-3.2-3b", 8, 3)])
-def test_stage_peaks_agree_with_checkpoints_on_the_host(model: str, mbs: int, zero: int) -> None:
+def test_views_with_checkpoints_on_the_host(model: str, mbs: int, zero: int) -> None:
     """torchtune: the checkpoints of all layers but five."""
     job = job_with(model, "torchtune", ("checkpoints",), "8xH100")
     degrees = Degrees(dp=8 if zero else 1, zero=zero, mbs=mbs, grad_acc=2)
-    demand_agreement(Case(job, degrees, even_layout(job, 1, 1, True)), model)
+    demand_views(Case(job, degrees, even_layout(job, 1, 1, True)), model)
 
 
 # --- properties ----------------------------------------------------------------------------------

@@ -15,13 +15,12 @@ from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost_model import CostModel
 from planner.job import Job
-from planner.memory.account import StageAccount, stage_accounts, stage_rank
+from planner.memory.account import StageAccount, stage_accounts
 from planner.memory.tensors import kept_tensors
-from planner.memory.timeline import rank_timeline
 from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 from planner.search.arrays import even_layout, kernel_layout, plain_context
-from tests.memory.test_agreement import Case, demand_agreement
+from tests.memory.cases import Case, demand_views
 from tests.memory.test_table_copies import TABLE, between_steps, deepseek
 
 PIPELINE = Degrees(tp=2, pp=4, ep=8, dp=8, zero=1, grad_acc=8)
@@ -69,16 +68,14 @@ def test_two_microbatches_wait_at_the_module() -> None:
     """1F1B runs two micro-batches ahead on the last stage but one, one on the last."""
     job = deepseek()
     _, apart = layouts(job, PIPELINE, BLOCKS)
-    rank = stage_rank(job, PIPELINE, apart, 2)
-    assert (rank.settings.in_flight, rank.settings.head_in_flight) == (2.0, 2.0)
-    forward = next(
-        own for own in rank_timeline(rank).later_steps if own.name.startswith("forward 2/2")
-    )
-    kept = sum(piece.kept for piece in rank.layers) + sum(piece.kept for piece in rank.mtp)
+    own = stage_accounts(job, PIPELINE, apart)[2]
+    assert (own.core.held.full, own.core.held.head) == (2.0, 2.0)
+    forward = next(each for each in own.later_steps if each.name.startswith("forward 2/2"))
+    kept = own.core.holds.layer_kept + own.core.holds.mtp_kept
     assert forward.terms["activations"] == pytest.approx(2 * kept)
-    tensors = kept_tensors(rank, forward)
-    assert sum(own.size_bytes for own in tensors) == pytest.approx(forward.terms["activations"])
-    assert not any(own.name == "head/loss" for own in tensors)
+    tensors = kept_tensors(job, own.core, forward)
+    assert sum(each.size_bytes for each in tensors) == pytest.approx(forward.terms["activations"])
+    assert not any(each.name == "head/loss" for each in tensors)
 
 
 def test_losses_stay_with_the_head() -> None:
@@ -87,10 +84,12 @@ def test_losses_stay_with_the_head() -> None:
     sizes = []
     for job in (one, two):
         _, apart = layouts(job, PIPELINE, BLOCKS)
-        rank = stage_rank(job, PIPELINE, apart, 3)
-        assert not rank.layers
-        assert len(rank.mtp) == job.model.mtp_layers
-        sizes.append(sum(piece.logits for piece in rank.order))
+        own = stage_accounts(job, PIPELINE, apart)[3]
+        assert own.layers == 0
+        forward = next(each for each in own.later_steps if each.name == "forward end")
+        tensors = {each.name: each for each in kept_tensors(job, own.core, forward)}
+        assert tensors["head/loss"].copies == 1 + job.model.mtp_layers
+        sizes.append(tensors["head/loss"].size_bytes)
     logits = 1024 * 129_280 / 2
     assert sizes[1] - sizes[0] == pytest.approx(one.framework.saved.logits_saved_bytes * logits)
 
@@ -108,10 +107,10 @@ CASES = [
 
 @pytest.mark.parametrize(("modules", "tied", "degrees", "optimizer"), CASES)
 @pytest.mark.parametrize("mode", ["none", "full"])
-def test_both_accounts_agree(
+def test_views_show_it(
     modules: int, tied: bool, degrees: Degrees, optimizer: str, mode: str
 ) -> None:
-    """The compiled core and the timeline, stage by stage: alone, and behind layers."""
+    """Stage by stage: alone, and behind layers."""
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     recompute = (job.framework.recompute_mode(mode),)
     job = replace(job, optimizer=load_optimizer(optimizer), recompute=recompute)
@@ -122,7 +121,7 @@ def test_both_accounts_agree(
     if mode == "full":
         behind = replace(behind, recomputed=behind.stage_layers)
     for layout in (alone, behind):
-        demand_agreement(Case(job, degrees, layout), f"{degrees} {layout}")
+        demand_views(Case(job, degrees, layout), f"{degrees} {layout}")
 
 
 def cost_of(job: Job, degrees: Degrees, layout: Layout) -> tuple[np.ndarray, np.ndarray]:

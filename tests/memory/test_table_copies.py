@@ -1,7 +1,7 @@
 """Copies of the vocabulary table that multi-token prediction and tied heads hold on a pipeline.
 
 Megatron-Core builds an embedding on the stage with multi-token prediction (core 0.19.2,
-models/gpt/gpt_model.py); the compiled core and the timeline have to count it alike.
+models/gpt/gpt_model.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.optimizers import load_optimizer
 from planner.plan import Degrees
 from planner.search.arrays import even_layout
 from tests.cost.jobs import cost, make_job
-from tests.memory.test_agreement import Case, demand_agreement
+from tests.memory.cases import Case, demand_views
 
 # 129,280 rows, a multiple of 128·tp up to tp 2, of 7,168 parameters: DeepSeek-V3.
 TABLE = 129_280 * 7_168
@@ -130,12 +130,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("modules", "tied", "pp", "vpp", "optimizer"), CASES)
-def test_both_accounts_agree(modules: int, tied: bool, pp: int, vpp: int, optimizer: str) -> None:
+def test_views_show_it(modules: int, tied: bool, pp: int, vpp: int, optimizer: str) -> None:
     """With other optimizers, too, whose state is not the same for every parameter."""
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     job = replace(job, optimizer=load_optimizer(optimizer))
     degrees = Degrees(pp=pp, vpp=vpp, ep=8, dp=8, zero=1, grad_acc=8)
-    demand_agreement(Case(job, degrees, even_layout(job, pp, vpp, False)), str(degrees))
+    demand_views(Case(job, degrees, even_layout(job, pp, vpp, False)), str(degrees))
 
 
 def test_tied_ends_pay_for_their_exchange_too() -> None:

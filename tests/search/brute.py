@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,7 +11,8 @@ from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.cost import linear
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
-from planner.cost.tables import FrameworkInputs
+from planner.cost.tables import Array, FrameworkInputs
+from planner.search.explorer import Explorer
 from planner.search.terms import ShapeTerms
 
 
@@ -25,18 +25,10 @@ def framework_inputs(**changes: float) -> FrameworkInputs:
 def every_layout(ctx: LayoutContext, largest: int | None = None) -> Iterator[Layout]:
     """Every layout up to `largest` layers a block, legal or not."""
     largest = ctx.layers if largest is None else largest
-    places = (False, True) if ctx.may_part else (False,)
     for blocks in product(range(largest + 1), repeat=ctx.blocks):
         plain = Layout(ctx.pp, ctx.vpp, blocks, (0,) * ctx.pp, ctx.placement)
         for counts in product(every_count(plain), repeat=1 + ctx.others):
-            own = Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
-            for apart, fraction in product(places, every_fraction(ctx)):
-                yield replace(own, mtp_apart=apart, offload_fraction=fraction)
-
-
-def every_fraction(ctx: LayoutContext) -> tuple[float, ...]:
-    """Every fraction of the activations that may leave, and one that may not."""
-    return (1.0,) if ctx.offload is None else (*ctx.offload.fractions, 0.987)
+            yield Layout(ctx.pp, ctx.vpp, blocks, counts[0], ctx.placement, counts[1:])
 
 
 def every_count(plain: Layout) -> list[tuple[int, ...]]:
@@ -55,15 +47,11 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     """Step time of a layout from the linear terms, as `planner.cost.step` composes it."""
     counts = np.array(ctx.counts(layout), dtype=float)
     again = np.array(ctx.recomputed_counts(layout), dtype=float)
-    apart = terms.apart if layout.mtp_apart else None
-    own = counts @ terms.layer + (terms.stage if apart is None else apart.stage)
-    if terms.staying is not None:
-        stay = np.array(ctx.staying_counts(layout)[1], dtype=float)
-        own += stay @ (terms.staying.layer - terms.layer)
+    own = counts @ terms.layer + terms.stage
     recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
     forward = own[:, linear.TERM_FORWARD]
-    for counts, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
-        recompute += np.array(counts, dtype=float) @ mode.seconds
+    for taken, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
+        recompute += np.array(taken, dtype=float) @ mode.seconds
     backward = own[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
     slowest = total.max()
@@ -82,5 +70,12 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
         seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, room)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
-    fixed = scalars[linear.SCALAR_FIXED_S] + (0.0 if apart is None else apart.more_fixed_s)
+    fixed = scalars[linear.SCALAR_FIXED_S]
     return float(span + exposed + own[:, linear.TERM_OPTIMIZER].max() + fixed)
+
+
+def all_bounds(explorer: Explorer) -> Array:
+    """[rows, rungs]: the bounds of all shapes, also of those that no search has looked at."""
+    explorer.bounds.shape  # noqa: B018 (the plain ones first)
+    explorer._bound(np.arange(len(explorer.rows)), 0)
+    return explorer.bounds.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost import bounds
+from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.request import Request
 from planner.search.costed import cost_job
@@ -26,20 +26,12 @@ def bound(explorer: Explorer, limits: Array) -> Array:
     """[shapes, limits] seconds."""
     model, rows = explorer.cost_model, explorer.rows
     codes = np.array([recompute_code(own) for own in explorer.recomputations], dtype=np.float64)
-    return np.asarray(
-        bounds.bound_shapes(
-            explorer.costed.shapes[rows],
-            codes[explorer.columns["recompute"][rows]],
-            limits,
-            explorer.costed.keys,
-            explorer.costed.costs,
-            model.totals,
-            model.job_inputs,
-            model.framework_inputs,
-            model.gpu_inputs,
-            model.link_inputs,
-        )
-    )
+    found = np.full((len(rows), len(limits)), np.inf)
+    compiled.bound_shapes(
+        explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits,
+        explorer.costed.keys, explorer.costed.costs, model.totals, *model.inputs, found,
+    )  # fmt: skip
+    return found
 
 
 @pytest.mark.parametrize("order", ["falling", "rising"])

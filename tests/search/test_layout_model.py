@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from constraints.layout import LAYOUT_RULES, LayoutContext, Recomputation
+from constraints.layout import LayoutContext
 from constraints.memory import MemoryNumbers
-from constraints.rule import Layout
 from planner.cost import linear
-from planner.cost.linear_memory import MemoryMoments
+from planner.cost.linear_memory import MemoryPhases
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
-from planner.search.block_bound import applies, least_step
 from planner.search.layout_model import SolverOptions, solve_layout
 from planner.search.mixture import OtherMode
-from planner.search.terms import ApartTerms, ShapeTerms, memory_numbers
+from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import framework_inputs, legal_layouts, step_time_s
 
 GIB = 2.0**30
@@ -65,7 +62,7 @@ def synthetic_terms(
     )
 
 
-def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: int) -> MemoryMoments:
+def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: int) -> MemoryPhases:
     """A layer's backward, the loss, and the optimizer; some hundred MiB a layer."""
     in_flight = np.minimum(grad_acc, np.arange(pp, 0, -1.0))[:, None]
     persistent = rng.uniform(0.5, 1.5, kinds) * GIB
@@ -77,7 +74,7 @@ def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: in
     layer = persistent + in_flight * saved
     update = np.broadcast_to(persistent + rng.uniform(0.0, 0.5, kinds) * GIB, layer.shape)
     none, nothing = np.zeros(kinds), np.zeros_like(layer)
-    return MemoryMoments(
+    return MemoryPhases(
         stage=np.array([ends, ends + rng.uniform(0.0, 0.5, pp) * GIB, ends]),
         layer=np.array([layer, layer, update]),
         freed=np.array([in_flight * dropped, in_flight * dropped, nothing]),
@@ -198,130 +195,6 @@ def test_lone_ends_equal_exhaustion(
     agree(terms, replace(ctx, head_layers=head))
     kept = best_by_exhaustion(terms, replace(ctx, lone_ends=False))
     assert best_by_exhaustion(terms, ctx) <= kept
-
-
-def with_mtp(terms: ShapeTerms, seed: int, module: float, loss: float) -> ShapeTerms:
-    """The shape with multi-token prediction that takes as long as so many layers; apart it and its
-    memory move to the stage before the last, where it makes a moment of its own."""
-    rng = np.random.default_rng(seed)
-    columns = slice(0, linear.TERM_WEIGHT)
-    stage, moved = terms.stage.copy(), terms.stage.copy()
-    stage[-1, columns] += (module + loss) * terms.layer[0, columns]
-    moved[-1, columns] += loss * terms.layer[0, columns]
-    moved[-2, columns] += module * terms.layer[0, columns]
-    own = terms.memory
-    held = rng.uniform(0.5, 3.0) * GIB
-    here, there = own.stage.copy(), own.stage.copy()
-    here[:, -1] += held
-    there[:, -2] += held
-    # A moment that only the stage with multi-token prediction has.
-    alone, apart = (np.zeros((2, *own.stage.shape[1:])), np.zeros((2, *own.layer.shape[1:])))
-    alone[0, -1], alone[1, -2] = here[0, -1] + 0.1 * held, there[0, -2] + 0.1 * held
-    apart[0, -1], apart[1, -2] = own.layer[0, -1], own.layer[0, -2]
-    nothing = np.zeros_like(own.working[:1])
-
-    def joined(pinned: np.ndarray, place: int) -> MemoryMoments:
-        zero = np.zeros_like(apart[place][None])
-        return MemoryMoments(
-            stage=np.concatenate([pinned, alone[place][None]]),
-            layer=np.concatenate([own.layer, apart[place][None]]),
-            freed=np.concatenate([own.freed, zero]),
-            working=np.concatenate([own.working, nothing]),
-            working_again=np.concatenate([own.working_again, nothing]),
-            gather=np.concatenate([own.gather, nothing]),
-        )
-
-    more_s = float(rng.choice([-1e-3, 0.0, 2e-3]))
-    parted = ApartTerms(moved, joined(there, 1), more_s)
-    return replace(terms, stage=stage, memory=joined(here, 0), apart=parted)
-
-
-def parting_context(
-    terms: ShapeTerms, kinds: tuple[int, ...], recomputation: Recomputation, limit_bytes: float
-) -> LayoutContext:
-    """Layout rules' numbers of a shape whose multi-token prediction may stand apart."""
-    return LayoutContext(
-        terms.pp, terms.vpp, kinds, "any", recomputation, memory_numbers(terms, limit_bytes),
-        lone_ends=True, mtp_apart=True, apart=terms.apart_numbers(limit_bytes),
-        head_layers=terms.head_layers,
-    )  # fmt: skip
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.sampled_from([(1.0, 0.3), (2.5, 1.0), (1.0, 3.0)]),
-    st.floats(4.0, 9.0),
-    st.sampled_from([(0,) * 6, (0, 0, 1, 1, 1, 1, 1)]),
-)
-def test_mtp_apart_in_chunks_equals_exhaustion(
-    seed: int, mtp: tuple[float, float], limit_gib: float, kinds: tuple[int, ...]
-) -> None:
-    """Two chunks on each of three stages: it is in the last but one of six blocks."""
-    plain = synthetic_terms(seed, 3, 2, kinds=max(kinds) + 1)
-    terms = with_mtp(plain, seed, *mtp)
-    ctx = parting_context(terms, kinds, "none", limit_gib * GIB)
-    legal = [
-        layout
-        for blocks in product(range(6), repeat=6)
-        if sum(blocks) == len(kinds)
-        for apart in (False, True)
-        if (layout := Layout(3, 2, blocks, (0, 0, 0), mtp_apart=apart))
-        and all(rule.check(layout, ctx) for rule in LAYOUT_RULES)
-    ]
-    expected = min((step_time_s(terms, own, ctx) for own in legal), default=np.inf)
-    if applies(ctx):
-        assert least_step(terms, ctx, np.inf).least_s <= expected * (1 + 1e-9)
-    solution = solve_layout(terms, ctx)
-    assert (solution.layout is None) == np.isinf(expected)
-    if solution.layout is not None:
-        assert step_time_s(terms, solution.layout, ctx) == pytest.approx(expected, rel=2e-3)
-        assert solution.bound_s <= expected * (1 + 1e-9)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    cases,
-    st.sampled_from([(0.3, 0.2), (1.0, 0.3), (2.5, 1.0), (1.0, 3.0)]),
-    st.sampled_from([3, 3, 4]),
-    st.sampled_from([(0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 0, 1)]),
-)
-def test_mtp_apart_equals_exhaustion(
-    case: tuple[object, ...],
-    mtp: tuple[float, float],
-    pp: int,
-    kinds: tuple[int, ...],
-) -> None:
-    """Multi-token prediction with the head or before it, alone or behind layers."""
-    seed, _, _, limit_gib, recomputation, _, traffic = case  # type: ignore[misc]
-    plain = synthetic_terms(seed, pp, 1, kinds=max(kinds) + 1, traffic=traffic)
-    terms = with_mtp(plain, seed, *mtp)
-    ctx = parting_context(terms, kinds, recomputation, limit_gib * GIB)
-    agree(terms, ctx)
-    kept = best_by_exhaustion(terms, replace(ctx, mtp_apart=False))
-    assert best_by_exhaustion(terms, ctx) <= kept
-
-
-def test_heavy_mtp_stands_apart_and_light_mtp_does_not() -> None:
-    """Prediction and head of three layers each, beside eight layers on four stages; and of none,
-    where a wider transfer is all that it brings."""
-    ctx = LayoutContext(4, 1, (0,) * 8, lone_ends=True, mtp_apart=True)
-    plain = synthetic_terms(1, 4, 1, grad_acc=64)
-    heavy = with_mtp(with_heavy_ends(plain, 0.0, 2.0), 1, 3.0, 1.0)
-    solution = solve_layout(heavy, ctx)
-    assert solution.layout is not None
-    assert solution.layout.mtp_apart
-    assert solution.layout.block_layers[-1] == 0
-    kept = solve_layout(heavy, replace(ctx, mtp_apart=False))
-    assert kept.layout is not None
-    assert not kept.layout.mtp_apart
-    assert solution.bound_s < kept.bound_s
-    light = with_mtp(plain, 1, 0.01, 0.01)
-    assert light.apart is not None
-    light = replace(light, apart=replace(light.apart, more_fixed_s=0.01))
-    stays = solve_layout(light, ctx).layout
-    assert stays is not None
-    assert not stays.mtp_apart
 
 
 def test_a_heavy_head_stays_alone_and_a_heavy_embedding_too() -> None:

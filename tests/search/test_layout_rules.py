@@ -11,9 +11,7 @@ from ortools.sat.python import cp_model
 from constraints.layout import (
     LAYOUT_RULES,
     AnyLayoutRule,
-    ApartNumbers,
     LayoutContext,
-    OffloadShares,
     block_recomputed,
     block_taken,
     even_split,
@@ -22,11 +20,9 @@ from constraints.layout import (
     shared_count,
 )
 from constraints.memory import MemoryNumbers, MomentNumbers, undominated
-from constraints.offload import leaving_blocks
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
-from planner.search.memory_conflict import capacity
 from tests.search.brute import every_layout
 
 BACKWARD = MomentNumbers(
@@ -77,43 +73,6 @@ MIXED_ONE_KIND = replace(
 )
 
 
-def on_three_stages(own: MomentNumbers, *, apart: bool) -> MomentNumbers:
-    """The same numbers with a first stage like the second; the last two hold more and less where
-    multi-token prediction is apart, and its moment keeps nothing of layers elsewhere."""
-    pinned = (own.stage[0], own.stage[1] + 6 * apart, own.stage[1] + 5 - 4 * apart)
-    rows = [(one[0], one[1], one[1]) for one in (own.layer, own.freed)]
-    return replace(own, stage=pinned, layer=rows[0], freed=rows[1])
-
-
-# A moment that only the stage with multi-token prediction has, wherever that is.
-PREDICTION = replace(first_kind(OPTIMIZER), stage=(0, 0, 9), layer=((0,), (0,), (8,)),
-                     freed=((0,), (0,), (1,)))  # fmt: skip
-PREDICTION_APART = replace(PREDICTION, stage=(0, 9, 0), layer=((0,), (8,), (0,)),
-                           freed=((0,), (1,), (0,)))  # fmt: skip
-WITH_HEAD = replace(
-    ONE_KIND,
-    moments=(*(on_three_stages(own, apart=False) for own in ONE_KIND.moments), PREDICTION),
-)
-APART = replace(
-    ONE_KIND,
-    moments=(*(on_three_stages(own, apart=True) for own in ONE_KIND.moments), PREDICTION_APART),
-)
-PARTING = LayoutContext(
-    3, 1, (0, 0, 0), "any", "none", WITH_HEAD, lone_ends=True, mtp_apart=True,
-    apart=ApartNumbers(memory=APART),
-)  # fmt: skip
-
-
-def with_staying(own: MomentNumbers) -> MomentNumbers:
-    """The same numbers with layers that hold more if their activations stay."""
-    return replace(own, staying=tuple(tuple(size // 2 for size in sizes) for sizes in own.layer))
-
-
-STAYING = replace(MEMORY, moments=tuple(with_staying(own) for own in MEMORY.moments), limit=26)
-STAYING_ONE_KIND = replace(
-    ONE_KIND, moments=tuple(with_staying(own) for own in ONE_KIND.moments), limit=28
-)
-
 CONTEXTS = [
     LayoutContext(2, 1, (0, 0, 0, 0), layouts, recomputation, ONE_KIND)
     for layouts in ("any", "even-or-ends", "even", "greedy")
@@ -133,35 +92,9 @@ CONTEXTS = [
     LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
-    PARTING,
-    replace(PARTING, recomputation="free", kinds=(0, 0)),
-    replace(PARTING, lone_ends=False),
-    replace(
-        PARTING,
-        vpp=2,
-        kinds=(0,) * 5,
-        memory=None,
-        head_layers=3,
-        apart=ApartNumbers(head_layers=2, mtp_layers=1),
-    ),
     LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
     LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, lone_ends=True),
     LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, lone_ends=True),
-    LayoutContext(
-        2,
-        1,
-        (0, 0, 0, 0),
-        "any",
-        "none",
-        STAYING_ONE_KIND,
-        offload=OffloadShares((0.7, 0.4, 0.1), (2,)),
-    ),
-    LayoutContext(
-        2, 1, (0, 1, 1), "any", "none", STAYING, offload=OffloadShares((0.6, 0.3), (1, 3))
-    ),
-    LayoutContext(
-        1, 2, (0, 1, 0), "any", "all", STAYING, offload=OffloadShares((0.5, 0.3), (0, 2))
-    ),
 ]
 
 
@@ -170,10 +103,6 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     model = cp_model.CpModel()
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
-    if variables.apart is None and layout.mtp_apart:
-        return False
-    if variables.apart is not None:
-        model.add(variables.apart == layout.mtp_apart)
     taken = block_taken(layout, ctx)
     for block, own in enumerate(layout.block_layers):
         model.add(variables.layers[block] == own)
@@ -185,23 +114,9 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
         for counts, blocks in pairs:
             for stage, count in enumerate(counts):
                 model.add(sum(blocks[stage :: ctx.pp]) == count)
-    if variables.offload is not None and ctx.offload is not None:
-        if not may_leave(layout, ctx):
-            return False
-        index = ctx.offload.fractions.index(layout.offload_fraction)
-        model.add(variables.offload.chosen[index] == 1)
-        whole, some = leaving_blocks(layout, ctx, ctx.offload)
-        for block in range(ctx.blocks):
-            model.add(sum(variables.offload.kind_whole[block]) == whole[block])
-            model.add(sum(variables.offload.kind_some[block]) == some[block])
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     return bool(solver.solve(model) == cp_model.OPTIMAL)
-
-
-def may_leave(layout: Layout, ctx: LayoutContext) -> bool:
-    """Whether the layout's fraction is one that the solver has."""
-    return ctx.offload is None or layout.offload_fraction in ctx.offload.fractions
 
 
 @pytest.mark.parametrize("rule", LAYOUT_RULES, ids=lambda rule: rule.name)
@@ -215,8 +130,6 @@ def test_add_and_check_agree(rule: AnyLayoutRule, number: int) -> None:
             continue  # positions beyond the last layer do not exist
         if wanted_sum and sum(layout.block_layers) != ctx.layers:
             continue
-        if rule.name != "offload-expressible" and not may_leave(layout, ctx):
-            continue
         if rule.name != "recompute-expressible" and block_recomputed(layout, ctx) is None:
             continue
         assert accepted(rule, layout, ctx) == rule.check(layout, ctx), layout
@@ -224,13 +137,17 @@ def test_add_and_check_agree(rule: AnyLayoutRule, number: int) -> None:
 
 def test_every_rule_rejects_something() -> None:
     """A rule whose check accepts everything in all contexts would hide a mistake above."""
-    for rule in LAYOUT_RULES:
+    for rule in SOLVED_RULES:
         assert any(
             not rule.check(layout, ctx)
             for ctx in CONTEXTS
             for layout in every_layout(ctx, 2)
             if sum(layout.block_layers) <= ctx.layers
         ), rule.name
+
+
+# The solver leaves multi-token prediction with the head.
+SOLVED_RULES = [rule for rule in LAYOUT_RULES if rule.name != "mtp-expressible"]
 
 
 class Instance(NamedTuple):
@@ -257,32 +174,17 @@ def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
     """Where multi-token prediction may stand apart."""
-    changes = {"lone_ends": True, "mtp_apart": True, "apart": ApartNumbers()} | changes
-    return plain(pp, layers, **changes)
+    return plain(pp, layers, lone_ends=True, mtp_apart=True, **changes)
 
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
-def on_stages(*held: int) -> MomentNumbers:
-    """Units that stages hold before layers of two."""
-    none = tuple((0,) for _ in held)
-    return MomentNumbers(held, tuple((2,) for _ in held), none, (0,), (0,), (0,))
-
-
 ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
-STAYS = replace(ONE_LAYER, staying=((1,),))
-HALF = OffloadShares((0.5, 0.2), (2,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
     # A head alone, an embedding alone; but nobody else, and no whole model.
     Instance("blocks-not-empty", plain(2, 1, lone_ends=True), split(1, 0), split(0)),
     Instance("blocks-not-empty", plain(3, 1, lone_ends=True), split(0, 1, 0), split(1, 0, 0)),
-    # Multi-token prediction alone before the head, alone too; but not behind nobody.
-    Instance("blocks-not-empty", parting(3, 1), apart(1, 0, 0), apart(1, 0, 0, 0)),
-    # No layer behind multi-token prediction; and it does not join the embedding.
-    Instance("mtp-expressible", parting(3, 1), apart(0, 1, 0), apart(0, 0, 1)),
-    Instance("mtp-expressible", parting(3, 1), apart(1, 0, 0), apart(1, 0)),
-    Instance("mtp-expressible", plain(3, 1, lone_ends=True), split(1, 0, 0), apart(1, 0, 0)),
     Instance("split-expressible", plain(2, 3, layouts="even"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(2, 3, layouts="greedy"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(4, 5, layouts="even-or-ends"), split(2, 1, 1, 1),
@@ -298,27 +200,9 @@ INSTANCES = [
     # A head worth two layers beside none, but not beside three.
     Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
              split(3, 0, vpp=2)),
-    # Multi-token prediction worth one layer beside two, but not worth none.
-    Instance("chunks-balanced",
-             parting(3, 7, vpp=2, apart=ApartNumbers(head_layers=1, mtp_layers=2)),
-             apart(2, 2, 1, 2, 0, 0, vpp=2), apart(1, 2, 2, 2, 0, 0, vpp=2)),
-    # Two units of it and one of head and loss, against a limit of 3.
-    Instance("stage-memory",
-             parting(3, 1, memory=MemoryNumbers(1, 3, (on_stages(1, 1, 4),)),
-                     apart=ApartNumbers(memory=MemoryNumbers(1, 3, (on_stages(1, 2, 1),)))),
-             apart(1, 0, 0), split(1, 0, 0)),
-    Instance("stage-memory",
-             parting(3, 1, memory=MemoryNumbers(1, 3, (on_stages(1, 1, 3),)),
-                     apart=ApartNumbers(memory=MemoryNumbers(1, 3, (on_stages(1, 2, 1),)))),
-             split(1, 0, 0), apart(0, 1, 0)),
     Instance("offload-chunk-layers", plain(1, 2, offload_modules=2), split(2), split(1)),
     Instance("offload-chunk-layers", plain(2, 2, offload_modules=2, lone_ends=True), split(2, 0),
              split(1, 1)),
-    Instance("offload-expressible", plain(1, 1, offload=HALF), replace(split(1),
-             offload_fraction=0.5), split(1)),
-    # Two layers of which one stays: 1 + 2·2 + 1 units.
-    Instance("stage-memory", plain(1, 2, offload=HALF, memory=MemoryNumbers(1, 6, (STAYS,))),
-             replace(split(2), offload_fraction=0.5), replace(split(2), offload_fraction=0.2)),
     Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
              split(2)),
 ]  # fmt: skip
@@ -335,7 +219,33 @@ def test_smallest_feasible_and_infeasible_layout(own: Instance) -> None:
 
 
 def test_every_layout_rule_has_its_smallest_instances() -> None:
-    assert {own.rule for own in INSTANCES} == {rule.name for rule in LAYOUT_RULES}
+    assert {own.rule for own in INSTANCES} == {rule.name for rule in SOLVED_RULES}
+
+
+@pytest.mark.parametrize(
+    ("ctx", "layout", "legal"),
+    [
+        # No layer behind multi-token prediction; and it does not join the embedding.
+        (parting(3, 1), apart(0, 1, 0), True),
+        (parting(3, 1), apart(0, 0, 1), False),
+        (parting(3, 1), apart(1, 0, 0), True),
+        (parting(2, 1), apart(1, 0), False),
+        (plain(3, 1, lone_ends=True), split(1, 0, 0), True),
+        (plain(3, 1, lone_ends=True), apart(1, 0, 0), False),
+    ],
+)
+def test_where_multi_token_prediction_may_stand(
+    ctx: LayoutContext, layout: Layout, legal: bool
+) -> None:
+    rule = next(rule for rule in LAYOUT_RULES if rule.name == "mtp-expressible")
+    assert rule.check(layout, ctx) is legal
+
+
+def test_prediction_before_the_head_may_be_alone_in_its_block() -> None:
+    rule = next(rule for rule in LAYOUT_RULES if rule.name == "blocks-not-empty")
+    assert rule.check(apart(1, 0, 0), parting(3, 1))
+    assert not rule.check(apart(1, 0, 0, 0), parting(4, 1))
+    assert not rule.check(split(1, 0, 0), parting(3, 1))
 
 
 @pytest.mark.parametrize("layers", range(1, 40))
@@ -406,14 +316,3 @@ def test_moments_that_no_layout_has_as_its_peak_are_dropped(
     moments: tuple[MomentNumbers, ...], kept: tuple[MomentNumbers, ...]
 ) -> None:
     assert undominated(moments) == kept
-
-
-def test_a_conflict_has_both_places_of_multi_token_prediction() -> None:
-    """Too heavy beside the head and before it: both stages are named. Light enough there: none."""
-    beside = MemoryNumbers(1, 3, (on_stages(1, 1, 4),))
-    before = MemoryNumbers(1, 3, (on_stages(1, 4, 1),))
-    ctx = parting(3, 1, memory=beside, apart=ApartNumbers(memory=before))
-    assert sorted(layout_conflict(ctx)) == ["stage-memory[1]", "stage-memory[2]"]
-    assert (capacity(ctx, 1), capacity(ctx, 2)) == (1, 1)
-    fits = MemoryNumbers(1, 3, (on_stages(1, 3, 1),))
-    assert layout_conflict(replace(ctx, apart=ApartNumbers(memory=fits))) == ()

@@ -15,7 +15,7 @@ import pytest
 from constraints.rule import Layout
 from planner.cost_model import CostModel
 from planner.costed_plan import job_plan
-from planner.memory.rank import padded_vocabulary
+from planner.memory.rows import rank_key, table_parameters
 from planner.ops.context import OpContext
 from planner.plan import Plan
 from planner.request import Request
@@ -98,7 +98,8 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
     for plan in recommended(name):
         own = plan.degrees
         bare = 128 * own.tp
-        rows = padded_vocabulary(context, own.tp) - bare
+        table = own.tp * table_parameters(context, rank_key(tp=own.tp))
+        rows = table / job.model.hidden - bare
         without = with_vocabulary(name, plan, bare)
         first, last = (plan.stages[end].peak - without.stages[end].peak for end in (0, -1))
         shards = own.dp * own.cp if own.zero == 3 else 1
@@ -106,5 +107,5 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
         embedding = 2 * rows * job.model.hidden / own.tp
         assert first >= embedding / shards
         logits = 4 * rows * own.mbs * job.seq / (own.tp * own.cp)
-        # Not all of it: without a vocabulary another moment of the last stage is the heaviest.
+        # Not all of it: without a vocabulary another phase of the last stage is the heaviest.
         assert last >= max(logits / 2, embedding / shards)

@@ -14,7 +14,7 @@ from planner.request import Request
 from planner.search.costed import cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.terms import layout_context, shape_terms
-from tests.search.brute import every_layout
+from tests.search.brute import all_bounds, every_layout
 
 MODEL = """
 source = "made up"
@@ -79,7 +79,7 @@ def legal(ctx: LayoutContext) -> Iterator[Layout]:
 def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequest) -> None:
     """Every layout under several limits; blocks of up to four layers beyond two stages."""
     own: Explorer = request.getfixturevalue(which)
-    plain, sharper, checked = own.bounds.copy(), 0, 0
+    plain, sharper, checked = all_bounds(own), 0, 0
     for position, row in enumerate(own.rows.tolist()):
         if own.columns["pp"][row] * own.columns["vpp"][row] > 4:
             continue
@@ -130,10 +130,10 @@ def test_frameworks_that_cannot_write_it_keep_a_layer_in_every_block(
 
 def test_the_largest_deficit_is_that_of_the_cheapest_run() -> None:
     prefix = np.array([[0, 1, 1, 2, 2, 3, 4], [0, 0, 1, 1, 2, 2, 2]], dtype=float)
-    values = np.array([1.0, 4.0])
+    layers = np.array([[1.0], [4.0]])
     mean = (4 * 1.0 + 2 * 4.0) / 6
     # The last two layers, both of the cheap kind.
-    assert sharp_bounds.largest_deficit(values, prefix, mean) == pytest.approx(2 * mean - 2.0)
+    assert sharp_bounds.largest_deficit(layers, 0, prefix, mean) == pytest.approx(2 * mean - 2.0)
 
 
 @pytest.mark.parametrize(("layers", "blocks", "each", "expected"), [

@@ -25,7 +25,7 @@ from planner.calibrate.memory_accuracy import (
     summarise,
 )
 from planner.errors import UsageError
-from tests.truth.counts import FOLDER
+from tests.truth.counts import COUNTS, FOLDER
 
 AGAIN = (
     "if the model changed on purpose: python -m planner.calibrate.memory_accuracy --toml "
@@ -107,6 +107,38 @@ def test_command_prints_tables_and_the_file(capsys: pytest.CaptureFixture[str]) 
     assert len(from_toml(capsys.readouterr().out).counted) == len(load().counted)
 
 
-def test_folder_without_counts_is_named(tmp_path: Path) -> None:
+def test_folder_without_counts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match=r"holds none of params\.csv"):
         counted_accuracy(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "holds none of params.csv" in capsys.readouterr().err
+
+
+def write_row(folder: Path, file: str, **changes: str) -> None:
+    """One row of the counts of a file, with other cells."""
+    row = COUNTS[file][0] | changes
+    text = ",".join(row) + "\n" + ",".join(row.values()) + "\n"
+    (folder / file).write_text(text, encoding="utf-8")
+
+
+def test_blank_cells_were_not_counted(tmp_path: Path) -> None:
+    write_row(tmp_path, "activations.csv", per_layer="", layers="", mbs="")
+    (own,) = counted_accuracy(tmp_path)
+    assert (own.errors.figures, own.errors.worst) == (1, pytest.approx(0.0, abs=1e-7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"seq": ""}, "seq is ''; expected a number"), ({"model": "lama"}, "unknown model 'lama'")],
+)
+def test_bad_cells_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, str],
+    sentence: str,
+) -> None:
+    write_row(tmp_path, "activations.csv", **changes)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert sentence in capsys.readouterr().err

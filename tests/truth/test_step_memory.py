@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.truth import Row, compare_ddp, compare_steps, peak_phases
+from planner.calibrate.truth import (
+    Row,
+    compare_ddp,
+    compare_steps,
+    counted_job,
+    ddp_copies,
+    job_timeline,
+    peak_phases,
+)
 from planner.frameworks import load_framework
-from planner.frameworks.tensors import DataParallelBuckets
-from planner.memory.rank import RankShape
-from planner.memory.timeline import StepSettings, memory_timeline
-from planner.ops.context import OpContext
+from planner.plan import Degrees
 from tests.truth.counts import COUNTS, each_row
 from tests.truth.models import reference_model
 
@@ -66,20 +71,12 @@ def test_ddp(row: Row) -> None:
 @pytest.mark.parametrize(("view", "copies"), [(False, 2), (True, 1)])
 def test_ddp_in_the_timeline(view: bool, copies: int) -> None:
     """Buckets are one copy of the gradients from the first forward on; the gradients another."""
-    context = OpContext(reference_model("llama-7b"), load_framework("hf-transformers"), 2048)
-    settings = StepSettings(ddp=DataParallelBuckets(view=view))
-    timeline = memory_timeline(context, RankShape(shards=8), settings)
-    held = [
-        sum(timeline.phase(name).terms[term] for term in ("gradients", "gradient buckets"))
-        for name in ("start", "gradient sync", "optimizer")
-    ]
-    gradients = 2 * 6738415616
-    assert held == [gradients, copies * gradients, copies * gradients]
+    assert ddp_copies(view=view, set_to_none=True) == (copies, 1)
 
 
 def test_first_step_has_no_optimizer_state_until_its_end() -> None:
-    context = OpContext(reference_model("gpt2"), load_framework("hf-transformers"), 1024)
-    timeline = memory_timeline(context, RankShape(mbs=8))
+    job = counted_job(reference_model("gpt2"), load_framework("hf-transformers"), 1024)
+    timeline = job_timeline(job, Degrees(mbs=8))
     states = [phase.terms["optimizer state"] for phase in timeline.first_step]
     assert states[:-1] == [0.0] * (len(states) - 1)
     assert states[-1] == timeline.phase("start").terms["optimizer state"] > 0

@@ -156,6 +156,11 @@ class Found:
     cp_sizes: tuple[int, ...] = ()
     # Switches reduce gradients (SHARP).
     sharp: bool = False
+    # The request's own switches (`planner.frameworks.switches`) and what goes with them.
+    gradient_as_bucket_view: bool = False
+    set_to_none: bool = True
+    cublas_workspace_config: str | None = None
+    bias: bool = True
     plan_gpus: str | None = None
     main_file: str = ""
     where: Mapping[str, Setting] = field(default_factory=dict)

@@ -142,6 +142,8 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
         shared_ffn=number("moe-shared-expert-intermediate-size") or 0,
         shared_gate=arguments.has("moe-shared-expert-gate"),
         score_correction_bias=arguments.has("moe-router-enable-expert-bias"),
+        groups=number("moe-router-num-groups") or 1,
+        top_groups=number("moe-router-group-topk") or 1,
         expert_bias=bias,
         # router.py, TopKRouter: a bias where linear layers have one.
         router_bias=bias,

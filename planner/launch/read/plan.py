@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.frameworks import load_framework
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.text import Files
 
@@ -47,12 +48,17 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
         precision=request.precision,
         dtype=request.dtype,
         schedule=request.schedule,
-        attention=request.attention,
+        attention=request.attention or load_framework(request.framework).attention,
         dropout=request.dropout,
         expert_imbalance=request.expert_imbalance,
         cp_comm_type=plan.cp_comm_type or None,
         cp_sizes=plan.cp_sizes,
         sharp=request.sharp,
+        variations=() if request.sequence_parallel else ("no-sequence-parallel",),
+        gradient_as_bucket_view=request.gradient_as_bucket_view,
+        set_to_none=request.set_to_none,
+        cublas_workspace_config=request.cublas_workspace_config,
+        bias=request.bias,
         plan_gpus=request.gpus,
         main_file=str(path),
     )

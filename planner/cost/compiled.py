@@ -1,0 +1,41 @@
+"""The functions of the cost core that are called from outside for many candidates, compiled.
+
+Each takes float64 tables (`planner.cost.fields`), NamedTuples and numbers, and computes what the
+function of the same name computes, which says what that is; `.plain` does so without a compiler.
+"""
+
+from __future__ import annotations
+
+from planner.cost import (
+    bounds,
+    fields,
+    kernel,
+    linear,
+    linear_memory,
+    sharp_bounds,
+    stage_sums,
+)
+from planner.cost._jit import Entry
+
+_SHAPE = {"grid": fields.SHAPE_ROW, "key": fields.KEY_ROW, "costs": fields.PIECE_ROW}
+_SHAPES = {"shapes": fields.SHAPE_ROW, "keys": fields.KEY_ROW, "costs": fields.PIECE_ROW}
+
+cost_keys = Entry(
+    kernel.cost_keys,
+    keys=fields.KEY_ROW,
+    ops=fields.OP_ROW,
+    parameters=fields.PARAM_ROW,
+    saved=fields.SAVED_ROW,
+    collectives=fields.COMM_ROW,
+    out=fields.PIECE_ROW,
+)
+cost_shapes = Entry(kernel.cost_shapes, out=fields.STEP_ROW, **_SHAPES)
+cost_layout = Entry(kernel.cost_layout, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPE)
+layout_terms = Entry(linear.layout_terms, **_SHAPE)
+memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
+bound_shapes = Entry(bounds.bound_shapes, **_SHAPES)
+empty_stages = Entry(bounds.empty_stages, **_SHAPE)
+layer_columns = Entry(bounds.layer_columns, **_SHAPE)
+stage_room = Entry(bounds.stage_room)
+sharp_bound_s = Entry(sharp_bounds.sharp_bound_s, **_SHAPE)
+least_together = Entry(stage_sums.least_together)

@@ -1,0 +1,94 @@
+"""What of a step depends on the degrees and the layout alone: parameters, their traffic and update.
+
+Micro-batch size and recompute mode change nothing here, so candidates of a search that differ in
+these alone share a frame (`planner.cost.kernel`).
+"""
+
+from __future__ import annotations
+
+from planner.cost._jit import Row, Rows, jit
+from planner.cost.data_parallel import (
+    gather_seconds,
+    gather_stream,
+    optimizer_seconds,
+    reduce_seconds,
+    reduce_stream,
+)
+from planner.cost.inputs import GpuInputs
+from planner.cost.peak import fill_known
+from planner.cost.phase_records import record_of
+from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.cost.tables import Array, FrameworkInputs, JobInputs
+from planner.cost.update import stage_update_seconds
+
+# Traffic of one piece's parameters: seconds alone, and by class of links (`planner.cost.sharing`).
+TRAFFIC_ROW = record_of(
+    ("reduce_s", 1), ("reduce_inside", 1), ("reduce_between", 1),
+    ("gather_s", 1), ("gather_inside", 1), ("gather_between", 1),
+)  # fmt: skip
+
+
+@jit
+def fill_traffic(
+    costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
+    traffic: Rows,
+) -> None:  # fmt: skip
+    """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
+    for piece in range(job.pieces):
+        dense, expert = costs[piece].dense_parameters, costs[piece].expert_parameters
+        own = traffic[piece]
+        size = framework.gradient_communication_bytes
+        stream = reduce_stream(dense, expert, size, key, grid, job, network)
+        own.reduce_s, own.reduce_inside, own.reduce_between = stream
+        size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
+        stream = gather_stream(dense, expert, size, key, grid, job, network)
+        own.gather_s, own.gather_inside, own.gather_between = stream
+
+
+@jit
+def fill_group(
+    group: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
+    framework: FrameworkInputs, gpu: GpuInputs, network: Rows, out: Row,
+) -> None:  # fmt: skip
+    """Fill what parameters alone decide of a group's stages."""
+    fill_known(group, counts, costs, key, grid, job, framework, out)
+    dense, expert = out.dense, out.expert
+    out.update_s = optimizer_seconds(dense, expert, grid, framework, gpu)
+    out.update_s += stage_update_seconds(group, counts, costs, grid, job, framework, gpu)
+    out.reduce_s = out.gather_s = 0.0
+    if grid.zero < 2:
+        size = framework.gradient_communication_bytes
+        out.reduce_s = reduce_seconds(dense, expert, size, key, grid, job, network)
+    if 1 <= grid.zero <= 2:
+        size = framework.parameter_communication_bytes
+        out.gather_s = gather_seconds(dense, expert, size, key, grid, job, network)
+
+
+@jit
+def same_stages(one: int, other: int, counts: Array) -> bool:
+    """Whether two stages hold the same pieces."""
+    differ = 0
+    for piece in range(counts.shape[0]):
+        differ += counts[piece, one] != counts[piece, other]
+    return differ == 0
+
+
+@jit
+def group_stages(pp: int, schedule: int, counts: Array, groups: Rows) -> int:
+    """Number of groups of stages, filled with their first stage and span; counts[piece, stage]
+    becomes counts[piece, group].
+
+    Of stages that hold the same the first has the most micro-batches in flight and the least time
+    to hide what ends the step, under 1F1B and GPipe; other schedules have a group for each stage.
+    """
+    alike = schedule <= SCHEDULE_ALL_FORWARD_FIRST
+    found = 0
+    for stage in range(pp):
+        if alike and found > 0 and same_stages(found - 1, stage, counts):
+            groups[found - 1].span += 1.0
+            continue
+        groups[found].first, groups[found].span = float(stage), 1.0
+        for piece in range(counts.shape[0]):
+            counts[piece, found] = counts[piece, stage]
+        found += 1
+    return found

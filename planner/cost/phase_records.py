@@ -1,0 +1,197 @@
+"""Phases of a step and what is recorded of them: contents of a stage, passes, bytes by term.
+
+`planner.cost.phases` fills them in. The end of forward holds no more than its heaviest point:
+nothing asks for it but what shows a step over time (`planner.memory.timeline`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+# Phases of a micro-batch, in order; then the optimizer's.
+FORWARD = 0  # at its end: everything kept, logits in flight
+LOSS = 1  # gradient of the loss: logits, their softmax and its gradient side by side
+HEAD = 2  # gradients of logits, of the head's input and of its weights
+MTP = 3
+LAYER = 4  # the first backward of a layer that does not recompute
+LAYER_AGAIN = 5  # the first one of a layer that does
+LAYER_SECOND = 6  # sharded: the second layer, while the first one's gradients are reduced
+LAYER_LAST = 7  # gradients made along the way have piled up
+EMBEDDING = 8  # the vocabulary table's gradient, which no kernel adds to one that exists
+OPTIMIZER = 9
+PHASES = 10
+FORWARD_END = 10
+# See `passes`.
+PASSES = 3
+
+
+class StageHolds(NamedTuple):
+    """Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch.
+
+    `kept`: from forward to backward (`plain`: by layers that do not recompute, `logits`: the
+    loss's part); `casts`: of weights, `_kept` those that backward finds; `head_made`: parameters
+    whose gradients the head makes, a tied table included; `layer_weight`, `head_weight` (with
+    MTP): what a deferred weight gradient reads. `extra_state`: optimizer state on the
+    rank beyond that of every parameter; `update_bytes`: temporaries of the largest update of the
+    model, wherever it lives; `resident`: offloaded tensors that are on the GPU all the same, and
+    `fetched` those of one layer. `mtp_modules`: how many; `mtp_table`: parameters of the vocabulary
+    table in which they look tokens up, `mtp_table_waits` those if the embedding is on the stage.
+    """
+
+    dense: float
+    expert: float
+    layers: float
+    layer_kept: float
+    plain_kept: float
+    layer_casts: float
+    layer_casts_kept: float
+    embedding_parameters: float
+    embedding_kept: float
+    head: float
+    head_parameters: float
+    head_made: float
+    head_kept: float
+    head_logits: float
+    head_casts: float
+    mtp_dense: float
+    mtp_expert: float
+    mtp_kept: float
+    mtp_casts: float
+    mtp_working: float
+    mtp_logits: float
+    extra_state: float
+    update_bytes: float
+    layer_weight: float
+    head_weight: float
+    resident: float = 0.0
+    fetched: float = 0.0
+    mtp_modules: float = 0.0
+    mtp_table: float = 0.0
+    mtp_table_waits: float = 0.0
+
+
+def record_of(*fields: tuple[str, int]) -> np.dtype[Any]:
+    """A record of numbers; how many stand behind each name."""
+    return np.dtype((np.record, [(n, "f8") if k == 1 else (n, "f8", (k,)) for n, k in fields]))
+
+
+# What of `StageHolds` depends on parameters alone (`mtp_losses`: of how many modules).
+PARAMETERS = tuple(
+    (name, 1) for name in (
+        "dense", "expert", "layers", "layer_casts", "embedding_parameters", "head",
+        "head_parameters", "head_made", "head_casts", "mtp_dense", "mtp_expert", "mtp_casts",
+        "extra_state", "update_bytes", "mtp_modules", "mtp_losses", "mtp_table",
+        "mtp_table_waits",
+    )
+)  # fmt: skip
+# Consecutive stages that hold the same: the first one, how many, and of each its seconds of the
+# optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so
+# beside every micro-batch or not at all).
+# Bytes: what parameters alone decide, at rest, in the update, and in every phase of the first and
+# of later passes (`planner.cost.peak`).
+GROUP_ROW = record_of(
+    ("first", 1), ("span", 1), ("update_s", 1), ("reduce_s", 1), ("gather_s", 1), *PARAMETERS,
+    ("resting_bytes", 1), ("update_moving_bytes", 1), ("known_bytes", 2 * (PHASES - 1)),
+)  # fmt: skip
+
+
+class LayerMaxima(NamedTuple):
+    """Maxima over the kinds of layers on a stage.
+
+    `largest`: parameters; `working`, `working_again`: working sets of plain layers and of those
+    that recompute, in a pass that accumulates gradients, `making` and `making_again` in one that
+    makes them; `last`: what the last layer in backward adds to what all leave behind;
+    `done_making`, `done`: what the first one changes once it is done (gradients made less what it
+    gave back), in a pass that makes gradients and in one that accumulates them.
+    """
+
+    largest: float
+    working: float
+    working_again: float
+    making: float
+    making_again: float
+    last: float
+    done_making: float
+    done: float
+
+
+class Pass(NamedTuple):
+    """One micro-batch's forward and backward.
+
+    `in_flight` micro-batches of activations at its start; `accumulates` 1 if all gradients exist
+    before it, 0 if it makes them. `deferred`, `head_deferred`: micro-batches of which layers, the
+    head, only wait for weight gradients; `head`: those whose loss is not yet differentiated.
+    `ends` 0: after the last forward, inside the layers. `counts` 0: another pass exceeds it.
+    `before` 1 if gradients exist before its forward, too.
+    """
+
+    in_flight: float
+    accumulates: float
+    deferred: float
+    head: float
+    head_deferred: float
+    ends: float
+    counts: float
+    before: float
+
+
+class KeptCopies(NamedTuple):
+    """How many micro-batches keep each part of a stage's contents for backward.
+
+    `plain`, `again`: layers that do not recompute and those that do; `weight`, `head_weight`: what
+    only deferred weight gradients read; `_done`: of ends, those whose loss has been differentiated.
+    """
+
+    plain: float
+    again: float
+    embedding: float
+    mtp: float
+    mtp_done: float
+    head: float
+    head_done: float
+    weight: float
+    head_weight: float
+
+
+class PhaseTerms(NamedTuple):
+    """Bytes of live tensors in a phase by term, in the order of their lives, with its words for
+    people. The first seven are the same in every phase."""
+
+    weights: Annotated[float, "weights"]
+    master_weights: Annotated[float, "master weights"]
+    optimizer_state: Annotated[float, "optimizer state"]
+    gradient_buckets: Annotated[float, "gradient buckets"]
+    buffers: Annotated[float, "causal-mask buffers"]
+    inputs: Annotated[float, "token ids and labels"]
+    workspaces: Annotated[float, "cuBLAS workspaces"]
+    gradients: Annotated[float, "gradients"]
+    activations: Annotated[float, "activations kept"]
+    weight_casts: Annotated[float, "autocast copies of weights"]
+    recomputed: Annotated[float, "activations made again"]
+    logits: Annotated[float, "logits and loss at work"]
+    working: Annotated[float, "working set of a layer"]
+    gathered_weights: Annotated[float, "gathered weights"]
+    unsharded_gradients: Annotated[float, "unsharded gradients"]
+    reduction: Annotated[float, "gradient reduction buffers"]
+    optimizer_temporaries: Annotated[float, "optimizer temporaries"]
+
+
+class LayerParts(NamedTuple):
+    """What the layers of one kind on a stage hold: one of them at its backward, and what it leaves.
+
+    `working`, `remade`: gradients in flight (`making`: in a pass that makes gradients of weights,
+    with those made so far), tensors made again; `kept`, `light`: by one that does
+    not recompute and one that does; `made`: gradients that it leaves behind; `gathered`: of its
+    weights, gone afterwards; `casts`: of them, found by backward.
+    """
+
+    working: float
+    making: float
+    remade: float
+    kept: float
+    light: float
+    made: float
+    gathered: float
+    casts: float

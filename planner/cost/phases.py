@@ -1,0 +1,517 @@
+"""What a pipeline stage holds in each phase of a step, as affine functions of its contents.
+
+The only account of memory: searches ask for the heaviest phase, `planner.memory` shows them all.
+Affine, so that the layout solver reads its coefficients off the very functions that cost a finished
+layout. With several kinds of layers on a stage, or several chunks, a phase inside the layers counts
+what all of them keep: an upper bound by less than a chunk.
+"""
+
+from __future__ import annotations
+
+from planner.cost._jit import Row, jit
+from planner.cost.keys import local_tokens, padding_factor
+from planner.cost.memory import gradient_bytes, shared_bytes, weight_bytes
+from planner.cost.phase_records import (
+    EMBEDDING,
+    FORWARD,
+    FORWARD_END,
+    HEAD,
+    LAYER,
+    LAYER_AGAIN,
+    LAYER_LAST,
+    LAYER_SECOND,
+    LOSS,
+    MTP,
+    OPTIMIZER,
+    KeptCopies,
+    LayerMaxima,
+    Pass,
+    PhaseTerms,
+    StageHolds,
+)
+from planner.cost.schedule import Held, copies_of_model, splits_backward
+from planner.cost.tables import FrameworkInputs, JobInputs
+
+
+@jit
+def resting_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms that are the same in every phase."""
+    return (
+        terms.weights
+        + terms.master_weights
+        + terms.optimizer_state
+        + terms.gradient_buckets
+        + terms.buffers
+        + terms.inputs
+        + terms.workspaces
+    )
+
+
+@jit
+def moving_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms that differ by phase."""
+    return (
+        terms.gradients
+        + terms.activations
+        + terms.weight_casts
+        + terms.recomputed
+        + terms.logits
+        + terms.working
+        + terms.gathered_weights
+        + terms.unsharded_gradients
+        + terms.reduction
+        + terms.optimizer_temporaries
+    )
+
+
+@jit
+def total_bytes(terms: PhaseTerms) -> float:
+    """Sum of the terms."""
+    return resting_bytes(terms) + moving_bytes(terms)
+
+
+@jit
+def is_sharded(grid: Row) -> bool:
+    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
+    return grid.zero > 1 and grid.shards > 1.0
+
+
+@jit
+def gradient_per_parameter(framework: FrameworkInputs) -> float:
+    """Bytes of an unsharded gradient."""
+    return framework.gradient_bytes + framework.extra_gradient_bytes
+
+
+@jit
+def sharded_gradients(dense: float, expert: float, grid: Row, framework: FrameworkInputs) -> float:
+    """Gradients divided by the ZeRO groups."""
+    return framework.gradient_bytes * (dense / grid.shards + expert / grid.expert_shards)
+
+
+@jit
+def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
+    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
+    return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
+
+
+@jit
+def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
+    """Whether gradients of a micro-batch are divided as soon as a layer has made them."""
+    return is_sharded(grid) and framework.unreduced_gradients == 0.0
+
+
+@jit
+def bucket_bytes(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+    """DDP's flat copies of the gradients, or the bucket of ZeRO-2."""
+    if grid.zero == 0 and grid.shards > 1.0:
+        own = framework.gradient_bytes * (holds.dense + holds.expert)
+        return framework.ddp_bucket_copies * own
+    return framework.bucket_bytes if is_sharded(grid) and grid.zero == 2 else 0.0
+
+
+@jit
+def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
+    """Logits of a micro-batch that the loss of one rank works on."""
+    padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
+    split = key.tp if framework.logits_sharded > 0.0 else 1.0
+    return padded / split * local_tokens(key, job)
+
+
+@jit
+def root_gathered(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+    """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
+    if not is_sharded(grid):
+        return 0.0
+    if grid.zero < 3:
+        if keeps_weights(grid, framework):
+            return 0.0
+        return framework.weight_bytes * (holds.dense + holds.expert)
+    ends = holds.embedding_parameters + holds.head_parameters
+    return framework.root_stays_gathered * framework.weight_bytes * ends
+
+
+@jit
+def gives_back(grid: Row, framework: FrameworkInputs) -> bool:
+    """Whether backward frees what layers keep one after the other: in one chunk, with their
+    weight gradients made at once."""
+    return grid.vpp <= 1.0 and not splits_backward(framework.schedule, grid.pp)
+
+
+@jit
+def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) -> KeptCopies:
+    """Micro-batches kept for backward of each part of a stage.
+
+    But for GPipe the head's backward follows its forward at once, so it keeps one's. A stage of one
+    chunk gives layers back one after the other, others a chunk in the end; where backward is split,
+    a chunk whose inputs are done still keeps what its weights need.
+    """
+    plain = again = own.in_flight
+    mtp = head = own.head - 1.0
+    mtp_done = head_done = 0.0
+    weight = own.deferred
+    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+        mtp, head = mtp + 1.0, head + 1.0
+        head_done = 1.0 if phase == HEAD else 0.0
+    elif phase == MTP:
+        mtp, mtp_done = mtp + 1.0, 1.0
+    elif phase == EMBEDDING:
+        chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))
+        plain, again = plain - chunk, again - chunk
+        if splits_backward(framework.schedule, grid.pp):
+            weight += chunk
+    elif phase in (LAYER_AGAIN, LAYER_LAST) and gives_back(grid, framework):
+        # The layers behind one that recomputes, which keep all, have given it back.
+        plain -= 1.0
+        again -= 1.0 if phase == LAYER_LAST else 0.0
+    return KeptCopies(
+        plain, again, own.in_flight, mtp, mtp_done, head, head_done, weight, own.head_deferred
+    )
+
+
+@jit
+def on_their_way(phase: int, holds: StageHolds, own: Pass) -> float:
+    """Offloaded tensors that are on the GPU all the same."""
+    if phase == LAYER_LAST and own.in_flight <= 1.0:
+        return holds.fetched
+    if phase == EMBEDDING and own.in_flight <= 1.0:
+        return 0.0
+    return holds.resident
+
+
+@jit
+def kept_bytes(
+    phase: int, holds: StageHolds, own: Pass, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Bytes kept for backward."""
+    copies = kept_copies(phase, own, grid, framework)
+    return (
+        copies.plain * holds.plain_kept
+        + copies.again * (holds.layer_kept - holds.plain_kept)
+        + copies.embedding * holds.embedding_kept
+        + copies.mtp * holds.mtp_kept
+        - copies.mtp_done * holds.mtp_logits
+        + copies.head * holds.head_kept
+        - copies.head_done * holds.head_logits
+        + copies.weight * holds.layer_weight
+        + copies.head_weight * holds.head_weight
+        + on_their_way(phase, holds, own)
+    )
+
+
+@jit
+def cast_bytes(phase: int, holds: StageHolds) -> float:
+    """Low-precision copies of weights (autocast), all of them until forward ends."""
+    if phase == FORWARD:
+        return holds.layer_casts + holds.mtp_casts + holds.head_casts
+    if phase in (FORWARD_END, LOSS, HEAD):
+        return holds.layer_casts_kept + holds.mtp_casts + holds.head_casts
+    if phase in (LAYER_LAST, EMBEDDING):
+        return 0.0
+    return holds.layer_casts_kept + (holds.mtp_casts if phase == MTP else 0.0)
+
+
+@jit
+def made_gradients(phase: int, holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+    """Gradients that exist in a phase of a pass that makes them."""
+    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+        return 0.0
+    dense, expert = holds.head_parameters, 0.0
+    if phase in (LAYER_LAST, EMBEDDING):
+        dense, expert = holds.dense - holds.embedding_parameters, holds.expert
+    elif phase != MTP:
+        dense, expert = dense + holds.mtp_dense, holds.mtp_expert
+    if reduces_at_once(grid, framework):
+        return sharded_gradients(dense, expert, grid, framework)
+    tied = holds.head_made - holds.head_parameters
+    return gradient_per_parameter(framework) * (dense + expert + tied)
+
+
+@jit
+def held_gradients(
+    phase: int, settled: float, holds: StageHolds, own: Pass, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Gradients in a phase of a pass; `settled`: those that the optimizer reads."""
+    if own.accumulates == 0.0:
+        return made_gradients(phase, holds, grid, framework)
+    if own.before == 0.0 and phase in (FORWARD, FORWARD_END):
+        return 0.0
+    if is_sharded(grid) and framework.unreduced_gradients > 0.0:
+        return gradient_per_parameter(framework) * (holds.dense + holds.expert)
+    return settled
+
+
+@jit
+def table_gradient_bytes(phase: int, framework: FrameworkInputs) -> float:
+    """Bytes per parameter of the vocabulary table's gradient while it is made, unsharded.
+
+    Where gradients have buffers of their own, the head's is made beside them if its product does
+    not accumulate; the embedding's always, unless unreduced gradients are kept anyway.
+    """
+    if framework.persistent_gradients == 0.0:
+        return gradient_per_parameter(framework)
+    if phase == HEAD:
+        return framework.weight_gradient_bytes
+    return 0.0 if framework.extra_gradient_bytes > 0.0 else framework.weight_bytes
+
+
+@jit
+def mtp_working_bytes(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+    """Working set of multi-token prediction's backward, which ends in a lookup's: the table's
+    gradient follows the module's own tensors (no more than these are still kept then). Those of
+    several modules wait for each other."""
+    table = 0.0
+    if not is_sharded(grid) and framework.persistent_gradients > 0.0:
+        table = table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table
+    if holds.mtp_modules > 1.0:
+        return holds.mtp_working + table
+    return max(holds.mtp_working, table)
+
+
+@jit
+def working_bytes(
+    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    job: JobInputs, framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Gradients in flight and tensors made again."""
+    if phase in (FORWARD, FORWARD_END, LOSS):
+        return 0.0
+    sharded = is_sharded(grid)
+    if phase in (HEAD, EMBEDDING):
+        stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
+        made = holds.head_made if phase == HEAD else holds.embedding_parameters
+        return stream if sharded else stream + table_gradient_bytes(phase, framework) * made
+    size = 0.0 if sharded else framework.weight_gradient_bytes * holds.head_made
+    if phase != MTP and not sharded and framework.persistent_gradients > 0.0:
+        # Autograd adds the table's gradients of all lookups before it accumulates their sum.
+        size += table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table_waits
+    if phase == MTP:
+        size += mtp_working_bytes(holds, grid, framework)
+    elif phase == LAYER:
+        size += most.making if own.accumulates == 0.0 else most.working
+    elif phase == LAYER_AGAIN:
+        size += most.making_again if own.accumulates == 0.0 else most.working_again
+    elif phase == LAYER_LAST:
+        size += most.last
+    else:
+        size += max(most.working, most.working_again)
+    return size
+
+
+@jit
+def loss_bytes(
+    phase: int, holds: StageHolds, key: Row, job: JobInputs, framework: FrameworkInputs
+) -> float:
+    """Logits in flight beside those kept."""
+    if holds.head == 0.0 or phase not in (FORWARD, LOSS, HEAD, MTP):
+        return 0.0
+    elements = logits_elements(key, job, framework)
+    if phase == FORWARD:
+        return framework.logits_forward_bytes * elements
+    if phase == HEAD:
+        return framework.activation_bytes * elements
+    return framework.logits_transient_bytes * elements
+
+
+@jit
+def gathered_bytes(
+    phase: int, holds: StageHolds, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
+    next's)."""
+    if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
+        return 0.0
+    root = root_gathered(holds, grid, framework)
+    layer = framework.weight_bytes * most.largest
+    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+        works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
+        return root + (layer if works else 0.0)
+    if grid.zero > 2:
+        return root + framework.gathered_layers * layer
+    return left_gathered(phase, root, holds, grid, framework)
+
+
+@jit
+def left_gathered(
+    phase: int, root: float, holds: StageHolds, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Weights that ZeRO-2 has left inside the layers of the `root` gathered for a pass: all but
+    those whose backward is done."""
+    if keeps_weights(grid, framework):
+        return 0.0
+    if phase == LAYER_LAST:
+        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
+    gone = 0.0 if phase == MTP else holds.mtp_dense + holds.mtp_expert
+    return root - framework.weight_bytes * gone
+
+
+@jit
+def waiting_bytes(phase: int, holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's."""
+    if not is_sharded(grid) or phase in (FORWARD, FORWARD_END, LOSS):
+        return 0.0
+    if phase == HEAD:
+        return framework.weight_bytes * holds.head_made
+    if phase == EMBEDDING:
+        return framework.weight_bytes * (holds.embedding_parameters + holds.head_parameters)
+    return framework.root_stays_gathered * framework.weight_bytes * holds.head_made
+
+
+@jit
+def reduction_bytes(
+    phase: int, holds: StageHolds, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+) -> float:
+    """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
+    if not is_sharded(grid):
+        return 0.0
+    if phase == EMBEDDING:
+        return framework.gradient_bytes * (holds.embedding_parameters + holds.head_parameters)
+    if phase == LAYER_SECOND or (phase == LAYER_LAST and holds.layers > 1.0):
+        return framework.reduce_buffer_layers * framework.gradient_bytes * most.largest
+    return 0.0
+
+
+@jit
+def at_rest(
+    holds: StageHolds, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
+) -> PhaseTerms:
+    """The optimizer's phase: state, all gradients, temporaries of the update."""
+    dense, expert = holds.dense, holds.expert
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    sharing = (dense, expert, zero, shards, expert_shards)
+    return PhaseTerms(
+        weight_bytes(dense, expert, zero, shards, expert_shards, framework),
+        shared_bytes(framework.master_bytes, 1, *sharing),
+        holds.extra_state + shared_bytes(framework.optimizer_bytes, 1, *sharing),
+        bucket_bytes(holds, grid, framework),
+        holds.layers * framework.mask_buffer_bytes,
+        framework.input_bytes * local_tokens(key, job),
+        framework.workspace_bytes,
+        gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        holds.update_bytes + shared_bytes(framework.optimizer_temporary_bytes, 1, *sharing),
+    )
+
+
+@jit
+def phase_terms(
+    phase: int, rest: PhaseTerms, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row,
+    grid: Row, job: JobInputs, framework: FrameworkInputs,
+) -> PhaseTerms:  # fmt: skip
+    """Bytes in one phase of a pass; `rest` is `at_rest` of the same contents.
+
+    Inside the layers the maximum over their kinds is one number: what layers make again is in
+    `working`, which of the last layer holds whatever it adds to what all leave behind, and what the
+    first one has given back once the second runs is off `activations` (`layer_maxima`).
+    """
+    if phase == OPTIMIZER:
+        return rest
+    kept = kept_bytes(phase, holds, own, grid, framework)
+    if phase == LAYER_SECOND:
+        kept += most.done_making if own.accumulates == 0.0 else most.done
+    return PhaseTerms(
+        rest.weights,
+        rest.master_weights,
+        rest.optimizer_state,
+        rest.gradient_buckets,
+        rest.buffers,
+        rest.inputs,
+        rest.workspaces,
+        held_gradients(phase, rest.gradients, holds, own, grid, framework),
+        kept,
+        cast_bytes(phase, holds),
+        0.0,
+        loss_bytes(phase, holds, key, job, framework),
+        working_bytes(phase, holds, most, own, key, grid, job, framework),
+        gathered_bytes(phase, holds, most, grid, framework),
+        waiting_bytes(phase, holds, grid, framework),
+        reduction_bytes(phase, holds, most, grid, framework),
+        0.0,
+    )
+
+
+@jit
+def bytes_of_parameters(
+    phase: int, settled: float, holds: StageHolds, most: LayerMaxima, own: Pass, grid: Row,
+    framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Sum of the terms of a phase (but the optimizer's) that parameters alone decide, resting ones
+    apart; of `own` only whether gradients exist."""
+    return (
+        held_gradients(phase, settled, holds, own, grid, framework)
+        + gathered_bytes(phase, holds, most, grid, framework)
+        + waiting_bytes(phase, holds, grid, framework)
+        + reduction_bytes(phase, holds, most, grid, framework)
+    )
+
+
+@jit
+def bytes_of_activations(
+    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    job: JobInputs, framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Sum of the other terms of a phase: `phase_terms` names them."""
+    second = 0.0
+    if phase == LAYER_SECOND:
+        second = most.done_making if own.accumulates == 0.0 else most.done
+    return (
+        kept_bytes(phase, holds, own, grid, framework)
+        + second
+        + cast_bytes(phase, holds)
+        + loss_bytes(phase, holds, key, job, framework)
+        + working_bytes(phase, holds, most, own, key, grid, job, framework)
+    )
+
+
+@jit
+def exists(phase: int, holds: StageHolds, own: Pass, grid: Row) -> bool:
+    """Whether a stage with these contents has the phase, and no other always exceeds it."""
+    inside = phase in (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
+    if phase in (FORWARD, LAYER, LAYER_AGAIN) or (own.ends == 0.0 and not inside):
+        return inside or own.ends > 0.0
+    if phase in (LOSS, HEAD):
+        return holds.head > 0.0
+    if phase == MTP:
+        return holds.mtp_kept > 0.0
+    if phase == EMBEDDING:
+        return holds.embedding_parameters > 0.0
+    if phase == LAYER_SECOND:
+        return is_sharded(grid) and holds.layers > 1.0
+    return own.accumulates == 0.0
+
+
+@jit
+def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
+    """Passes of the first micro-batch, of the second, and of the one with most weight gradients
+    deferred; `counts` says which can be the heaviest.
+
+    As many micro-batches as there are are in flight at the first backward, one less at the second
+    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
+    holds all that the first does and the gradients.
+    """
+    buffers = framework.persistent_gradients > 0.0
+    before = 0.0 if framework.gradients_at_backward > 0.0 or not buffers else 1.0
+    after = grad_acc - 1.0
+    later, head = min(held.full, after), max(1.0, min(held.head, after))
+    full, weights = held.full, (held.deferred, held.head_deferred)
+    alone = before > 0.0 or grad_acc <= 1.0
+    own = 1.0 if alone or later < full else 0.0
+    late = 1.0 if held.late_deferred > held.deferred else 0.0
+    return (
+        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, own, before),
+        Pass(later, 1.0, weights[0], head, weights[1], 1.0, 0.0 if alone else 1.0, 1.0),
+        Pass(held.late_full, 1.0, held.late_deferred, 1.0, held.head_deferred, 0.0, late, 1.0),
+    )
+
+
+@jit
+def fullest_pass(held: Held, grad_acc: float, framework: FrameworkInputs) -> Pass:
+    """The pass with most gradients: the second micro-batch's if there is one."""
+    first, second, _ = passes(held, grad_acc, framework)
+    return second if second.counts > 0.0 else first

@@ -1,0 +1,38 @@
+"""What pipeline stages take together, each with one of its options, so that places add up.
+
+The place of a stage is a number for the layers that it holds, chosen so that the places of all
+stages add up to that of all layers (`planner.search.block_bound`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost._jit import jit
+from planner.cost.tables import Array
+
+
+@jit
+def least_together(
+    options: Array, places: Array, seconds: Array, largest: bool, reached: Array
+) -> None:
+    """Fill reached[n, place]: the least seconds of the first n stages whose places add up to it.
+
+    `options[stage]`: first and last + 1 of its options, each with its place and its seconds;
+    `largest`: the longest of the stages' seconds instead of their sum.
+
+        reached[n + 1, p] = min over options o of reached[n, p - place_o] + seconds_o
+    """
+    reached[0, :] = np.inf
+    reached[0, 0] = 0.0
+    for stage in range(options.shape[0]):
+        before, after = reached[stage], reached[stage + 1]
+        after[:] = np.inf
+        for option in range(options[stage, 0], options[stage, 1]):
+            place, taken = places[option], seconds[option]
+            if taken == np.inf:
+                continue
+            for at in range(place, after.shape[0]):
+                rest = before[at - place]
+                total = max(rest, taken) if largest else rest + taken
+                after[at] = min(after[at], total)

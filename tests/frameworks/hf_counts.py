@@ -1,0 +1,258 @@
+"""Counts what transformers' own classes hold: parameters, tensors saved for backward, FLOP.
+
+Models are built on fake tensors of a GPU that need not be there: shapes, types and storages are
+those of a run, and nothing is computed. Fused attention is torch's flash operator, whatever the
+mask: queries, keys and values, output, log-sum-exp and the state of the random numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+from transformers.masking_utils import AttentionMaskInterface
+
+# Types that call torch's fused attention themselves.
+_OWN_ATTENTION = ("falcon",)
+_TYPES = {"bf16": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32}
+_NO_DROPOUT = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "hidden_dropout": 0.0,
+               "attention_dropout": 0.0}  # fmt: skip
+_EXPERTS = "grouped_mm"
+_FLASH = "counted_fused"
+_CUDA, _META = 1, 14
+
+
+def _flash(
+    module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any = None, **__: Any
+) -> tuple[Any, None]:
+    """Torch's flash operator, which takes fewer key and value heads than queries; values of less
+    width are padded as transformers does (integrations/flash_attention.py)."""
+    del module
+    width = value.shape[-1]
+    if width != query.shape[-1]:
+        value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
+    output = torch.ops.aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, True, scale=scaling
+    )[0]
+    return output[..., :width].transpose(1, 2).contiguous(), None
+
+
+def _sdpa(query: Any, key: Any, value: Any, **_: Any) -> Any:
+    """Scaled-dot-product attention that always takes its flash operator."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True)[0]
+
+
+class _Grouped(torch.autograd.Function):
+    """Grouped products in fp32, which torch computes one by one on a GPU and not on fake tensors:
+    they keep what those in bf16 do."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Any, weights: Any, offsets: Any) -> Any:
+        ctx.save_for_backward(inputs, weights, offsets)
+        return inputs.new_empty((inputs.shape[0], weights.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError("grouped products in fp32 are only counted forward")
+
+
+def _grouped_product(inputs: Any, weights: Any, offs: Any) -> Any:
+    if inputs.dtype is torch.bfloat16:
+        return torch._grouped_mm(inputs, weights, offs=offs)
+    return _Grouped.apply(inputs, weights, offs)
+
+
+AttentionInterface.register(_FLASH, _flash)
+AttentionMaskInterface.register(_FLASH, lambda *_, **__: None)
+
+
+def pretend_gpu() -> None:
+    """Autograd asks the device of a GPU tensor for its guard: that of meta tensors does nothing.
+    Transformers asks whether grouped products run on the GPU: from compute capability 8.0 on."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * (_META + 1)).in_dll(
+        library, "_ZN3c104impl26device_guard_impl_registryE"
+    )
+    guards[_CUDA] = guards[_CUDA] or guards[_META]
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.nn.functional.scaled_dot_product_attention = _sdpa
+    torch.nn.functional.grouped_mm = _grouped_product
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A storage that the graph holds, as the tensor that first saved it; `is_cast`: a 16-bit
+    copy of a weight."""
+
+    module: str
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    is_cast: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """One forward pass of a model, `layers` deep."""
+
+    config: dict[str, Any]
+    seq: int
+    mbs: int = 1
+    mode: str = "bf16"
+    attention: str = "flash"
+    checkpointing: str = "none"
+
+    def build(self) -> Any:
+        """The model with its weights on the current device."""
+        own = {**_NO_DROPOUT, **self.config}
+        config = AutoConfig.for_model(own.pop("model_type"), **own)
+        attention = _FLASH if self.attention == "flash" else "eager"
+        if config.model_type in _OWN_ATTENTION and self.attention == "flash":
+            attention = "sdpa"
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=_TYPES[self.mode], attn_implementation=attention
+        )
+        model.config._experts_implementation = _EXPERTS
+        model.config.use_cache = False
+        model.train()
+        if self.checkpointing == "full":
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        return model
+
+
+@dataclass
+class _Copies(TorchDispatchMode):
+    """Notes the storages of copies of weights in another type."""
+
+    weights: set[int]
+    found: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and _storage(args[0]) in self.weights:
+            self.found[_storage(result)] = result
+        return result
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+@contextmanager
+def _autocast(enabled: bool) -> Iterator[None]:
+    """CUDA's autocast, which torch's own context refuses without a GPU."""
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    torch.set_autocast_enabled("cuda", enabled)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
+        torch.set_autocast_enabled("cuda", False)
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def _module_names(model: Any) -> Iterator[list[str]]:
+    """The stack of modules that are running."""
+    names = {module: name for name, module in model.named_modules()}
+    stack: list[str] = [""]
+    with ExitStack() as hooks:
+        for module in names:
+            enter = module.register_forward_pre_hook(lambda own, _: stack.append(names[own]))
+            leave = module.register_forward_hook(
+                lambda *_: (stack.pop(), None)[1], always_call=True
+            )
+            hooks.callback(enter.remove)
+            hooks.callback(leave.remove)
+        yield stack
+
+
+def saved_tensors(run: Run) -> list[SavedTensor]:
+    """Every storage that the graph of one forward pass and its loss holds, weights left out."""
+    pretend_gpu()
+    with FakeTensorMode(), torch.device("cuda"):
+        model = run.build()
+        weights = {_storage(own) for own in (*model.parameters(), *model.buffers())}
+        ids = torch.zeros((run.mbs, run.seq), dtype=torch.long)
+        held: dict[int, tuple[str, Any]] = {}
+        copies = _Copies(weights)
+        with _module_names(model) as stack, copies, _autocast(run.mode == "amp"):
+
+            def pack(tensor: Any) -> Any:
+                if _storage(tensor) not in weights:
+                    held.setdefault(_storage(tensor), (stack[-1], tensor))
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                loss = model(input_ids=ids, labels=ids).loss
+        found = [_saved(name, tensor, copies) for name, tensor in held.values()]
+        del loss
+        return found
+
+
+def _saved(module: str, tensor: Any, copies: _Copies) -> SavedTensor:
+    return SavedTensor(
+        module,
+        tuple(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        int(tensor.untyped_storage().nbytes()),
+        _storage(tensor) in copies.found and tensor.dtype is torch.bfloat16,
+    )
+
+
+def parameters(config: dict[str, Any]) -> dict[str, int]:
+    """Distinct parameters by name."""
+    with torch.device("meta"):
+        model = Run(config, seq=1).build()
+    return {name: own.numel() for name, own in model.named_parameters()}
+
+
+@dataclass(frozen=True)
+class Flop:
+    """FLOP of a pass as torch's counter takes them, and those of fused attention."""
+
+    forward: int
+    backward: int
+    attention_forward: int
+    attention_backward: int
+
+    def __sub__(self, other: Flop) -> Flop:
+        return Flop(*(mine - its for mine, its in zip(self.parts, other.parts, strict=True)))
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """All figures in order."""
+        return self.forward, self.backward, self.attention_forward, self.attention_backward
+
+
+def flop(run: Run) -> Flop:
+    """FLOP of forward and backward. On fake tensors of a CPU: only backward on a GPU needs one."""
+    pretend_gpu()
+    with FakeTensorMode(), torch.device("cpu"):
+        model = run.build()
+        ids = torch.zeros((run.mbs, run.seq), dtype=torch.long)
+        with FlopCounterMode(display=False) as forward:
+            loss = model(input_ids=ids, labels=ids).loss
+        with FlopCounterMode(display=False) as backward:
+            loss.backward()
+    counters = (forward, backward)
+    return Flop(*(own.get_total_flops() for own in counters), *map(_fused_attention, counters))
+
+
+def _fused_attention(counter: Any) -> int:
+    counts = counter.get_flop_counts()["Global"]
+    return sum(count for name, count in counts.items() if "attention" in str(name))
