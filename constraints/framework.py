@@ -7,7 +7,7 @@ import numpy as np
 from constraints.context import Columns, Mask, RuleContext
 from constraints.rule import ShapeRule, shape_rule
 
-_PROFILES = "the framework's profile, planner/frameworks"
+_PROFILES = "the framework's profile, planner/job/frameworks"
 
 
 def _capability(capability: str, degree: str, what: str) -> ShapeRule:

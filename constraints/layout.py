@@ -126,7 +126,7 @@ class SplitExpressible:
     sentence: str = "the framework can write down the split of layers over blocks"
     source: str = (
         "Megatron-LM core 0.19, --pipeline-model-parallel-layout and "
-        "--decoder-first/last-pipeline-num-layers; planner/frameworks"
+        "--decoder-first/last-pipeline-num-layers; planner/job/frameworks"
     )
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from constraints.context import Columns, Mask, RuleContext
 from constraints.rule import shape_rule
 
-_PROFILES = "the framework's profile, planner/frameworks"
+_PROFILES = "the framework's profile, planner/job/frameworks"
 _TWO_CHUNKS = ("zb-v", "dualpipev")
 
 

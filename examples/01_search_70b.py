@@ -1,8 +1,8 @@
 """The main job as a library call: Llama 3 70B on 64 H100s, about 4 million tokens a step."""
 
-from planner import Request, search
+from planner import Request, find_plans
 
-result = search(Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000))
+result = find_plans(Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000))
 
 best = result.plans[0]
 print(f"{len(result.plans)} plans; the fastest takes {best.step_time_s:.1f} s a step")

@@ -1,6 +1,6 @@
 """Limit the search, and look at the plans as a pandas DataFrame (SI units)."""
 
-from planner import Request, search
+from planner import Request, find_plans
 
 request = Request(
     model="mixtral-8x7b",
@@ -11,7 +11,7 @@ request = Request(
     recompute=("none", "full"),
     limits={"tp": (1, 2, 4), "zero": (1,)},
 )
-frame = search(request, top=5, sort="peak_bytes").to_frame()
+frame = find_plans(request, top=5, sort="peak_bytes").to_frame()
 
 frame["peak_gib"] = frame["peak_bytes"] / 2**30
 print(frame[["tp", "pp", "ep", "dp", "recompute", "step_time_s", "peak_gib", "mfu"]])

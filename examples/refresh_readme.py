@@ -19,14 +19,14 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from planner.families import Family
-from planner.residuals import ResidualTable, shipped_tables
-from planner.uncertainty import log_bounds, widened
+from planner.predict.uncertainty.families import Family
+from planner.predict.uncertainty.intervals import log_bounds, widened
+from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-# Written by planner.calibrate.accuracy; a path that links resolve on the page, too.
-ACCURACY = "planner/literature/accuracy"
+# Written by planner.evidence.fit.accuracy; a path that links resolve on the page, too.
+ACCURACY = "planner/evidence/data/accuracy"
 MAIN_JOB = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
 
 MEMORY = ("memory", "--model", "gpt2", "--mbs", "12", "--seq", "1024", "--framework", "nanogpt")
@@ -200,7 +200,7 @@ def accuracy() -> str:
 def memory_accuracy() -> str:
     """Errors of the memory model by source, from the figures that ship."""
     sys.path.insert(0, str(ROOT))
-    from planner.calibrate.accuracy_tables import load, markdown  # noqa: PLC0415
+    from planner.evidence.fit.accuracy_tables import load, markdown  # noqa: PLC0415
 
     return markdown(load())
 

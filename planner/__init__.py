@@ -1,15 +1,12 @@
 """Plan the launch of a large-language-model training run.
 
-`search(Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000))` gives the Pareto front of
+`find_plans(Request(model="70b", gpus="64xH100", gbs_tokens=4_000_000))` gives the Pareto front of
 plans; `evaluate` costs one given configuration. Names are imported when first used.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import constraints
@@ -17,11 +14,11 @@ import hardware
 from planner._version import __version__
 
 if TYPE_CHECKING:
-    from planner.evaluate import evaluate
-    from planner.plan import Degrees, Plan
-    from planner.request import Request
-    from planner.result import SearchResult
-    from planner.search.search import search
+    from planner.job.request import Request
+    from planner.predict.configuration import evaluate
+    from planner.predict.plan import Degrees, Plan
+    from planner.search.result import SearchResult
+    from planner.search.search import find_plans
 
 __distribution__ = "trainplan"
 
@@ -32,43 +29,17 @@ __all__ = [
     "SearchResult",
     "__version__",
     "evaluate",
-    "search",
+    "find_plans",
 ]
 
 _HOMES = {
-    "Degrees": "planner.plan",
-    "Plan": "planner.plan",
-    "Request": "planner.request",
-    "SearchResult": "planner.result",
+    "Degrees": "planner.predict.plan",
+    "Plan": "planner.predict.plan",
+    "Request": "planner.job.request",
+    "SearchResult": "planner.search.result",
+    "evaluate": "planner.predict.configuration",
+    "find_plans": "planner.search.search",
 }
-
-
-class _Package(ModuleType):
-    """This package, whose functions win over the submodules of the same name.
-
-    Importing `planner.search` or `planner.evaluate` anywhere makes Python set the submodule as
-    an attribute here; `planner.search(...)` must mean the function whatever was imported first.
-    """
-
-    @property
-    def search(self) -> Callable[..., Any]:
-        """`planner.search.search.search`, imported when first asked for."""
-        function: Callable[..., Any] = import_module("planner.search.search").search
-        return function
-
-    @search.setter
-    def search(self, submodule: ModuleType) -> None:
-        """The import system's assignment, which must not hide the function."""
-
-    @property
-    def evaluate(self) -> Callable[..., Any]:
-        """`planner.evaluate.evaluate`, imported when first asked for."""
-        function: Callable[..., Any] = import_module("planner.evaluate").evaluate
-        return function
-
-    @evaluate.setter
-    def evaluate(self, submodule: ModuleType) -> None:
-        """The import system's assignment, which must not hide the function."""
 
 
 def _demand_own(*packages: Any) -> None:
@@ -85,7 +56,6 @@ def _demand_own(*packages: Any) -> None:
 
 
 _demand_own(constraints, hardware)
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -12,14 +12,14 @@ from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
-    from planner.check.assess import Assessment
-    from planner.check.changes import Change
-    from planner.check.measured import Findings, Measured
-    from planner.explain import Explanation
+    from planner.launch.check.assess import Assessment
+    from planner.launch.check.changes import Change
+    from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
+    from planner.search.explanation import Explanation
 
 _POSITIVE = click.IntRange(min=1)
 _EPILOG = """\b
@@ -71,17 +71,17 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     hints = _hints(options)
     measured = _measured(options)
 
-    from planner.check.given import read_given
+    from planner.launch.check.given import read_given
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     target = _fix_target(given.paths, options)
     compile_if_first_run(options["quiet"])
 
-    from planner.check.assess import assess
+    from planner.launch.check.assess import assess
 
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
     with watched(options["quiet"]) as watch:
-        from planner.check.changes import best_changes
+        from planner.launch.check.changes import best_changes
 
         changes = best_changes(assessment, watch)
         findings = _findings(assessment, measured)
@@ -116,7 +116,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _measured(options: dict[str, Any]) -> Measured | None:
-    from planner.check.measured import Measured
+    from planner.launch.check.measured import Measured
 
     text = options["measured_mfu"]
     own = Measured(
@@ -142,7 +142,7 @@ def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | No
         if options["output"]:
             raise UsageError("-o says where --fix writes: give --fix too")
         return None
-    from planner.plan_file import refuse_to_overwrite
+    from planner.search.plan_file import refuse_to_overwrite
 
     output, force = options["output"], options["force"]
     for name in (output,) if output else (f"{path}.fixed" for path in paths):
@@ -158,7 +158,7 @@ class _Target:
 
     def path(self, changed: str, count: int) -> Path:
         """Where the new text of a file goes."""
-        from planner.plan_file import refuse_to_overwrite
+        from planner.search.plan_file import refuse_to_overwrite
 
         if self.output and count > 1:
             raise UsageError("--fix changes several files: leave -o out, and each gets .fixed")
@@ -171,7 +171,7 @@ class _Target:
 
 
 def _findings(assessment: Assessment, measured: Measured | None) -> Findings | None:
-    from planner.check.measured import compare
+    from planner.launch.check.measured import compare
 
     if measured is None:
         return None
@@ -193,8 +193,8 @@ def _write_fixed(
     watch: Any,
 ) -> None:
     """Write the improved files and say on stderr what was written, and what was not."""
-    from planner.check.fix import fixed_files
-    from planner.plan_file import write_text
+    from planner.launch.check.fix import fixed_files
+    from planner.search.plan_file import write_text
 
     fixed = fixed_files(assessment, changes, paths, hints, watch)
     written = [(target.path(own, len(fixed.texts)), text) for own, text in fixed.texts.items()]
@@ -209,7 +209,7 @@ def _write_fixed(
 
 def _explanation(assessment: Assessment) -> Explanation | None:
     from planner.cli.evaluate import as_result
-    from planner.explain import explain
+    from planner.search.explanation import explain
 
     setup, job, plan = assessment.setup, assessment.job, assessment.plan
     if setup is None or job is None or plan is None:
@@ -225,7 +225,7 @@ def _print(
     *,
     verbose: bool,
 ) -> None:
-    from planner.check.document import as_csv, as_json
+    from planner.launch.check.document import as_csv, as_json
     from planner.report.check import check_report
 
     if style == "json":

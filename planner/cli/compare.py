@@ -20,7 +20,7 @@ from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.offers import Offer
@@ -115,7 +115,7 @@ def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:
 
 def _check_explained(name: str | None, offers: tuple[Offer, ...]) -> None:
     """A misspelt name is told before the searches, not after."""
-    from planner.errors import unknown_name
+    from planner.job.errors import unknown_name
 
     labels = [offer.label for offer in offers]
     if name is not None and name not in labels:
@@ -127,7 +127,7 @@ def _json(comparison: Comparison) -> str:
 
 
 def _write(path: Path, comparison: Comparison) -> None:
-    from planner.plan_file import write_text
+    from planner.search.plan_file import write_text
 
     write_text(path, _json(comparison))
 

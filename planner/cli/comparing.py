@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from planner.cli.options import condition_options, job_options, limit_options
-from planner.errors import UsageError
-from planner.request import Request, parse_tokens
+from planner.job.errors import UsageError
+from planner.job.request import Request, parse_tokens
 
 if TYPE_CHECKING:
     from hardware import Price

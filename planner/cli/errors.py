@@ -11,7 +11,7 @@ import click
 from pydantic import ValidationError
 
 from planner._version import __version__
-from planner.errors import NothingFitsError, UsageError
+from planner.job.errors import NothingFitsError, UsageError
 
 FAILURE, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 DEBUG_VARIABLE = "PLANNER_DEBUG"

@@ -16,11 +16,11 @@ from planner.cli.options import (
     output_options,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
-from planner.errors import UsageError
-from planner.job import Job
-from planner.plan import Degrees, Plan
-from planner.request import Request
-from planner.result import Counts, SearchResult
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Degrees, Plan
+from planner.search.result import Counts, SearchResult
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(**options: Any) -> None:
     output = check_output(options["output"], options["force"])
     request, degrees = given_configuration(options)
 
-    from planner.evaluate import evaluate
+    from planner.predict.configuration import evaluate
 
     plan = evaluate(
         request,
@@ -61,8 +61,8 @@ def command(**options: Any) -> None:
         case "csv":
             print_csv(result)
         case "text":
-            from planner.explain import explain
             from planner.report.explain import explanation_report
+            from planner.search.explanation import explain
 
             print_report(explanation_report(explain(result, 1, request.resolve())))
     click.get_current_context().exit(0 if plan.fits else FAILURE)

@@ -11,17 +11,17 @@ import click
 from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.errors import UsageError
-from planner.job import Job
-from planner.plan import Plan
-from planner.plan_file import read_plan
-from planner.pools.pool import is_pool
-from planner.request import Request
-from planner.result import SearchResult
-from planner.what_if import WhatIf
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Plan
+from planner.search.plan_file import read_plan
+from planner.search.pools.pool import is_pool
+from planner.search.result import SearchResult
+from planner.search.what_if_result import WhatIf
 
 if TYPE_CHECKING:
-    from planner.explain import Explanation
+    from planner.search.explanation import Explanation
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
@@ -63,7 +63,7 @@ def command(
                 f"({result.request.gpus}), whose changes are not solved; leave --what-if out, or "
                 "search one type of GPU"
             )
-        from planner.pools.explain import explain_pool
+        from planner.search.pools.explain import explain_pool
 
         explanation = explain_pool(result, number)
     else:
@@ -84,7 +84,7 @@ def explain_one(
     result: SearchResult, number: int, neighbours: bool, with_what_if: bool, quiet: bool
 ) -> Explanation:
     """The explanation of a plan on GPUs of one type."""
-    from planner.explain import explain, job_evaluator, pick_plan
+    from planner.search.explanation import explain, job_evaluator, pick_plan
 
     plan = pick_plan(result, number)
     job, searched = (

@@ -7,7 +7,7 @@ import json
 import click
 
 from planner.cli.output import print_report
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 
 @click.command("frameworks", epilog="Example: planner frameworks megatron-core")
@@ -15,7 +15,7 @@ from planner.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="Print NAME's settings as JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """List the training frameworks, or show NAME: degrees, settings, assumptions."""
-    from planner.frameworks import framework_names, load_framework
+    from planner.job.frameworks import framework_names, load_framework
     from planner.report.frameworks import framework_report, frameworks_report, settings_document
 
     if as_json:

@@ -11,7 +11,7 @@ import click
 from planner.cli.progress import compile_if_first_run
 from planner.launch.contract import NodesAs
 from planner.launch.registry import target_named, target_of_profile
-from planner.plan_file import read_plan
+from planner.search.plan_file import read_plan
 
 if TYPE_CHECKING:
     from planner.launch.contract import Launch
@@ -60,9 +60,9 @@ def command(
     named = None if framework is None else target_named(framework)
     result, number = read_plan(Path(plan_file), number)
 
-    from planner.explain import pick_plan
     from planner.launch.folder import launch_folder, refuse_folder, write_folder
     from planner.launch.retarget import launch_of
+    from planner.search.explanation import pick_plan
 
     refuse_folder(path, force)
     plan = pick_plan(result, number)

@@ -6,7 +6,7 @@ from typing import Any
 
 from constraints import DegreeLimit
 from planner.cli.options import LIMITS
-from planner.job import Job
+from planner.job.job import Job
 
 _ZERO_STAGES = range(4)
 

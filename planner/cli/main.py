@@ -11,7 +11,7 @@ import click
 
 from planner._version import __version__
 from planner.cli.errors import click_error, report_unexpected
-from planner.errors import NothingFitsError
+from planner.job.errors import NothingFitsError
 
 # Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
 COMMANDS = {

@@ -15,18 +15,18 @@ from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
 from planner.cli.options import configuration_options, job_options, output_format
 from planner.cli.output import check_output
-from planner.errors import UsageError
-from planner.plan import LARGEST_DEGREE
-from planner.plan_file import refuse_to_overwrite, write_bytes, write_text
+from planner.job.errors import UsageError
+from planner.predict.plan import LARGEST_DEGREE
+from planner.search.plan_file import refuse_to_overwrite, write_bytes, write_text
 
 if TYPE_CHECKING:
-    from planner.memory.account import StageAccount
-    from planner.memory.advice import Advice
-    from planner.memory.footprint import Configuration, Footprint
-    from planner.memory.solve import Solution, Unknown
-    from planner.plan import Degrees
+    from planner.job.request import Request
+    from planner.predict.memory.account import StageAccount
+    from planner.predict.memory.advice import Advice
+    from planner.predict.memory.footprint import Configuration, Footprint
+    from planner.predict.memory.solve import Solution, Unknown
+    from planner.predict.plan import Degrees
     from planner.report.tables import Report
-    from planner.request import Request
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def _train(options: dict[str, Any], style: str) -> int:
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
-    from planner.evaluate import given_job
-    from planner.memory.footprint import configure, dropless_worst_case
+    from planner.predict.configuration import given_job
+    from planner.predict.memory.footprint import configure, dropless_worst_case
 
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = _complete(options)
@@ -266,7 +266,7 @@ def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
 def _solution(options: dict[str, Any], configuration: Configuration) -> Solution | None:
     if options["solve"] is None:
         return None
-    from planner.memory.solve import solve
+    from planner.predict.memory.solve import solve
 
     unknown: Unknown = options["solve"]
     fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
@@ -275,7 +275,7 @@ def _solution(options: dict[str, Any], configuration: Configuration) -> Solution
 
 def _shown(configuration: Configuration, solution: Solution | None) -> Footprint:
     """The footprint to show: with the largest value that fits, if one was looked for."""
-    from planner.memory.footprint import footprint_of
+    from planner.predict.memory.footprint import footprint_of
 
     if solution is None:
         return footprint_of(configuration)
@@ -289,7 +289,7 @@ def _advice(
     if not options["advise"]:
         return None
     from planner.cli.progress import watched
-    from planner.memory.advice import advise
+    from planner.predict.memory.advice import advise
 
     with watched(options["quiet"]) as watch:
         return advise(
@@ -350,7 +350,7 @@ def _print(found: _Findings, style: str, tensors: bool) -> None:
 
 
 def _report(found: _Findings, tensors: bool) -> Report:
-    from planner.memory.terms import peak_tensors
+    from planner.predict.memory.terms import peak_tensors
     from planner.report.memory import memory_report
     from planner.report.memory_changes import advice_blocks, solution_blocks
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from hardware import Cluster
-    from planner.memory.serving.deployment import Deployment
-    from planner.models.catalog import ResolvedModel
+    from planner.job.models.catalog import ResolvedModel
+    from planner.predict.memory.serving.deployment import Deployment
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -89,9 +89,9 @@ def run(options: dict[str, Any]) -> int:
     """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1."""
     from planner.cli.options import output_format
     from planner.cli.output import print_report
-    from planner.memory.inference import inference_memory
-    from planner.memory.serving.solve import changes, solve, solved_deployment
-    from planner.models.catalog import load_model
+    from planner.job.models.catalog import load_model
+    from planner.predict.memory.inference import inference_memory
+    from planner.predict.memory.serving.solve import changes, solve, solved_deployment
     from planner.report.inference import inference_csv, inference_document, inference_report
 
     style = output_format(bool(options.get("as_json")), bool(options.get("as_csv")))
@@ -116,9 +116,9 @@ def run(options: dict[str, Any]) -> int:
 
 def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
     """The deployment that the options describe, not yet checked against the rules of engines."""
-    from planner.memory.serving.deployment import Deployment
-    from planner.memory.serving.engine import batch_defaults, find_engine
-    from planner.memory.serving.formats import kv_format, weight_format
+    from planner.predict.memory.serving.deployment import Deployment
+    from planner.predict.memory.serving.engine import batch_defaults, find_engine
+    from planner.predict.memory.serving.formats import kv_format, weight_format
 
     tp, pp, dp = _degrees(options)
     cluster = _cluster(options, tp * pp * dp)
@@ -165,7 +165,7 @@ def _degrees(options: dict[str, Any]) -> tuple[int, int, int]:
 
 def _tokens(options: dict[str, Any], name: str, default: int) -> int:
     """A number of tokens, as 32Ki, 32K or 32768."""
-    from planner.request import parse_tokens
+    from planner.job.request import parse_tokens
 
     value = options.get(name)
     if value is None:
@@ -174,7 +174,7 @@ def _tokens(options: dict[str, Any], name: str, default: int) -> int:
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
-    from planner.pools.pool import parse_one_type
+    from planner.search.pools.pool import parse_one_type
 
     return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
 
@@ -190,7 +190,7 @@ def _check_gpus(cluster: Cluster, tp: int, pp: int, dp: int) -> None:
 
 def _warnings(deployment: Deployment) -> tuple[str, ...]:
     """What is legal here and will surprise elsewhere."""
-    from planner.memory.serving.formats import PUBLISHED_FORMATS
+    from planner.predict.memory.serving.formats import PUBLISHED_FORMATS
 
     model, found = deployment.model, []
     if deployment.context > model.max_positions:

@@ -11,8 +11,8 @@ from planner.cli.output import print_report
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
     """List the models, or show NAME (also an alias, or a path to config.json or .toml)."""
-    from planner.models.catalog import load_model, model_names
-    from planner.ops import parameter_count
+    from planner.job.models.catalog import load_model, model_names
+    from planner.predict.ops import parameter_count
     from planner.report.models import model_report, models_report
 
     if name is None:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from constraints import ConstraintError, DegreeLimit, parse_degree_limit
-from planner.errors import UsageError
-from planner.request import LONGEST_SEQ, parse_tokens
+from planner.job.errors import UsageError
+from planner.job.request import LONGEST_SEQ, parse_tokens
 
 _LENGTHS = re.compile(r"^(\d+)(?:[x×*](\d+))?$")
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 import click
 
 from planner.cli import option_values
-from planner.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
-from planner.request import Request
+from planner.job.request import Request
+from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

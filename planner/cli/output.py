@@ -8,9 +8,9 @@ from typing import TextIO
 
 import click
 
-from planner.plan_file import refuse_to_overwrite, to_json, write_text
 from planner.report.tables import Report
-from planner.result import SearchResult
+from planner.search.plan_file import refuse_to_overwrite, to_json, write_text
+from planner.search.result import SearchResult
 
 
 def check_output(output: str | None, force: bool) -> Path | None:

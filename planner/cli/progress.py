@@ -18,7 +18,7 @@ Progress = Callable[[str, int, int], None]
 
 def compile_if_first_run(quiet: bool) -> None:
     """Compile the cost core if it is not yet, saying so."""
-    from planner.warmup import missing, warm_up
+    from planner.predict.warmup import missing, warm_up
 
     if not missing():
         return

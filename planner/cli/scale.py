@@ -19,7 +19,7 @@ from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.results import Scaling
@@ -107,7 +107,7 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
 
 def _check_plot(name: str | None, force: bool) -> Path | None:
     """The file of the plot, before any work is done."""
-    from planner.plan_file import refuse_to_overwrite
+    from planner.search.plan_file import refuse_to_overwrite
 
     if name is None:
         return None
@@ -123,7 +123,7 @@ def _check_plot(name: str | None, force: bool) -> Path | None:
 
 
 def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
-    from planner.plan_file import write_bytes, write_text
+    from planner.search.plan_file import write_bytes, write_text
 
     if output is not None:
         write_text(output, _json(scaling))

@@ -22,10 +22,10 @@ from planner.cli.options import (
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import names_several, search_several, several_gpus
-from planner.pools.jobs import first_job
+from planner.search.pools.jobs import first_job
 
 if TYPE_CHECKING:
-    from planner.infeasibility import WhyNothingFits
+    from planner.search.infeasibility import WhyNothingFits
 
 # What --sort takes -> the field of a plan.
 SORTS = {
@@ -95,12 +95,12 @@ def command(**options: Any) -> None:
         request = request.model_copy(update={"limits": limits})
     compile_if_first_run(options["quiet"])
 
-    from planner.infeasibility import DoesNotFitError
-    from planner.search.search import search
+    from planner.search.infeasibility import DoesNotFitError
+    from planner.search.search import find_plans
 
     try:
         with watched(options["quiet"]) as progress:
-            result = search(
+            result = find_plans(
                 request,
                 top=options["top"],
                 sort=SORTS[options["sort"]],

@@ -11,11 +11,11 @@ from planner.cli.errors import FAILURE, INTERRUPTED
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.compare.cluster_front import ClusterFront, ClusterPoint
-    from planner.request import Request
+    from planner.job.request import Request
 
 
 def several_gpus(function: Command) -> Command:
@@ -50,7 +50,7 @@ def search_several(
     compile_if_first_run(options["quiet"])
     from planner.cli.comparing import jobs_for, limits_for
     from planner.compare.cluster_front import search_clusters, shortened
-    from planner.plan_file import write_text
+    from planner.search.plan_file import write_text
     from planner.search.search import sort_value
 
     with watched(options["quiet"]) as progress:

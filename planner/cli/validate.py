@@ -16,8 +16,8 @@ from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run
 
 if TYPE_CHECKING:
-    from planner.measured.families import Family
-    from planner.measured.predict import Prediction
+    from planner.evidence.runs.families import Family
+    from planner.evidence.runs.predict import Prediction
 
 _STDOUT = "-"
 _SHOWN_REFUSALS = 8
@@ -91,7 +91,7 @@ def command(
     for option, given in (("--json", json_out), ("--csv", csv_out), ("--html", html_out)):
         _check(option, given, force)
 
-    from planner.measured.families import family_by
+    from planner.evidence.runs.families import family_by
 
     family = family_by(by)
     compile_if_first_run(quiet)
@@ -105,7 +105,7 @@ def command(
 
 def _check(option: str, given: str | None, force: bool) -> None:
     """UsageError if nothing could be written there, before any work is done."""
-    from planner.plan_file import refuse_to_overwrite
+    from planner.search.plan_file import refuse_to_overwrite
 
     if given is not None and given != _STDOUT:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
@@ -113,10 +113,10 @@ def _check(option: str, given: str | None, force: bool) -> None:
 
 def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
-    from planner.errors import UsageError
-    from planner.measured.predict import predict_rows
-    from planner.measured.report import is_stated
-    from planner.measured.rows import read_rows
+    from planner.evidence.runs.predict import predict_rows
+    from planner.evidence.runs.report import is_stated
+    from planner.evidence.runs.rows import read_rows
+    from planner.job.errors import UsageError
 
     predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
     if all(own.error for own in predictions):
@@ -137,12 +137,12 @@ def _paths(given: Sequence[str]) -> Sequence[Path]:
 
     if given:
         return [Path(path).expanduser() for path in given]
-    return [Path(str(files("planner").joinpath("literature/published.csv")))]
+    return [Path(str(files("planner.evidence").joinpath("data/published.csv")))]
 
 
 def _write(given: str | None, text: Callable[[], str]) -> None:
     """Text to stdout or to a file, if it was asked for."""
-    from planner.plan_file import write_text
+    from planner.search.plan_file import write_text
 
     if given == _STDOUT:
         click.echo(text(), nl=False)
@@ -151,13 +151,13 @@ def _write(given: str | None, text: Callable[[], str]) -> None:
 
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
-    from planner.measured.document import document
+    from planner.evidence.runs.document import document
 
     return json.dumps(document(predictions, family), indent=1, allow_nan=False) + "\n"
 
 
 def _csv_text(predictions: Sequence[Prediction]) -> str:
-    from planner.measured.document import csv_columns, csv_record
+    from planner.evidence.runs.document import csv_columns, csv_record
 
     text = io.StringIO()
     writer = csv.DictWriter(text, csv_columns(predictions), restval="", lineterminator="\n")
@@ -167,8 +167,8 @@ def _csv_text(predictions: Sequence[Prediction]) -> str:
 
 
 def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
-    from planner.measured.document import document
-    from planner.measured.worst import describe
+    from planner.evidence.runs.document import document
+    from planner.evidence.runs.worst import describe
     from planner.report.page import validation_page
 
     return validation_page(
@@ -179,8 +179,8 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
 
 
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
-    from planner.measured.repeats import repeat_noise
-    from planner.measured.report import family_report, is_stated, mean_of_sources, report
+    from planner.evidence.runs.repeats import repeat_noise
+    from planner.evidence.runs.report import family_report, is_stated, mean_of_sources, report
     from planner.report.validation import Validation, validation_report
 
     refused = Counter(own.error for own in predictions if own.error is not None)

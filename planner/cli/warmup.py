@@ -21,7 +21,7 @@ def command(quiet: bool) -> None:
     compile_if_first_run(quiet)
 
     from planner.cost._jit import cache_folder
-    from planner.warmup import missing
+    from planner.predict.warmup import missing
 
     if missing():
         raise click.ClickException(

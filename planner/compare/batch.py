@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planner.models.catalog import load_model
-from planner.ops import parameter_count
-from planner.request import Request
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
+from planner.predict.ops import parameter_count
 
 # Llama 2 trained 7 B to 70 B parameters with 4 M tokens (arXiv 2307.09288, section 2.2); Llama 3
 # trained 405 B with 16 M from 2.87 T tokens on (arXiv 2407.21783, section 3.4.1).

@@ -20,10 +20,10 @@ from planner.compare.offers import Offer
 from planner.compare.quotes import choose
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
-from planner.plan import PLAN_FILE_VERSION, Plan
-from planner.request import Request
-from planner.result import SearchResult
+from planner.job.request import Request
+from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.front import Floats, nondominated, without_near
+from planner.search.result import SearchResult
 from planner.search.rungs import TIE
 from planner.search.search import SAVING
 

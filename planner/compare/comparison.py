@@ -15,12 +15,12 @@ from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, SortKe
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
-from planner.errors import UsageError, unknown_name
-from planner.frameworks import load_framework
-from planner.job import Job
-from planner.models.catalog import load_model
-from planner.ops import parameter_count
-from planner.request import Request
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks import load_framework
+from planner.job.job import Job
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
+from planner.predict.ops import parameter_count
 
 # Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
 Prepare = Callable[[Request, Job], Request]

@@ -9,9 +9,9 @@ from hardware import load_economics
 from hardware.economics import Account
 from planner.compare import reliability
 from planner.compare.settings import Settings
-from planner.job import Job
-from planner.ops import parameter_count
-from planner.optimizer_terms import OptimizerSetting, moment_bytes, trained_profile
+from planner.job.job import Job
+from planner.job.optimizer_terms import OptimizerSetting, moment_bytes, trained_profile
+from planner.predict.ops import parameter_count
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hardware import Cluster
 from hardware.schema import FABRIC_TITLES
-from planner.plan import Plan
+from planner.predict.plan import Plan
 
 
 class TimeShare(NamedTuple):

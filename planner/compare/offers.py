@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
-from planner.errors import UsageError
-from planner.pools.pool import parse_one_type
+from planner.job.errors import UsageError
+from planner.search.pools.pool import parse_one_type
 
 _KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 

@@ -9,7 +9,7 @@ from hardware import Cluster, Price, PriceKind, load_prices
 from hardware.prices import providers
 from planner.compare.offers import Offer
 from planner.compare.settings import Settings
-from planner.errors import unknown_name
+from planner.job.errors import unknown_name
 
 # Older prices, and those without a date, say so.
 STALE_DAYS = 90

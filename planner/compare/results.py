@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from hardware import Figure, Price, PriceKind
 from planner.compare.goodput import Goodput
 from planner.compare.settings import CostBasis
-from planner.plan import Degrees, Plan
-from planner.result import JobSummary
+from planner.predict.plan import Degrees, Plan
+from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,9 +14,9 @@ from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
 from planner.compare.results import Energy, Owning, Range, Rental, Run, Share
 from planner.compare.settings import Settings
-from planner.job import Job
-from planner.plan import Plan
-from planner.result import JobSummary
+from planner.job.job import Job
+from planner.predict.plan import Plan
+from planner.search.result import JobSummary
 
 HOURS_PER_DAY = 24.0
 KIND_NAMES: dict[PriceKind, str] = {

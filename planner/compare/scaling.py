@@ -23,9 +23,9 @@ from planner.compare.results import ScalePoint, Scaling
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
-from planner.errors import UsageError
-from planner.models.catalog import load_model
-from planner.request import Request
+from planner.job.errors import UsageError
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
 
 Batch = Literal["fixed", "scaled"]
 BATCHES: tuple[Batch, ...] = ("fixed", "scaled")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware import HardwareError
-from planner.errors import NothingFitsError, UsageError
-from planner.request import Request
-from planner.result import JobSummary, SearchResult
-from planner.warmup import warm_up
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.request import Request
+from planner.predict.warmup import warm_up
+from planner.search.result import JobSummary, SearchResult
 
 Progress = Callable[[str, int, int], None]
 
@@ -116,11 +116,11 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 def search_one(task: Task) -> Outcome:
     """The fastest plans of a request, or the reason why there is none."""
-    from planner.infeasibility import DoesNotFitError, relaxation_sentence
-    from planner.search.search import search
+    from planner.search.infeasibility import DoesNotFitError, relaxation_sentence
+    from planner.search.search import find_plans
 
     try:
-        result = search(
+        result = find_plans(
             task.request,
             top=task.top,
             seed=task.seed,

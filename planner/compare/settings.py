@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hardware import Figure, Price, load_economics
 from planner.compare.money import OwnerTerms
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 
 CostBasis = Literal["on_demand", "reserved", "spot", "owned"]
 COST_BASES: tuple[CostBasis, ...] = ("on_demand", "reserved", "spot", "owned")

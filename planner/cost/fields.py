@@ -2,7 +2,7 @@
 
 Outside the core a table is a float64 array and its columns are these numbers; inside it is an array
 of records whose fields have the same names in lower case (`PIECE_SAVED`: `cost.saved`).
-`planner.cost_tables` fills the input tables from the op table.
+`planner.predict.cost_tables` fills the input tables from the op table.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ KEY_EXCHANGE = 9
 KEY_SEQUENCE_PARALLEL = 10
 KEY_COLUMNS = 11
 
-# `planner.modules.Module.FULL`.
+# `planner.job.modules.Module.FULL`.
 MODULE_FULL = 128
 
 # --- shapes ----------------------------------------------------------------------------------

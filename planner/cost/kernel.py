@@ -1,6 +1,6 @@
 """The loops over keys and shapes; everything they compute lives in the other modules.
 
-Rows of `out` are filled in place, so that threads can share a table (`planner.cost_model`).
+Rows of `out` are filled in place, so that threads can share a table (`planner.predict.cost_model`).
 """
 
 from __future__ import annotations

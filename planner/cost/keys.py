@@ -14,7 +14,7 @@ from planner.cost.tables import JobInputs
 
 @jit
 def shard_factor(code: int, key: Row, kv_heads: float) -> float:
-    """Share of a per-token quantity on one rank (`planner.ops.rows.Shard`)."""
+    """Share of a per-token quantity on one rank (`planner.predict.ops.rows.Shard`)."""
     if code in (f.SHARD_TP, f.SHARD_ROUTED_TP):
         return 1.0 / key.tp
     if code == f.SHARD_SEQUENCE:

@@ -29,7 +29,8 @@ def stays_below_leaf(size: float, stride: float, world: float, links: LinkInputs
 def group_links(size: float, stride: float, world: float, network: Rows) -> Row:
     """What a group of `size` ranks that lie `stride` apart meets of an oversubscribed network.
 
-    `network`: the links as seen through the spine, and below one leaf (`planner.links.network`).
+    `network`: the links as seen through the spine, and below one leaf
+    (`planner.predict.links.network`).
     """
     links = network[0]
     if links.oversubscription > 1.0 and stays_below_leaf(size, stride, world, links):

@@ -1,9 +1,9 @@
 """What a pipeline stage holds in each phase of a step, as affine functions of its contents.
 
-The only account of memory: searches ask for the heaviest phase, `planner.memory` shows them all.
-Affine, so that the layout solver reads its coefficients off the very functions that cost a finished
-layout. With several kinds of layers on a stage, or several chunks, a phase inside the layers counts
-what all of them keep: an upper bound by less than a chunk.
+The only account of memory: searches ask for the heaviest phase, `planner.predict.memory` shows them
+all. Affine, so that the layout solver reads its coefficients off the very functions that cost a
+finished layout. With several kinds of layers on a stage, or several chunks, a phase inside the
+layers counts what all of them keep: an upper bound by less than a chunk.
 """
 
 from __future__ import annotations

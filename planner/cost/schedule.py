@@ -1,8 +1,8 @@
 """Pipeline schedules in closed form: idle time, and micro-batches held, of each stage.
 
-Every form equals what `planner.pipeline_simulator` finds by playing the schedule pass by pass.
-Symbols: p = pp, v = vpp, m = grad_acc, s = stage from 0; F, B, W: seconds of forward, gradient of
-the inputs, gradient of the weights of one micro-batch.
+Every form equals what `planner.predict.pipeline_simulator` finds by playing the schedule pass by
+pass. Symbols: p = pp, v = vpp, m = grad_acc, s = stage from 0; F, B, W: seconds of forward,
+gradient of the inputs, gradient of the weights of one micro-batch.
 
 Sources: GPipe (Huang et al. 2019, arXiv 1811.06965), 1F1B and interleaving (Narayanan et al. 2021,
 arXiv 2104.04473, section 2.2), ZB-H1, ZB-H2, ZB-V (Qi et al. 2024, arXiv 2401.10241, sections 2, 4

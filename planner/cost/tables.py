@@ -63,7 +63,8 @@ class FrameworkInputs(NamedTuple):
     """A framework profile, the optimizer and the memory outside tensors, as numbers.
 
     A field without a text is the setting of that name in the profile (`docs/settings.md`; `hide_*`:
-    in its table `overlap`) and is filled from there; `planner.cost_tables` derives the others.
+    in its table `overlap`) and is filled from there; `planner.predict.cost_tables` derives the
+    others.
     """
 
     weight_bytes: float

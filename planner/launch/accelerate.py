@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.modules import Module
 from planner.launch.accelerate_schema import accelerate_problems
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import MODEL_FOLDER, accelerate_script, attention
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
-from planner.modules import Module
 
 CONFIG, SCRIPT = "accelerate.yaml", "train.py"
 _TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}

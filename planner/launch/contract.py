@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from planner.job import Job
-from planner.plan import Plan
-from planner.request import Request
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Plan
 
 NodesAs = Literal["slurm", "torchrun", "k8s", "skypilot"]
 

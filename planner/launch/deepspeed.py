@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from planner.frameworks import load_framework
-from planner.job import Job
+from planner.job.frameworks import load_framework
+from planner.job.job import Job
+from planner.job.modules import Module
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, attention, trainer_script
-from planner.modules import Module
-from planner.ops import pieces
-from planner.ops.context import OpContext
-from planner.plan import Plan
+from planner.predict.ops import pieces
+from planner.predict.ops.context import OpContext
+from planner.predict.plan import Plan
 
 CONFIG, SCRIPT = "ds_config.json", "train.py"
 # Elements in a bucket of gradients that are reduced together, DeepSpeed's default.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from planner.launch.contract import Launch
-from planner.plan import Plan, StageMemory
+from planner.predict.plan import Plan, StageMemory
 
 
 class _Frozen(BaseModel):

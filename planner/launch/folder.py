@@ -8,15 +8,15 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.errors import UsageError
-from planner.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.job.errors import UsageError
+from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.contract import Command, Files, Launch
 from planner.launch.expect import Expectations, expectations
 from planner.launch.launchers import launcher_files
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
 from planner.launch.readme import readme
 from planner.launch.registry import TARGETS
-from planner.plan_file import to_json
+from planner.search.plan_file import to_json
 
 README = "README.md"
 

@@ -1,6 +1,6 @@
 """A model's config.json for Hugging Face transformers, out of its shape.
 
-The way back of `planner.models.hf_config`: what is written is read again by that reader, and a
+The way back of `planner.job.models.hf_config`: what is written is read again by that reader, and a
 config that does not give the same shape is none.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from planner.job.models.errors import ModelError
+from planner.job.models.hf_config import model_from_hf_config
+from planner.job.models.hf_families import READERS
+from planner.job.specs import ModelSpec
 from planner.launch.contract import Refusal
 from planner.launch.model_traits import leading_dense, moe_indices
-from planner.models.errors import ModelError
-from planner.models.hf_config import model_from_hf_config
-from planner.models.hf_families import READERS
-from planner.specs import ModelSpec
 
 Config = dict[str, object]
 # Types tried for a shape whose family transformers does not have.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.modules import Module
 from planner.launch.contract import Launch, Refusal
-from planner.modules import Module
 
 
 def hf_refusals(launch: Launch, what: str) -> Iterator[Refusal]:

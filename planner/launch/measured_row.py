@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.launch.contract import Launch
-from planner.measured.rows import PLAN_COLUMN
 
 MEASURED_FILE = "measured.csv"
 PLAN_FILE = "plan.json"

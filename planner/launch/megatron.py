@@ -7,7 +7,7 @@ groups with a comment each. What the parser would not notice is refused before
 
 from __future__ import annotations
 
-from planner.job import Job
+from planner.job.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.megatron_choices import SHARP_NEEDS, environment, megatron_choices
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag

@@ -8,7 +8,7 @@ puts objects there first (a precision recipe would otherwise set gradients back 
 
 from __future__ import annotations
 
-from planner.job import Job
+from planner.job.job import Job
 from planner.launch import megatron_choices
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.megatron_bridge_overrides import all_overrides, base_precision

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from planner.job.specs import ModelSpec
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
@@ -21,7 +22,6 @@ from planner.launch.megatron_run import (
     reduces_in_bf16,
     sharp_group,
 )
-from planner.specs import ModelSpec
 
 Overrides = Mapping[str, str]
 Groups = Sequence[tuple[str, Overrides]]

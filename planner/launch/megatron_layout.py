@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from planner.launch.megatron_flags import Flag, flag
-from planner.plan import LayerLayout
+from planner.predict.plan import LayerLayout
 
 
 def layout_flags(layout: LayerLayout, pp: int, vpp: int, mtp_layers: int) -> tuple[Flag, ...]:

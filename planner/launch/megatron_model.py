@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, flag, switches
-from planner.specs import ModelSpec, MoeSpec
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 # Families whose experts use a clamped, shifted SwiGLU (gpt-oss model card, arXiv 2508.10925).

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
 from planner.launch.contract import Launch, Refusal
 from planner.launch.megatron_run import LOCAL_PROFILE, is_fsdp
-from planner.plan import LayerLayout
+from planner.predict.plan import LayerLayout
 
 _SCHEDULES = ("1f1b", "interleaved")
 _FSDP_OPTIMIZERS = ("adamw", "sgd")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
-from planner.sharp import sharp_use
+from planner.predict.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
 _PRECISIONS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.contract import Refusal
-from planner.specs import ModelSpec, MoeSpec
 
 
 def traits(model: ModelSpec) -> dict[str, str]:

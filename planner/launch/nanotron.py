@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from constraints.layout import greedy_split
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.modules import Module
+from planner.job.specs import ModelSpec
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_schema import nanotron_problems
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
-from planner.modules import Module
-from planner.plan import Plan
-from planner.search.arrays import model_costs
-from planner.specs import ModelSpec
+from planner.predict.layouts import model_costs
+from planner.predict.plan import Plan
 
 CONFIG = "nanotron.yaml"
 # Steps of a first run: enough to see memory settle and the step time repeat.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner._version import __version__
 from planner.launch.contract import Launch
-from planner.result import Counts, SearchResult
+from planner.search.result import Counts, SearchResult
 from planner.search.search import job_summary
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from textwrap import fill
 
-from planner.explain import time_terms
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
 from planner.report.units import gib, seconds, share
+from planner.search.explanation import time_terms
 
 _WIDTH = 88
 # Where each framework says how long a step took and how much memory it held.

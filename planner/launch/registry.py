@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from planner.errors import UsageError, unknown_name
+from planner.job.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from planner.job import Job
+    from planner.job.job import Job
+    from planner.job.request import Request
     from planner.launch.contract import Writer
-    from planner.plan import Plan
-    from planner.request import Request
+    from planner.predict.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
 
 def _launches(target: Target, job: Job) -> bool:
     """Whether the target has the job's model, length, optimizer and precision."""
-    from planner.frameworks import load_framework
-    from planner.optimizer_rules import check_optimizer
+    from planner.job.frameworks import load_framework
+    from planner.job.optimizer_rules import check_optimizer
 
     profile = load_framework(target.profile)
     if job.precision not in profile.precisions:

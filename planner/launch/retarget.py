@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice, product
 from pathlib import Path
 
-from planner.errors import UsageError
-from planner.evaluate import evaluate
-from planner.frameworks import RecomputeMode, load_framework
+from planner.job.errors import UsageError
+from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.models.catalog import catalog_name
+from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal
 from planner.launch.registry import Target
-from planner.models.catalog import catalog_name
-from planner.plan import Degrees, Plan
-from planner.request import Request
-from planner.search.shapes import broken_rules
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees, Plan
+from planner.predict.shapes import broken_rules
 
 # A nearest plan changes at most so many things: beyond that it is another plan.
 _MOST_CHANGES = 4

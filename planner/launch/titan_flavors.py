@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.specs import ModelSpec
+from planner.job.specs import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ FLAVORS_0_2 = {
 
 def flavor_of(model: ModelSpec, flavors: dict[str, Flavor]) -> Flavor | None:
     """The registry's size of a catalogue model; None for any other, also one of the same name."""
-    from planner.models.catalog import load_model, model_names
+    from planner.job.models.catalog import load_model, model_names
 
     if model.name not in flavors or model.name not in model_names():
         return None

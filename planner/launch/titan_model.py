@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import lacking, leading_dense, moe_indices
 from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
-from planner.specs import ModelSpec, MoeSpec
 
 _GROUPED = {
     "qkv-bias", "qk-norm-head", "head-dim", "tied",

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.modules import Module
 from planner.launch.contract import Launch, Refusal
-from planner.modules import Module
-from planner.plan import Degrees
+from planner.predict.plan import Degrees
 
-# planner.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
+# planner.job.schedules -> torch.distributed.pipelining.schedules.get_schedule_class
 SCHEDULE_NAMES = {
     "1f1b": "1F1B",
     "interleaved": "Interleaved1F1B",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.settings_text import (
     Code,

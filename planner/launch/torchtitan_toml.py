@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.job import Job
+from planner.job.job import Job
+from planner.job.specs import ModelSpec
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking, leading_dense
 from planner.launch.settings_text import Section, Setting, section_choices, toml_text
@@ -25,7 +26,6 @@ from planner.launch.titan_sections import (
     pipeline_settings,
     shared_training,
 )
-from planner.specs import ModelSpec
 
 VERSION = "0.2.2"
 FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
-from planner.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.plans import (
     LIKELY_TO_FIT,
     batch_text,

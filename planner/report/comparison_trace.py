@@ -11,7 +11,7 @@ from planner.compare.money import HOURS_PER_YEAR
 from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
-from planner.errors import unknown_name
+from planner.job.errors import unknown_name
 from planner.report.plans import configuration_text, error_text
 from planner.report.units import plural
 

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from planner.explain import (
-    SAME_PACE,
-    TIME_TERMS,
-    Explanation,
-    NeighbourReport,
-    StageGroup,
-    StagePlace,
-    Term,
-)
-from planner.plan import Plan
+from planner.predict.plan import Plan
 from planner.report.full_memory import full_memory_facts
 from planner.report.plans import (
     LIKELY_TO_FIT,
@@ -38,6 +29,15 @@ from planner.report.units import (
     share,
 )
 from planner.report.what_if import what_if_blocks
+from planner.search.explanation import (
+    SAME_PACE,
+    TIME_TERMS,
+    Explanation,
+    NeighbourReport,
+    StageGroup,
+    StagePlace,
+    Term,
+)
 
 _STAGE_TERMS = ("weights", "gradients", "optimizer", "activations")
 

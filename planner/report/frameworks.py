@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.frameworks import FrameworkProfile
-from planner.frameworks.settings import TABLES, Setting, settings_of
+from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.settings import TABLES, Setting, settings_of
+from planner.job.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData
-from planner.schedules import SCHEDULES
 
 
 def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.plan import Plan, expected_step_time_s
+from planner.predict.plan import Plan, expected_step_time_s
 from planner.report.units import percent_sure, seconds
 
 CURE = (

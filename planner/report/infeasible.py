@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planner.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 from planner.report.plans import (
     LIKELY_TO_FIT,
     configuration_text,
@@ -11,6 +10,7 @@ from planner.report.plans import (
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import gib, percent_sure
+from planner.search.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 
 
 def nothing_fits_report(why: WhyNothingFits) -> Report:

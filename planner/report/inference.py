@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from planner.memory.inference import InferenceMemory
-from planner.memory.serving.solve import Change, Solved
-from planner.memory.serving.stage import StageMemory
-from planner.models.catalog import ResolvedModel
+from planner.job.models.catalog import ResolvedModel
+from planner.predict.memory.inference import InferenceMemory
+from planner.predict.memory.serving.solve import Change, Solved
+from planner.predict.memory.serving.stage import StageMemory
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import GIB, gib, plural, share
 

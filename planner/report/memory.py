@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.memory.account import StageAccount
-from planner.memory.footprint import Footprint
-from planner.memory.tensors import KeptTensor
-from planner.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
-from planner.ops import parameter_count
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.tensors import KeptTensor
+from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
+from planner.predict.ops import parameter_count
 from planner.report.plans import degrees_text, error_text, fraction_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.units import (

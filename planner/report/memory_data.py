@@ -7,13 +7,13 @@ import io
 import json
 from typing import Any
 
-from planner.memory.account import StageAccount
-from planner.memory.advice import Advice, Move
-from planner.memory.footprint import Footprint
-from planner.memory.solve import Border, Point, Solution
-from planner.memory.tensors import KeptTensor
-from planner.memory.terms import PhaseRow, peak_parts, peak_row, peak_tensors, phase_rows
-from planner.request import Request
+from planner.job.request import Request
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.advice import Advice, Move
+from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.solve import Border, Point, Solution
+from planner.predict.memory.tensors import KeptTensor
+from planner.predict.memory.terms import PhaseRow, peak_parts, peak_row, peak_tensors, phase_rows
 
 DOCUMENT_VERSION = 1
 CSV_COLUMNS = ("stage", "step", "phase", "term", "bytes")

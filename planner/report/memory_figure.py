@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.memory.account import StageAccount
-from planner.memory.footprint import Footprint
-from planner.memory.terms import phase_rows
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.terms import phase_rows
 from planner.report.memory import peak_text, phase_text, total_sentence
 from planner.report.plans import degrees_text
 from planner.report.units import gib

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.report.memory_figure import GROUPS, Figure, Panel
 from planner.report.units import GIB, gib
 

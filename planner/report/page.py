@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from planner.measured.rows import MeasuredRow
+from planner.evidence.runs.rows import MeasuredRow
 from planner.report.scatter import Point, scatter_svg
 
 Record = dict[str, Any]
@@ -63,7 +63,7 @@ _SHOWN_GROUPS = 30
 
 
 def validation_page(content: Record, families: Sequence[str], labels: Sequence[str]) -> str:
-    """The page for a document of `planner.measured.document`; `families` and `labels` name the
+    """The page for a document of `planner.evidence.runs.document`; `families` and `labels` name the
     family of each of its rows, and where the row stands."""
     rows, summary = content["rows"], content["summary"]
     body = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.plan import Degrees, Interval, Plan
+from planner.predict.plan import Degrees, Interval, Plan
 from planner.report.units import gib, number_ranges, run_lengths, seconds, share, signed_share
 
 # Below this probability of fitting, tables mark a plan's peak memory.

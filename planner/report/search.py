@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from planner.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.full_memory import full_memory_note
 from planner.report.plans import (
     LIKELY_TO_FIT,
@@ -36,7 +36,7 @@ from planner.report.units import (
     signed_share,
     tflop_per_s,
 )
-from planner.result import Counts, JobSummary, SearchResult
+from planner.search.result import Counts, JobSummary, SearchResult
 
 
 def search_report(result: SearchResult, saved_as: str | None = None) -> Report:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.measured.repeats import RepeatNoise
-from planner.measured.report import (
+from planner.evidence.runs.repeats import RepeatNoise
+from planner.evidence.runs.report import (
     ErrorSummary,
     FamilyReport,
     FitConfusion,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planner.plan import Plan
+from planner.predict.plan import Plan
 from planner.report.plans import degrees_text, error_text, offload_text
 from planner.report.tables import Block, Column, Facts, Notes, TableData
 from planner.report.units import gib, seconds, share, signed_share
-from planner.what_if import BindingConstraint, WhatIf, WhatIfRow
+from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 _BAR_CELLS = 8
 

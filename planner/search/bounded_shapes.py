@@ -14,18 +14,18 @@ from constraints.layout import LayoutContext, Recomputation
 from planner.cost import compiled, schedule, sharp_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.cost_model import Columns, CostedShapes, CostModel
-from planner.frameworks import RecomputeMode
-from planner.offload_rules import grouped_modules
-from planner.recomputation import recomputation
+from planner.job.frameworks import RecomputeMode
+from planner.job.offload import grouped_modules
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import Columns, CostedShapes, CostModel
+from planner.predict.layouts import job_placement
+from planner.predict.mixture import cheapest_costs, other_modes
+from planner.predict.threads import in_threads
 from planner.search import block_bound
-from planner.search.arrays import job_placement
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
-from planner.search.mixture import cheapest_costs, other_modes
 from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
-from planner.threads import in_threads
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096

@@ -8,7 +8,7 @@ from dataclasses import replace
 from constraints import UserCondition
 from constraints.context import Columns, RuleContext
 from constraints.rule import ShapeRule
-from planner.space import Shapes, enumerate_shapes, legal_shapes
+from planner.predict.space import Shapes, enumerate_shapes, legal_shapes
 
 
 def condition_hints(

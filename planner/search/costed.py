@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from planner.cost_model import CostedShapes, CostModel
-from planner.errors import UsageError
-from planner.job import Job
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.predict.cost_model import CostedShapes, CostModel
+from planner.predict.shapes import Candidates, legal_candidates
+from planner.predict.uncertainty.intervals import fit_probability
 from planner.search.explorer import Effort, Explorer, Progress
-from planner.search.shapes import Candidates, legal_candidates
-from planner.uncertainty import fit_probability
 
 # Plans less likely to fit than this are not recommended, even if they fit nominally.
 RECOMMENDED_FIT_PROBABILITY = 0.8

@@ -18,15 +18,15 @@ import numpy as np
 from constraints.layout import LayoutContext
 from constraints.rule import Layout
 from planner.cost import fields as f
-from planner.cost_model import Columns, CostedShapes, CostModel
+from planner.predict.cost_model import Columns, CostedShapes, CostModel
+from planner.predict.layouts import even_layout, plain_context
+from planner.predict.mixture import cost_layout
 from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
-from planner.search.arrays import even_layout, plain_context
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import SHARPEST, BoundedShapes
 from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, solve_near_or_full
-from planner.search.mixture import cost_layout
 from planner.search.rungs import (
     RUNG,
     RUNGS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hardware import with_sharp
 from hardware.sharp import why_not
 from planner.cost.inputs import GpuInputs, LinkInputs
-from planner.job import Job
+from planner.job.job import Job
 from planner.search.trial import AlterGpu, AlterLinks
 
 GIB = 2**30

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner._version import __version__
-from planner.infeasibility import (
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.search.explorer import Progress
+from planner.search.infeasibility import (
     UNDECIDED_RULES,
     ConflictingRule,
     DoesNotFitError,
     WhyNothingFits,
 )
-from planner.job import Job
-from planner.request import Request
-from planner.search.costed import LEAST_FIT_PROBABILITY
-from planner.search.explorer import Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer

@@ -21,7 +21,7 @@ from constraints.layout import (
     make_variables,
 )
 from constraints.rule import Layout
-from planner.plan import OPTIMAL_WITHIN
+from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search import solver_module
 from planner.search.layout_objective import LARGEST_INTEGER, Objective
 from planner.search.layout_start import hint

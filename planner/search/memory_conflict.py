@@ -10,18 +10,18 @@ from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.memory import StageMemory
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.infeasibility import GIB, ConflictingRule
-from planner.job import Job
-from planner.layout_wording import split_sentence
-from planner.offload_rules import grouped_modules
-from planner.recomputation import recomputation
-from planner.search.arrays import plain_context
+from planner.job.job import Job
+from planner.job.offload import grouped_modules
+from planner.job.recomputation import recomputation
+from planner.job.specs import ModelSpec
+from planner.predict.layout_wording import split_sentence
+from planner.predict.layouts import plain_context
+from planner.predict.mixture import cost_layout
 from planner.search.conflict import layout_conflict
 from planner.search.costed import CostedJob
 from planner.search.explorer import Explorer
-from planner.search.mixture import cost_layout
+from planner.search.infeasibility import GIB, ConflictingRule
 from planner.search.terms import layout_context, shape_terms
-from planner.specs import ModelSpec
 
 _MEMORY = StageMemory()
 _PARTS = {

@@ -1,7 +1,7 @@
 """Layouts of which a fraction of the offloadable activations leaves the GPU, costed.
 
 A framework's fraction leaves the last groups of every chunk there (`constraints.offload`). Layers
-that stay become kinds of their own, as recompute modes of a mix do (`planner.search.mixture`): the
+that stay become kinds of their own, as recompute modes of a mix do (`planner.predict.mixture`): the
 pieces are the kinds whose activations leave, those whose stay, then the ends. A layer of which some
 groups stay counts as one that stays in bytes and as one that leaves in seconds: a plan holds and
 takes no more than is said, by less than a layer of each chunk. No search chooses the fraction.
@@ -18,13 +18,13 @@ from constraints.offload import staying_counts
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.cost_model import Columns, CostedShapes, CostModel, LayoutInputs
-from planner.cost_model import Layout as KernelLayout
-from planner.frameworks import RecomputeMode
-from planner.job import Job
-from planner.memory.offload import shape_groups
-from planner.search.arrays import kernel_layout
-from planner.search.mixture import CostedLayout, cost_layout, memory_inputs, stack, wider_job
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.predict.cost_model import Columns, CostedShapes, CostModel, LayoutInputs
+from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.layouts import kernel_layout
+from planner.predict.memory.offload import shape_groups
+from planner.predict.mixture import CostedLayout, cost_layout, memory_inputs, stack, wider_job
 
 Groups = tuple[int, ...]
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 
 from constraints import ConstraintError
 from hardware import HardwareError, gpu_names, load_gpu
-from planner.errors import UsageError
-from planner.frameworks import load_framework
-from planner.infeasibility import Relaxation, RelaxationKind
-from planner.job import Job, searched_modes
-from planner.offload_rules import searched_offloads, spelled
-from planner.optimizers import load_optimizer
-from planner.plan import Plan
-from planner.request import Request
+from planner.job.errors import UsageError
+from planner.job.frameworks import load_framework
+from planner.job.job import Job, searched_modes
+from planner.job.offload import searched_offloads, spelled
+from planner.job.optimizers import load_optimizer
+from planner.job.request import Request
+from planner.predict.plan import Plan
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
 )
 from planner.search.explorer import Effort, Progress
+from planner.search.infeasibility import Relaxation, RelaxationKind
 from planner.search.trial import light_shares, search_costed
 from planner.search.until import Until
 

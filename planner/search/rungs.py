@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from constraints.rule import Layout
-from planner.plan import OPTIMAL_WITHIN
+from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
 # Plans nearer than this in time are ties: no prediction is that sharp.

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from planner._version import __version__
-from planner.assumed import hardware_ledger
-from planner.costed_plan import job_plan
-from planner.device import half_precision
-from planner.errors import UsageError, unknown_name
-from planner.job import Job
+from planner.job.errors import UsageError, unknown_name
+from planner.job.job import Job
+from planner.job.request import Request
 from planner.launch.registry import job_launch_note, launch_note
-from planner.ops import parameter_count
-from planner.plan import Plan
-from planner.pools.pool import is_pool
-from planner.request import Request
-from planner.result import Counts, JobSummary, SearchResult
+from planner.predict.assumed_hardware import hardware_ledger
+from planner.predict.costed_plan import job_plan
+from planner.predict.device import half_precision
+from planner.predict.ops import parameter_count
+from planner.predict.plan import Plan
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
@@ -29,6 +27,8 @@ from planner.search.costed import (
 from planner.search.explorer import TIE, Effort, Point, Progress, Rung, Stopped
 from planner.search.front import front, thin
 from planner.search.layout_model import SolverOptions
+from planner.search.pools.pool import is_pool
+from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # A plan that saves less memory than this share is not shown beside the faster one.
@@ -44,7 +44,7 @@ SORT_KEYS: dict[str, bool] = {
 }
 
 
-def search(
+def find_plans(
     request: Request,
     *,
     top: int = 8,
@@ -76,7 +76,7 @@ def search(
         raise UsageError(f"time_limit_s {time_limit_s:g}: give seconds above 0, or None")
     effort = Effort(SolverOptions(seed=seed), time_limit_s, workers=workers)
     if is_pool(request.gpus):
-        from planner.pools.search import search_pool
+        from planner.search.pools.search import search_pool
 
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()

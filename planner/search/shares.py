@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.errors import UsageError
-from planner.job import Job
+from planner.job.errors import UsageError
+from planner.job.job import Job
 from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob, cost_job
 from planner.search.explorer import (
     TIE,

@@ -22,12 +22,12 @@ from planner.cost.layout import place_ends
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
-from planner.cost_model import CostedShapes, CostModel
-from planner.frameworks import FrameworkProfile, RecomputeMode
-from planner.recomputation import recomputation
-from planner.search.arrays import job_placement, model_costs
-from planner.search.mixture import OtherMode, price_modes
-from planner.specs import ModelSpec
+from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.recomputation import recomputation
+from planner.job.specs import ModelSpec
+from planner.predict.cost_model import CostedShapes, CostModel
+from planner.predict.layouts import job_placement, model_costs
+from planner.predict.mixture import OtherMode, price_modes
 
 # Rounding each layer up costs at most 130 layers · 16 KiB = 2 MiB of a stage.
 MEMORY_UNIT_BYTES = 16 * 1024

@@ -13,17 +13,17 @@ from constraints.rule import Layout
 from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.tables import Array
-from planner.cost_model import Columns, CostModel
-from planner.costed_plan import job_plan
-from planner.errors import UsageError
-from planner.job import Job
-from planner.ops import parameter_count
-from planner.plan import Plan
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.specs import ModelSpec
+from planner.predict.cost_model import Columns, CostModel
+from planner.predict.costed_plan import job_plan
+from planner.predict.ops import parameter_count
+from planner.predict.plan import Plan
+from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, likely_limit_bytes
 from planner.search.explorer import TIE, Effort, Point, Rung
-from planner.search.shapes import Candidates, legal_candidates
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
-from planner.specs import ModelSpec
 
 # Work for one changed job.
 TRIAL_EFFORT = Effort(most_solves=16)

@@ -11,13 +11,15 @@ import numpy as np
 from constraints import ConstraintError
 from constraints.rule import Layout
 from hardware import HardwareError
-from planner.costed_plan import job_plan
-from planner.errors import UsageError
-from planner.frameworks import RecomputeMode
-from planner.job import Job
-from planner.offload_rules import demand_all_leave
-from planner.plan import Interval, Plan
-from planner.request import Request
+from planner.job.errors import UsageError
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.job.offload import demand_all_leave
+from planner.job.request import Request
+from planner.predict.costed_plan import job_plan
+from planner.predict.mixture import other_modes
+from planner.predict.plan import Interval, Plan
+from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.costed import (
     LEAST_FIT_PROBABILITY,
     RECOMMENDED_FIT_PROBABILITY,
@@ -25,9 +27,7 @@ from planner.search.costed import (
 )
 from planner.search.explorer import TIE, Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
-from planner.search.mixture import other_modes
 from planner.search.relaxations import dropped_choices
-from planner.search.shapes import given_columns, legal_candidates
 from planner.search.shares import CostedShares, cost_shares
 from planner.search.trial import (
     AlteredCostModel,
@@ -37,7 +37,7 @@ from planner.search.trial import (
     cost_altered,
     search_costed,
 )
-from planner.what_if import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
+from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_effort_s=0.3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
-from planner.request import Request
-from planner.result import Counts, JobSummary, SearchResult
+from planner.job.request import Request
+from planner.predict.plan import Degrees, Interval, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.search.result import Counts, JobSummary, SearchResult
 
 GIB = 2**30
 

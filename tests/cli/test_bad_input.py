@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.errors import click_error
-from planner.errors import NothingFitsError
+from planner.job.errors import NothingFitsError
 from tests.cli.conftest import MAIN, SMALL, Run
 
 
@@ -183,7 +183,7 @@ def test_a_folder_that_takes_no_files(
     def refuse(**_options: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("planner.plan_file.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("planner.search.plan_file.tempfile.mkstemp", refuse)
     path = tmp_path / "plans.json"
     result = run(
         "search", "--model", "gpt2", "--gpus", "1xH100", "--gbs", "8", "-o", str(path)

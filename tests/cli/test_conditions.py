@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.infeasibility import WhyNothingFits
-from planner.plan_file import read_plan_file
-from planner.what_if import WhatIf
+from planner.search.infeasibility import WhyNothingFits
+from planner.search.plan_file import read_plan_file
+from planner.search.what_if_result import WhatIf
 from tests.cli.conftest import SMALL, Run, lines_are_short
 
 ASKED = ("--require", "tp*pp <= 4", "--forbid", "zero == 1", "--fix", "mbs=2")

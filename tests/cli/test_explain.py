@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from planner.errors import UsageError
-from planner.explain import (
+from planner.job.errors import UsageError
+from planner.predict.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
+from planner.report.explain import neighbour_sentence
+from planner.search.explanation import (
     MEMORY_TERMS,
     TIME_TERMS,
     main_difference,
@@ -18,10 +20,8 @@ from planner.explain import (
     stage_groups,
     time_terms,
 )
-from planner.neighbours import neighbours
-from planner.plan import Degrees, LayerLayout, Plan, StageMemory, TimeTerms
-from planner.plan_file import read_plan_file
-from planner.report.explain import neighbour_sentence
+from planner.search.neighbours import neighbours
+from planner.search.plan_file import read_plan_file
 from tests.cli.conftest import Run, lines_are_short
 from tests.cli.made_up import GIB, plan, result, stage
 

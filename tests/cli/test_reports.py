@@ -6,13 +6,13 @@ import io
 
 import pytest
 
-from planner.plan import Degrees, Interval, LayerLayout, Plan
+from planner.predict.plan import Degrees, Interval, LayerLayout, Plan
 from planner.report.draw import console, draw
 from planner.report.plans import degrees_text, error_text, recompute_text
 from planner.report.search import error_note, front_notes, search_report
 from planner.report.tables import Column, TableData
 from planner.report.units import gib, number_ranges, run_lengths, seconds, short_count
-from planner.result import SearchResult
+from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
 from tests.cli.made_up import plan, result
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.plan_file import read_plan_file
+from planner.search.plan_file import read_plan_file
 from tests.cli.conftest import MAIN, Run, lines_are_short
 
 RECIPE = ("--tp", "4", "--pp", "4", "--cp", "2")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from planner.cli.main import cli
 from tests.cli.conftest import lines_are_short
-from tests.measured.rows_for_tests import KORTHIKANTI_175B
+from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B
 
 # The same run with five micro-batches, as a group to pick from.
 GROUP = [

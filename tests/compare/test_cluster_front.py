@@ -20,14 +20,14 @@ from planner.compare.cluster_front import (
     shortened,
 )
 from planner.compare.ranges import MOST_CLUSTERS, several_clusters
-from planner.errors import UsageError
-from planner.plan_file import read_plan, read_plan_file
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report
 from planner.report.tables import Notes, TableData
-from planner.request import Request
 from planner.search.front import front, nondominated, without_near
+from planner.search.plan_file import read_plan, read_plan_file
 from planner.search.rungs import TIE
-from planner.search.search import SAVING, search
+from planner.search.search import SAVING, find_plans
 
 BASE = Request(model="llama-3.2-1b", gbs=64, limits={"tp": (1, 2), "cp": (1,), "mbs": (1,)})
 CLUSTERS = ("4xH100", "8xH100", "8xA100", "1xV100")
@@ -77,7 +77,7 @@ def test_what_is_left_out_has_a_kept_neighbour(rows: Rows) -> None:
 
 
 def test_each_cluster_gives_the_plans_of_its_own_search(over_all: ClusterFront) -> None:
-    own = search(BASE.model_copy(update={"gpus": "8xH100"}), top=1_000)
+    own = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1_000)
     assert over_all.results["8xH100"].plans == own.plans
     assert over_all.proven
     reasons = {own.cluster: own.reason for own in over_all.clusters}

@@ -21,10 +21,10 @@ from planner.compare.quotes import choose
 from planner.compare.results import Run
 from planner.compare.run import Placed, run_at
 from planner.compare.searches import Task, run_searches
-from planner.errors import UsageError
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.report.comparison import comparison_report
 from planner.report.comparison_trace import trace
-from planner.request import Request
 
 BASE = Request(model="llama-3.2-1b", gbs=64)
 OFFERS = ("8xH100", "8xB200", "8xMI300X", "8xA100", "1xV100")
@@ -67,11 +67,11 @@ def test_each_cluster_has_its_own_plan_or_a_reason(five: Comparison) -> None:
 
 
 def test_the_plan_is_that_of_a_search(five: Comparison) -> None:
-    from planner.search.search import search
+    from planner.search.search import find_plans
 
     row = five.row("8xH100")
     assert row is not None and row.run is not None
-    own = search(BASE.model_copy(update={"gpus": "8xH100"}), top=1).plans[0]
+    own = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1).plans[0]
     assert row.run.plan.degrees == own.degrees
     assert row.run.plan.step_time_s == own.step_time_s
 

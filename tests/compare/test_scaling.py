@@ -7,11 +7,11 @@ import pytest
 from planner.compare.results import ScalePoint, Scaling
 from planner.compare.scaling import batch_limit, counts_between, knee, scale
 from planner.compare.settings import Settings
-from planner.errors import UsageError
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.report.scaling import scaling_report
 from planner.report.scaling_figure import scaling_figure
 from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
-from planner.request import Request
 
 BASE = Request(model="llama-3.2-1b", gbs=32)
 

@@ -8,7 +8,7 @@ import pytest
 from constraints import RULES, BatchGoal, RuleContext, minimal_conflict, rules_of
 from constraints.context import Columns
 from constraints.rule import ShapeRule
-from planner.space import enumerate_shapes
+from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import MOE, context
 
 CONFLICTS = {

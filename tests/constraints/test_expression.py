@@ -11,7 +11,7 @@ from constraints import ConstraintError
 from constraints.condition import NAMES, shape_values, user_condition
 from constraints.expression import ExpressionError, parse_condition
 from constraints.expression_masks import condition_mask
-from planner.space import enumerate_shapes
+from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import DENSE, context, one_shape
 
 KNOWN = ("tp", "pp", "cp")

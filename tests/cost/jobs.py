@@ -8,11 +8,11 @@ from hardware import parse_gpus
 from planner.cost import fields as f
 from planner.cost._jit import Row, rows
 from planner.cost.tables import Array
-from planner.cost_model import CostedShapes, CostModel, fill_groups
-from planner.frameworks import load_framework
-from planner.job import BatchTarget, Job, searched_modes
-from planner.models.catalog import load_model
-from planner.optimizers import load_optimizer
+from planner.job.frameworks import load_framework
+from planner.job.job import BatchTarget, Job, searched_modes
+from planner.job.models.catalog import load_model
+from planner.job.optimizers import load_optimizer
+from planner.predict.cost_model import CostedShapes, CostModel, fill_groups
 
 COLUMNS = (
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "recompute", "shard",

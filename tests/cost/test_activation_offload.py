@@ -10,13 +10,13 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.layer import exposed_copies
-from planner.cost_model import CostModel
-from planner.evaluate import evaluate
-from planner.job import Job
-from planner.links import link_inputs, network
-from planner.offload_rules import read_offload, usable_modes
-from planner.plan import Degrees, Plan
-from planner.request import Request
+from planner.job.job import Job
+from planner.job.offload import read_offload, usable_modes
+from planner.job.request import Request
+from planner.predict.configuration import evaluate
+from planner.predict.cost_model import CostModel
+from planner.predict.links import link_inputs, network
+from planner.predict.plan import Degrees, Plan
 from planner.search.trial import AlteredCostModel
 from tests.cost.jobs import cost, make_job
 

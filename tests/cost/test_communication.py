@@ -28,7 +28,7 @@ from planner.cost.communication import (
     reduce_scatter_time_s,
 )
 from planner.cost.inputs import LinkInputs
-from planner.links import assemble, link_inputs
+from planner.predict.links import assemble, link_inputs
 
 MIB = 2.0**20
 GIB = 2.0**30

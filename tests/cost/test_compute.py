@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hardware.curves import architecture_curves, load_compute_curves
 from hardware.errors import HardwareError
 from hardware.load import gpu_names, load_gpu
-from planner.calibrate.compute_fit import FIGURE_KERNELS, loss, pattern_search, read_figures
 from planner.cost import compute
 from planner.cost.inputs import GpuInputs
-from planner.device import gpu_inputs
+from planner.evidence.fit.compute_fit import FIGURE_KERNELS, loss, pattern_search, read_figures
+from planner.predict.device import gpu_inputs
 
 A100 = gpu_inputs(load_gpu("A100-PCIe-80GB"), "bf16", "flash2")
 H100 = gpu_inputs(load_gpu("H100-SXM5-80GB"), "bf16", "auto")

@@ -8,11 +8,11 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
-from planner.host_notes import waiting_notes
-from planner.job import Job
-from planner.plan import Degrees
-from planner.uncertainty import plan_conditions
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+from planner.predict.host_notes import waiting_notes
+from planner.predict.plan import Degrees
+from planner.predict.uncertainty.intervals import plan_conditions
 from tests.cost.jobs import cost, make_job
 
 DEGREES = {"dp": 8, "zero": 1, "mbs": 1, "grad_acc": 4}

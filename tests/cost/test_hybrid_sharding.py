@@ -8,7 +8,7 @@ from planner.cost import fields as f
 from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.data_parallel import reduce_seconds
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
+from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 STATE = (f.STAGE_WEIGHTS, f.STAGE_GRADIENTS, f.STAGE_OPTIMIZER)

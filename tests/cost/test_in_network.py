@@ -14,7 +14,7 @@ from planner.cost import fields as f
 from planner.cost.communication import all_reduce_time_s, reduce_scatter_time_s
 from planner.cost.in_network import in_network_stream, serves, switch_tiers
 from planner.cost.inputs import LinkInputs
-from planner.links import link_inputs
+from planner.predict.links import link_inputs
 from tests.cost.test_communication import IDEAL as RATES
 
 GB = 1e9

@@ -16,7 +16,7 @@ from planner.cost import _jit
 from planner.cost.inputs import as_declared
 from planner.cost.layout import usual_counts
 from planner.cost.tables import FrameworkInputs, JobInputs
-from planner.cost_model import CostModel
+from planner.predict.cost_model import CostModel
 from tests.cost.jobs import make_job
 
 

@@ -12,9 +12,9 @@ from hardware.sharp import leaf_nodes
 from planner.cost import fields as f
 from planner.cost.leaf import group_links, stays_below_leaf
 from planner.cost.piece_traffic import collective_stream
-from planner.cost_model import CostModel
-from planner.links import link_inputs
-from planner.links import network as both_links
+from planner.predict.cost_model import CostModel
+from planner.predict.links import link_inputs
+from planner.predict.links import network as both_links
 from tests.cost.jobs import cost, make_job
 
 

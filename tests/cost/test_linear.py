@@ -8,11 +8,11 @@ import pytest
 from hardware import parse_gpus, with_sharp
 from planner.cost.data_parallel import gather_seconds, reduce_seconds
 from planner.cost.linear import traffic_line
-from planner.cost_model import CostedShapes, CostModel
-from planner.links import link_inputs, network
-from planner.plan import Degrees
-from planner.request import Request
-from planner.search.shapes import given_columns
+from planner.job.request import Request
+from planner.predict.cost_model import CostedShapes, CostModel
+from planner.predict.links import link_inputs, network
+from planner.predict.plan import Degrees
+from planner.predict.shapes import given_columns
 from tests.cost.jobs import grid_of, key_of
 
 MACHINES = ("64xA100", "64xH100", "64xB200", "64xaws-p5", "64xaws-p4d", "64xMI300X")

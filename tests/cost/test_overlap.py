@@ -12,8 +12,8 @@ from planner.cost import fields as f
 from planner.cost.compute import attention_forward_time_s, gemm_time_s
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
-from planner.job import Job
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 SLOW = {"scale_out_bytes_per_s": 1e9}

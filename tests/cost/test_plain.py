@@ -10,15 +10,15 @@ import pytest
 
 from constraints.context_kinds import ContextKind
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
-from planner.plan import Degrees
-from planner.recomputation import recomputation
-from planner.search.arrays import even_layout, kernel_layout, plain_context
-from planner.search.shapes import given_columns
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostModel
+from planner.predict.layouts import even_layout, kernel_layout, plain_context
+from planner.predict.plan import Degrees
+from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job
-from tests.memory.cases import SCHEDULES, Case, random_case, schedule_case
-from tests.memory.test_activation_offload import offload_case
-from tests.memory.test_table_copies import deepseek
+from tests.predict.memory.cases import SCHEDULES, Case, random_case, schedule_case
+from tests.predict.memory.test_activation_offload import offload_case
+from tests.predict.memory.test_table_copies import deepseek
 
 
 def costed(case: Case, *, compiled: bool) -> tuple[Array, ...]:

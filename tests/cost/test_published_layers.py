@@ -7,9 +7,9 @@ import pytest
 
 from planner.cost import fields as f
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
-from planner.measured.mapping import map_row
-from tests.measured.rows_for_tests import row
+from planner.evidence.runs.mapping import map_row
+from planner.predict.cost_model import CostModel
+from tests.evidence.runs.rows_for_tests import row
 
 # 22B of Korthikanti et al. 2022 on one node: tp 8, micro-batches of four sequences.
 GPT_22B = {

@@ -17,9 +17,9 @@ from planner.cost.compute import (
     eager_attention_backward_time_s,
     eager_attention_forward_time_s,
 )
-from planner.cost_model import CostModel
-from planner.job import Job
-from planner.links import link_inputs
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+from planner.predict.links import link_inputs
 from tests.cost.jobs import cost, make_job
 
 PASS = slice(f.PIECE_FORWARD, f.PIECE_FORWARD_EP + 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.cost import schedule as forms
 from planner.cost.pipeline import all_forward_first_s, pipeline_time_s
-from planner.pipeline_simulator import (
+from planner.predict.pipeline_simulator import (
     ChunkTimes,
     Outcome,
     Schedule,

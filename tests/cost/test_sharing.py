@@ -15,8 +15,8 @@ from planner.cost._jit import rows
 from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
 from planner.cost.step_ends import END_COLUMNS, END_SHARED, end_traffic
-from planner.cost_model import CostModel
-from planner.job import Job
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
 
 times = st.floats(0.0, 2.0)

@@ -11,7 +11,7 @@ from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost.inputs import LinkInputs
 from planner.cost.tables import FrameworkInputs
-from planner.cost_model import CostModel
+from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, make_job
 
 TIME_TERMS = range(f.STEP_COMPUTE, f.STEP_HOST + 1)

@@ -9,10 +9,10 @@ import pytest
 from planner.cost import fields as f
 from planner.cost.piece_traffic import exchange_draws, expert_exchange_stream
 from planner.cost.tables import Array
-from planner.cost_model import CostModel
-from planner.job import Job
-from planner.links import network
-from planner.ops.rows import CollectiveKind, Group
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+from planner.predict.links import network
+from planner.predict.ops.rows import CollectiveKind, Group
 from tests.cost.jobs import cost, key_of, make_job
 
 

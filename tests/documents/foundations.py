@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hardware import load_gpu
-from planner.device import half_precision
-from planner.frameworks import load_framework
-from planner.models.catalog import load_model
-from planner.ops import parameter_count, pieces
-from planner.ops.context import OpContext
-from planner.request import Request
-from planner.specs import ModelSpec
+from planner.job.frameworks import load_framework
+from planner.job.models.catalog import load_model
+from planner.job.request import Request
+from planner.job.specs import ModelSpec
+from planner.predict.device import half_precision
+from planner.predict.ops import parameter_count, pieces
+from planner.predict.ops.context import OpContext
 from tests.documents.rows import (
     Row,
     command,
@@ -119,7 +119,7 @@ def _dependence() -> list[Row]:
 
 
 def _parameters() -> list[Row]:
-    by = "`planner.ops.parameter_count` of GPT-2 without learned positions"
+    by = "`planner.predict.ops.parameter_count` of GPT-2 without learned positions"
     total = parameter_count(_ROTARY).total
     layer = float(total - parameter_count(_ROTARY.model_copy(update={"layers": _L - 1})).total)
     parts = _part_parameters(_ROTARY)

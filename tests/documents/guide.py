@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planner.frameworks import load_framework
-from planner.models.catalog import load_model
-from planner.ops import parameter_count, pieces
-from planner.ops.context import OpContext
-from planner.specs import ModelSpec
+from planner.job.frameworks import load_framework
+from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
+from planner.predict.ops import parameter_count, pieces
+from planner.predict.ops.context import OpContext
 from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, term
 
 _TEXTBOOK = "memory --model llama-2-7b --framework textbook --seq 2048"

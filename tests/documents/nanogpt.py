@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hardware import load_gpu
-from planner.frameworks.workspaces import torch_workspaces
-from planner.models.catalog import load_model
-from planner.ops import parameter_count
+from planner.job.frameworks.workspaces import torch_workspaces
+from planner.job.models.catalog import load_model
+from planner.predict.ops import parameter_count
 from tests.documents.rows import Row, command, figure, layers_bytes, number, phase, run, term
 
 _L, _B, _S, _H, _A, _V = 12, 12, 1024, 768, 12, 50304
@@ -26,7 +26,7 @@ def nanogpt() -> list[Row]:
 
 def _state() -> list[Row]:
     count = parameter_count(load_model("nanogpt-124m").spec).total
-    own, plain = command(_KEPT), "`planner.frameworks.workspaces.torch_workspaces`"
+    own, plain = command(_KEPT), "`planner.job.frameworks.workspaces.torch_workspaces`"
     start = phase(_KEPT, "start")
     terms = start["terms"]
     workspace = torch_workspaces("ampere")

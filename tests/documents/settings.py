@@ -8,16 +8,16 @@ from pathlib import Path
 from hardware.curves import Parameter, architecture_curves
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.frameworks.settings import TABLES, meanings, settings_of
+from planner.job.frameworks.settings import TABLES, meanings, settings_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
 
 Made by `python -m tests.documents.settings` from the declarations; a test holds it.
 
-A framework's settings are the fields of the tables in `planner/frameworks`, set by its TOML file,
-which has the evidence for its figures; `planner frameworks NAME` shows their values. A default
-without a source changes nothing or is an assumption.
+A framework's settings are the fields of the tables in `planner/job/frameworks`, set by its TOML
+file, which has the evidence for its figures; `planner frameworks NAME` shows their values. A
+default without a source changes nothing or is an assumption.
 """
 _COLUMNS = "| name | type | unit | default | meaning | source |\n|---|---|---|---|---|---|\n"
 _CURVES = """

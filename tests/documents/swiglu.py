@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.models.catalog import load_model
-from planner.ops import parameter_count
+from planner.job.models.catalog import load_model
+from planner.predict.ops import parameter_count
 from tests.documents.rows import Row, command, figure, phase, term
 
 _WORDS = "memory --model gpt2-xl-swiglu --framework textbook-swiglu --precision fp32 --mbs {}"

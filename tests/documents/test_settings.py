@@ -5,8 +5,8 @@ from __future__ import annotations
 from hardware.curves import ArchitectureCurves, AttentionCurve, Parameter
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
-from planner.cost_tables import derived_inputs, profile_settings
-from planner.frameworks.settings import TABLES, meanings, settings_of
+from planner.job.frameworks.settings import TABLES, meanings, settings_of
+from planner.predict.cost_tables import derived_inputs, profile_settings
 from tests.cost.jobs import make_job
 from tests.documents.settings import PAGE, page_text
 

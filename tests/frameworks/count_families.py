@@ -18,10 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from planner.job.models.catalog import load_model
+from planner.job.models.layout import layer_kinds
+from planner.job.specs import LayerKind, ModelSpec
 from planner.launch.hf_config import hf_config
-from planner.models.catalog import load_model
-from planner.models.layout import layer_kinds
-from planner.specs import LayerKind, ModelSpec
 from tests.frameworks.hf_counts import (
     Flop,
     Run,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from planner.job.models.catalog import load_model, model_names
 from planner.launch import deepspeed
 from planner.launch.hf_config import hf_config, layer_class
-from planner.models.catalog import load_model, model_names
-from planner.ops import parameter_count
+from planner.predict.ops import parameter_count
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.torch_plans import Case, launch_of
 

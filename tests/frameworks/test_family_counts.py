@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from planner.calibrate.truth import Row, label
-from planner.models.catalog import load_model
-from planner.models.hf_families import READERS
+from planner.evidence.fit.truth import Row, label
+from planner.job.models.catalog import load_model
+from planner.job.models.hf_families import READERS
 from tests.truth.counts import COUNTS
 
 pytestmark = pytest.mark.frameworks

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from planner.job.models.catalog import load_model
+from planner.job.specs import ModelSpec
 from planner.launch import torchtitan, torchtitan_toml
 from planner.launch.titan_flavors import FLAVORS
 from planner.launch.titan_plan import TORCH_SCHEDULES
-from planner.models.catalog import load_model
-from planner.ops import parameter_count
-from planner.specs import ModelSpec
+from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe
 from tests.frameworks.conftest import INSTALL
 from tests.launch.titan_cases import DENSE, EVERY_SECOND, MATRIX

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from planner import Degrees, Request
-from planner.evaluate import evaluate
 from planner.launch.contract import Launch, NodesAs
+from planner.predict.configuration import evaluate
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from planner.check.assess import Assessment, assess
-from planner.check.given import read_given
+from planner.launch.check.assess import Assessment, assess
+from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.found import Hints
-from planner.memory.advice import Setup
+from planner.predict.memory.advice import Setup
 
 EXACT = 1e-9
 

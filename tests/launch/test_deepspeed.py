@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from planner.job.models.hf_config import model_from_hf_config
 from planner.launch import deepspeed
 from planner.launch.contract import Launch
 from planner.launch.deepspeed_schema import deepspeed_problems
-from planner.models.hf_config import model_from_hf_config
 from tests.launch.deepspeed_cases import BASE, MATRIX
 from tests.launch.golden_files import check_golden
 from tests.launch.torch_contract import assert_complete, reasons

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import UsageError
+from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.rows import read_rows
+from planner.job.errors import UsageError
 from planner.launch.contract import Launch
 from planner.launch.expect import expectations
 from planner.launch.folder import LaunchFolder, launch_folder, write_folder
-from planner.measured.predict import predict_rows
-from planner.measured.rows import read_rows
-from planner.plan_file import read_plan_file
+from planner.search.plan_file import read_plan_file
 from tests.launch.plans import bridge, megatron
 from tests.launch.refresh import GOLDEN, golden_files, golden_launches
 

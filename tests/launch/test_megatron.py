@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.evidence.runs.completion import unfolded_layout
 from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_model import pattern
-from planner.measured.completion import unfolded_layout
 from tests.launch.plans import MEGATRON, changed, costed, sharded
 from tests.launch.plans import megatron as case
 
@@ -189,8 +189,8 @@ def test_fsdp(zero: int, sharding: str) -> None:
     ],
 )
 def test_models_that_megatron_has_no_flags_for(model: str, word: str) -> None:
+    from planner.job.models.catalog import load_model
     from planner.launch.megatron_model import model_refusals
-    from planner.models.catalog import load_model
 
     reasons = [own.reason for own in model_refusals(load_model(model).spec, 2048)]
     assert any(word in reason for reason in reasons), reasons

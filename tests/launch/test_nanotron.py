@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from planner.job.models.catalog import load_model
 from planner.launch import nanotron
 from planner.launch.contract import Launch
 from planner.launch.nanotron import stage_split
 from planner.launch.nanotron_schema import nanotron_problems
-from planner.models.catalog import load_model
 from tests.launch.golden_files import check_golden
 from tests.launch.nanotron_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons

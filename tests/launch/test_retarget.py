@@ -10,11 +10,11 @@ import pytest
 from planner import Degrees, Request
 from planner.cli.evaluate import command as evaluate_command
 from planner.cli.evaluate import given_configuration
-from planner.errors import UsageError
-from planner.evaluate import evaluate
+from planner.job.errors import UsageError
 from planner.launch.registry import TARGETS, target_named, target_of_profile
 from planner.launch.retarget import CannotExpressError, as_command, launch_of
-from planner.plan import Plan
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Plan
 
 Planned = Callable[..., tuple[Plan, Request]]
 
@@ -111,7 +111,7 @@ def test_names_of_frameworks() -> None:
 
 
 def test_profiles_of_targets_exist() -> None:
-    from planner.frameworks import load_framework
+    from planner.job.frameworks import load_framework
 
     for target in TARGETS.values():
         assert load_framework(target.profile).name == target.profile

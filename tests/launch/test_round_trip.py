@@ -8,14 +8,14 @@ from typing import get_args
 
 import pytest
 
-from planner.check.assess import assess
-from planner.check.given import read_given
+from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
 from planner.launch.registry import TARGETS
-from planner.plan_file import read_plan_file, to_json
+from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases
 from tests.launch.plans import BRIDGE, MEGATRON, bridge, megatron

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planner.errors import NothingFitsError, UsageError
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.request import Request
 from planner.launch.registry import TARGETS, target_of_profile
 from planner.launch.retarget import launch_of
-from planner.request import Request
-from planner.search.search import search
+from planner.search.search import find_plans
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
 MODELS = (
@@ -42,7 +42,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 def refused(request: Request) -> list[str]:
     """Why plans of a search cannot be launched though no note says so; none where none is found."""
     try:
-        found = search(request)
+        found = find_plans(request)
     except (UsageError, NothingFitsError):
         return []
     if any(NOTED in note for note in found.notes):
@@ -77,7 +77,7 @@ def test_whatever_the_options(options: dict[str, object]) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_something_is_offered(profile: str) -> None:
     """The tests above would pass on empty hands."""
-    found = search(job(model="llama-3.1-8b", framework=profile))
+    found = find_plans(job(model="llama-3.1-8b", framework=profile))
     assert found.plans
     assert not any(NOTED in note for note in found.notes)
 
@@ -85,7 +85,7 @@ def test_something_is_offered(profile: str) -> None:
 def test_a_pipeline_of_nanotron_has_nanotron_s_stages() -> None:
     """Llama 3.1 8B on two stages: 18 and 14 layers, as its own `build_model` places them."""
     limits = LIMITS | {"pp": (2,), "tp": (2,)}
-    found = search(job(model="llama-3.1-8b", framework="nanotron", limits=limits))
+    found = find_plans(job(model="llama-3.1-8b", framework="nanotron", limits=limits))
     assert {plan.layout.block_layers for plan in found.plans} == {(18, 14)}
 
 
@@ -105,7 +105,7 @@ def test_a_job_that_cannot_be_launched_says_so(
     fields: dict[str, object], reason: str, instead: str
 ) -> None:
     """It is searched all the same: people run forks that have the model."""
-    notes = [own for own in search(job(**fields)).notes if NOTED in own]
+    notes = [own for own in find_plans(job(**fields)).notes if NOTED in own]
     assert len(notes) == 1
     assert reason in notes[0]
     assert instead in notes[0]
@@ -113,11 +113,11 @@ def test_a_job_that_cannot_be_launched_says_so(
 
 def test_nanotron_has_no_context_parallelism() -> None:
     with pytest.raises(UsageError, match="no context parallelism"):
-        search(job(model="llama-3.1-8b", framework="nanotron", limits={"cp": (2,)}))
+        find_plans(job(model="llama-3.1-8b", framework="nanotron", limits={"cp": (2,)}))
 
 
 def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
-    found = search(
+    found = find_plans(
         job(model="llama-3.1-8b", framework="torchtitan", schedule="zb-v", limits={"pp": (2,)})
     )
     assert any("not written by planner launch for torchtitan" in note for note in found.notes)
@@ -125,4 +125,4 @@ def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
 
 def test_a_writer_s_name_is_no_profile() -> None:
     with pytest.raises(UsageError, match="give --framework hf-fsdp2 here"):
-        search(job(model="llama-3.1-8b", framework="accelerate"))
+        find_plans(job(model="llama-3.1-8b", framework="accelerate"))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from planner.errors import UsageError
-from planner.evaluate import evaluate
+from planner.job.errors import UsageError
+from planner.job.specs import ModelSpec
 from planner.launch import torchtitan, torchtitan_toml
 from planner.launch.contract import Launch
 from planner.launch.titan_plan import mesh_of, schedule_problem
-from planner.plan import Degrees
-from planner.specs import ModelSpec
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees
 from tests.launch.golden_files import check_golden
 from tests.launch.titan_cases import DENSE, EVERY_SECOND, EXPERTS, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from constraints.layout import even_split
-from planner.evaluate import evaluate
+from planner.job.request import Request
 from planner.launch.contract import Launch
-from planner.plan import Degrees
-from planner.request import Request
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees
 
 
 @dataclass(frozen=True)

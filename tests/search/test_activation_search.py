@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from hardware import load_gpu
-from planner.errors import UsageError
-from planner.evaluate import evaluate
-from planner.explain import job_evaluator
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.launch.retarget import launch_of
-from planner.plan import Degrees, Plan
-from planner.plan_file import read_plan_file, to_json
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees, Plan
+from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
-from planner.request import Request
-from planner.result import SearchResult
 from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.search.explanation import job_evaluator
 from planner.search.explorer import TIE, Effort
+from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
-from planner.search.search import search
-from planner.search.shapes import legal_candidates
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
 from planner.search.shares import cost_shares
 from planner.search.trial import search_costed, try_job
 from planner.search.until import Until
@@ -42,7 +42,7 @@ DEGREES = Degrees(pp=2, mbs=8, grad_acc=4)
 
 @pytest.fixture(scope="module")
 def tight() -> SearchResult:
-    return search(TIGHT)
+    return find_plans(TIGHT)
 
 
 def with_modules(request: Request, modules: tuple[str, ...]) -> Request:
@@ -175,6 +175,6 @@ def test_only_a_search_takes_open_modules() -> None:
     with pytest.raises(UsageError, match="only a search decides the modules"):
         evaluate(TIGHT, DEGREES)
     with pytest.raises(UsageError, match="activation-offload-pool"):
-        search(TIGHT.model_copy(update={"gpus": "8xH100+8xA100"}))
+        find_plans(TIGHT.model_copy(update={"gpus": "8xH100+8xA100"}))
     with pytest.raises(UsageError, match=r"torchtitan .*\[activation-offload\]"):
         TIGHT.model_copy(update={"framework": "torchtitan"}).resolve()

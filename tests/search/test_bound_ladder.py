@@ -7,7 +7,7 @@ import pytest
 
 from planner.cost import compiled
 from planner.cost.tables import Array
-from planner.request import Request
+from planner.job.request import Request
 from planner.search.costed import cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.terms import recompute_code

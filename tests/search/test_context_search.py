@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planner import Degrees, Request, evaluate, search
-from planner.errors import UsageError
-from planner.evaluate import evaluate as cost_plan
-from planner.plan_file import read_plan_file, to_json
-from planner.result import SearchResult
+from planner import Degrees, Request, evaluate, find_plans
+from planner.job.errors import UsageError
+from planner.predict.configuration import evaluate as cost_plan
+from planner.search.plan_file import read_plan_file, to_json
+from planner.search.result import SearchResult
 from tests.cli.conftest import run_cli
 
 JOB = Request(
@@ -25,7 +25,7 @@ JOB = Request(
 
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    return search(JOB)
+    return find_plans(JOB)
 
 
 def test_the_search_takes_the_fastest_exchange(found: SearchResult) -> None:

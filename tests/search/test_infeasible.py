@@ -9,18 +9,18 @@ import pytest
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.memory import MemoryNumbers, MomentNumbers
-from planner.errors import NothingFitsError, UsageError
-from planner.infeasibility import DoesNotFitError, WhyNothingFits
-from planner.job import Job
-from planner.recomputation import recomputation
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.job import Job
+from planner.job.recomputation import recomputation
+from planner.job.request import Request
 from planner.report.infeasible import nothing_fits_report
 from planner.report.tables import Facts
-from planner.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY, cost_job
+from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.infeasible import guilty_choices
 from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
 from planner.search.relaxations import dropped_choices
-from planner.search.search import search
+from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.trial import try_job
 
@@ -39,7 +39,7 @@ PACKED = Request(model="70b", gpus="16xH100", gbs=64, require=("tp == 8", "pp ==
 
 def explained(request: Request) -> WhyNothingFits:
     with pytest.raises(DoesNotFitError) as caught:
-        search(request)
+        find_plans(request)
     assert isinstance(caught.value, NothingFitsError)
     return caught.value.why
 
@@ -163,7 +163,7 @@ def test_each_relaxation_gives_its_plan_when_typed(tight: WhyNothingFits) -> Non
     typed = [own for own in tight.relaxations if "(" not in own.change]
     assert len(typed) >= 5
     for own in typed:
-        found = search(changed(TIGHT, own.change), top=1)
+        found = find_plans(changed(TIGHT, own.change), top=1)
         assert found.plans[0].fits
         # The search proves its plan; the relaxation's may be a little slower, never faster.
         assert found.plans[0].step_time_s <= own.plan.step_time_s * 1.0101
@@ -217,7 +217,7 @@ def test_report_reads_well(tight: WhyNothingFits) -> None:
 def test_batch_that_no_replica_count_divides() -> None:
     request = Request(model="8b", gpus="64xH100", gbs=7, limits={"dp": (2, 4)})
     with pytest.raises(UsageError, match=r"6 or 8 sequences") as caught:
-        search(request)
+        find_plans(request)
     assert "batch-size" in str(caught.value)
     assert "dp = 2,4" in str(caught.value)
 
@@ -225,19 +225,19 @@ def test_batch_that_no_replica_count_divides() -> None:
 def test_contradicting_limits_are_named() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=64, limits={"tp": (3,)})
     with pytest.raises(UsageError, match="tp must divide 32 heads"):
-        search(request)
+        find_plans(request)
 
 
 def test_reserve_beyond_the_memory() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=64, hbm_reserve="90GiB")
     with pytest.raises(UsageError, match="reserve leaves no memory"):
-        search(request)
+        find_plans(request)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_limit_that_is_none(seconds: float) -> None:
     with pytest.raises(UsageError, match="give seconds above 0"):
-        search(Request(model="8b", gpus="8xH100", gbs=64), time_limit_s=seconds)
+        find_plans(Request(model="8b", gpus="8xH100", gbs=64), time_limit_s=seconds)
 
 
 def test_a_batch_beyond_the_solvers_integers() -> None:

@@ -14,8 +14,8 @@ from constraints.memory import MemoryNumbers
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.predict.mixture import OtherMode
 from planner.search.layout_model import SolverOptions, solve_layout
-from planner.search.mixture import OtherMode
 from planner.search.terms import ShapeTerms, memory_numbers
 from tests.search.brute import framework_inputs, legal_layouts, step_time_s
 

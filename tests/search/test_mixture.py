@@ -11,14 +11,14 @@ from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner import Degrees, Request, evaluate
 from planner.cost import fields as f
-from planner.costed_plan import job_plan
-from planner.errors import UsageError
-from planner.job import Job
-from planner.search.arrays import plain_context
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.predict.costed_plan import job_plan
+from planner.predict.layouts import plain_context
+from planner.predict.mixture import cost_layout, other_modes
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import TIE, Effort
-from planner.search.mixture import cost_layout, other_modes
-from planner.search.search import search
+from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
 from tests.search.brute import all_bounds, every_layout, step_time_s
@@ -194,7 +194,7 @@ def test_bounds_hold_for_every_mix() -> None:
 
 
 def test_a_plan_with_a_mix_evaluates_alike() -> None:
-    result = search(FOUNDRY.model_copy(update={"recompute": ("none", "mlp", "full")}))
+    result = find_plans(FOUNDRY.model_copy(update={"recompute": ("none", "mlp", "full")}))
     assert result.proven
     for plan in result.plans:
         again = evaluate(

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import UsageError
-from planner.evaluate import evaluate
-from planner.explain import job_evaluator
-from planner.infeasibility import DoesNotFitError
-from planner.job import Job
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.launch.retarget import launch_of
-from planner.plan import Degrees
-from planner.plan_file import read_plan_file, to_json
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees
 from planner.report.search import search_report
-from planner.request import Request
-from planner.result import SearchResult
 from planner.search.costed import cost_job
+from planner.search.explanation import job_evaluator
 from planner.search.explorer import TIE, Effort, Rung
+from planner.search.infeasibility import DoesNotFitError
 from planner.search.memory_conflict import memory_rule
+from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
-from planner.search.search import search
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
 from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.trial import light_shares, search_costed, try_job
 from planner.search.until import Until
@@ -50,7 +50,7 @@ def decided(result: SearchResult, number: int = 1) -> Job:
 
 @pytest.fixture(scope="module")
 def alone() -> SearchResult:
-    return search(ALONE)
+    return find_plans(ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def _fastest(share: float) -> float:
 def test_where_zero_is_excluded_offload_is_too() -> None:
     """Megatron's offload needs its distributed optimizer: without it only share 0 is left."""
     request = SMALL.model_copy(update={"limits": {**SMALL.limits, "zero": (0,)}, "gpus": "16xH100"})
-    result = search(request, top=1)
+    result = find_plans(request, top=1)
     assert result.plans[0].optimizer_offload == 0.0
     assert any("no configuration is legal with 0.25, 0.5, 0.75, 1" in own for own in result.notes)
 
@@ -159,7 +159,7 @@ def test_every_deepspeed_plan_of_a_search_can_be_launched() -> None:
     request = Request(model="llama-3-8b", gpus="8xA100-40GB", gbs=8, framework="deepspeed",
                       seq=4096, limits={"tp": (1,), "mbs": (1,)}, recompute=("full",),
                       optimizer_offload="search")  # fmt: skip
-    result = search(request)
+    result = find_plans(request)
     shares = {plan.optimizer_offload for plan in result.plans}
     assert shares - {0.0}
     for plan in result.plans:
@@ -200,7 +200,7 @@ def test_changed_jobs_are_costed_at_the_shares_that_may_fit() -> None:
 
 
 def test_the_fastest_alone_is_that_of_the_front(alone: SearchResult) -> None:
-    fastest = search(ALONE, fastest_only=True).plans[0]
+    fastest = find_plans(ALONE, fastest_only=True).plans[0]
     assert fastest.step_time_s == pytest.approx(alone.plans[0].step_time_s, rel=1e-12)
     assert fastest.optimizer_offload == alone.plans[0].optimizer_offload
 
@@ -223,7 +223,7 @@ def test_a_search_starts_from_known_plans_at_their_own_share(alone: SearchResult
 def test_the_time_limit_holds_for_what_would_fit() -> None:
     request = ALONE.model_copy(update={"model": "llama-3-70b"})
     with pytest.raises(DoesNotFitError) as caught:
-        search(request, time_limit_s=1e-3)
+        find_plans(request, time_limit_s=1e-3)
     assert caught.value.why.stopped == "time-limit"
     assert "gpus" in caught.value.why.untried
     assert "choices of the offload" in caught.value.why.untried
@@ -243,7 +243,7 @@ def test_only_a_search_takes_an_open_share() -> None:
     with pytest.raises(UsageError, match="only a search decides the share"):
         evaluate(SMALL, Degrees(tp=4, pp=2, grad_acc=16))
     with pytest.raises(UsageError, match="GPUs of several types"):
-        search(SMALL.model_copy(update={"gpus": "8xH100+8xA100"}))
+        find_plans(SMALL.model_copy(update={"gpus": "8xH100+8xA100"}))
 
 
 @pytest.mark.parametrize("name", ["nanotron", "torchtune"])

@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from planner.cli import cli
-from planner.errors import UsageError
-from planner.evaluate import evaluate
-from planner.explain import job_evaluator
-from planner.plan import Degrees
-from planner.plan_file import read_plan_file, to_json
-from planner.request import Request
-from planner.search.search import search
+from planner.job.errors import UsageError
+from planner.job.request import Request
+from planner.predict.configuration import evaluate
+from planner.predict.plan import Degrees
+from planner.search.explanation import job_evaluator
+from planner.search.plan_file import read_plan_file, to_json
+from planner.search.search import find_plans
 from planner.search.what_if import what_if
 
 HALF = Request(
@@ -29,8 +29,8 @@ REFUSED = r"0\.5: a search offloads all activations of a module or none; .*evalu
 
 def test_a_search_refuses_a_fraction_and_says_what_takes_it() -> None:
     with pytest.raises(UsageError, match=REFUSED):
-        search(HALF)
-    assert search(WHOLE, top=1).plans[0].activation_offload_fraction == 1.0
+        find_plans(HALF)
+    assert find_plans(WHOLE, top=1).plans[0].activation_offload_fraction == 1.0
 
 
 def test_what_if_refuses_a_plan_with_a_fraction() -> None:
@@ -76,7 +76,7 @@ def test_a_neighbour_of_a_plan_keeps_its_fraction() -> None:
 
 
 def test_plan_files_of_searches_that_chose_a_fraction_are_read(tmp_path: Path) -> None:
-    text = to_json(search(WHOLE, top=1))
+    text = to_json(find_plans(WHOLE, top=1))
     open_ = text.replace(
         '"activation_offload_fraction": 1.0', '"activation_offload_fraction": "search"', 1
     )

@@ -13,15 +13,15 @@ from functools import cache
 import pytest
 
 from constraints.rule import Layout
-from planner.cost_model import CostModel
-from planner.costed_plan import job_plan
-from planner.memory.rows import rank_key, table_parameters
-from planner.ops.context import OpContext
-from planner.plan import Plan
-from planner.request import Request
+from planner.job.request import Request
+from planner.predict.cost_model import CostModel
+from planner.predict.costed_plan import job_plan
+from planner.predict.memory.rows import rank_key, table_parameters
+from planner.predict.ops.context import OpContext
+from planner.predict.plan import Plan
+from planner.predict.shapes import given_columns
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
-from planner.search.search import search
-from planner.search.shapes import given_columns
+from planner.search.search import find_plans
 
 # Models from 1 to 175 B parameters on as few GPUs as hold them, of several frameworks.
 JOBS = {
@@ -54,7 +54,7 @@ each_job = pytest.mark.parametrize("name", JOBS)
 
 @cache
 def recommended(name: str) -> tuple[Plan, ...]:
-    return search(JOBS[name]).plans
+    return find_plans(JOBS[name]).plans
 
 
 def with_vocabulary(name: str, plan: Plan, vocab: int) -> Plan:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from constraints.rule import Layout
-from planner import Degrees, Request, evaluate, search
+from planner import Degrees, Request, evaluate, find_plans
 from planner.cost import fields as f
-from planner.cost_model import CostModel
-from planner.errors import UsageError
-from planner.job import Job
-from planner.recomputation import recomputation
-from planner.search.arrays import kernel_layout, plain_context
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostModel
+from planner.predict.layouts import kernel_layout, plain_context
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.terms import layout_context, shape_terms
@@ -172,7 +172,7 @@ def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "zb-v", "dualpipe", "dualpipev"])
 def test_search_finds_plans_that_evaluate_alike(schedule: str) -> None:
     request = small(schedule)
-    result = search(request, top=3)
+    result = find_plans(request, top=3)
     # Where some layers recompute, the bound on DualPipe's bubble is short of it by a percent.
     assert result.proven or schedule == "dualpipe"
     for plan in result.plans:

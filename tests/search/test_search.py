@@ -11,18 +11,18 @@ import pytest
 import planner
 from constraints.layout import LAYOUT_RULES
 from planner.cost import fields as f
-from planner.errors import UsageError
-from planner.recomputation import recomputation
+from planner.job.errors import UsageError
+from planner.job.recomputation import recomputation
+from planner.job.request import Request
+from planner.predict.layouts import kernel_layout, plain_context
 from planner.report.search import search_report
-from planner.request import Request
-from planner.result import SearchResult
 from planner.search.ahead import Ahead, Question
-from planner.search.arrays import kernel_layout, plain_context
 from planner.search.costed import cost_job
 from planner.search.explorer import TIE, Effort, Rung
 from planner.search.front import dominates
 from planner.search.layout_model import GAP_LIMIT, LayoutSolution, SolverOptions
-from planner.search.search import SAVING, search
+from planner.search.result import SearchResult
+from planner.search.search import SAVING, find_plans
 from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import all_bounds, every_layout, step_time_s
@@ -39,7 +39,7 @@ SMALL = Request(
 
 @pytest.fixture(scope="module")
 def main_result() -> SearchResult:
-    return search(MAIN)
+    return find_plans(MAIN)
 
 
 def test_main_request_is_proven(main_result: SearchResult) -> None:
@@ -87,14 +87,14 @@ def test_no_even_layout_beats_the_front(main_result: SearchResult) -> None:
 
 
 def test_search_repeats_itself(main_result: SearchResult) -> None:
-    assert search(MAIN).plans == main_result.plans
+    assert find_plans(MAIN).plans == main_result.plans
 
 
 def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Request(
         model="8b", gpus="16xL40S", gbs_tokens=1_000_000, limits={"mbs": (1,), "cp": (1,)}
     )
-    one = search(job)
+    one = find_plans(job)
     answers = []
 
     def answer(self: Ahead, question: Question) -> LayoutSolution | None:
@@ -104,7 +104,7 @@ def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) ->
 
     ahead_answer = Ahead.answer
     monkeypatch.setattr(Ahead, "answer", answer)
-    many = search(job, workers=8)
+    many = find_plans(job, workers=8)
     assert [own.model_dump_json() for own in many.plans] == [
         own.model_dump_json() for own in one.plans
     ]
@@ -113,7 +113,7 @@ def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_top_and_sort(main_result: SearchResult) -> None:
-    light = search(MAIN, top=3, sort="peak_bytes").plans
+    light = find_plans(MAIN, top=3, sort="peak_bytes").plans
     peaks = [plan.peak_bytes for plan in light]
     assert len(light) == 3
     assert peaks == sorted(peaks)
@@ -122,17 +122,17 @@ def test_top_and_sort(main_result: SearchResult) -> None:
 
 def test_unknown_sort_key_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="tokens_per_s"):
-        search(MAIN, sort="tokens")
+        find_plans(MAIN, sort="tokens")
 
 
 def test_library_call_whatever_was_imported_first() -> None:
-    result = planner.search(SMALL, top=1)
+    result = planner.find_plans(SMALL, top=1)
     assert isinstance(result, planner.SearchResult)
 
 
 def test_the_fastest_alone_is_that_of_the_front(main_result: SearchResult) -> None:
     """Less is solved when only the fastest plan is asked for, and it is the same."""
-    fastest = search(MAIN, top=1, fastest_only=True)
+    fastest = find_plans(MAIN, top=1, fastest_only=True)
     assert fastest.plans[0] == main_result.plans[0]
     assert fastest.counts.solved < main_result.counts.solved
 
@@ -240,7 +240,7 @@ def test_bounds_hold_for_solved_layouts() -> None:
 
 
 def test_65_gpus_use_64(main_result: SearchResult) -> None:
-    result = search(MAIN.model_copy(update={"gpus": "65xH100"}), top=1)
+    result = find_plans(MAIN.model_copy(update={"gpus": "65xH100"}), top=1)
     assert result.job.num_gpus == 65
     assert result.job.used_gpus == 64
     assert any("64 of the 65 GPUs" in note for note in result.notes)

@@ -10,7 +10,7 @@ import pytest
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.cost import sharp_bounds
-from planner.request import Request
+from planner.job.request import Request
 from planner.search.costed import cost_job
 from planner.search.explorer import Effort, Explorer
 from planner.search.terms import layout_context, shape_terms

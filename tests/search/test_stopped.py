@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from planner.cost import linear
-from planner.errors import UsageError
-from planner.infeasibility import DoesNotFitError
-from planner.request import Request
-from planner.result import SearchResult
+from planner.job.errors import UsageError
+from planner.job.request import Request
 from planner.search.costed import LEAST_FIT_PROBABILITY, cost_job, likely_limit_bytes
 from planner.search.explorer import Effort
+from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
-from planner.search.search import search
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
 from tests.search.brute import all_bounds
 from tests.search.test_layout_model import LayoutContext, replace, synthetic_terms
 
@@ -31,7 +31,7 @@ REQUEST = Request(
 
 @pytest.fixture(scope="module")
 def whole() -> SearchResult:
-    return search(REQUEST)
+    return find_plans(REQUEST)
 
 
 def assert_honest(cut: SearchResult, whole: SearchResult) -> None:
@@ -51,7 +51,7 @@ def test_a_whole_search_says_nothing_of_the_kind(whole: SearchResult) -> None:
 
 
 def test_a_time_limit_gives_the_front_so_far(whole: SearchResult) -> None:
-    cut = search(REQUEST, time_limit_s=1e-6)
+    cut = find_plans(REQUEST, time_limit_s=1e-6)
     assert cut.stopped == "time-limit"
     assert any("time limit of 1e-06 s" in note for note in cut.notes)
     assert_honest(cut, whole)
@@ -80,14 +80,14 @@ def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:
     """The memory for an even chance is that, not the smaller one for a safe plan."""
     request = REQUEST.model_copy(update={"model": "llama-3-70b", "optimizer_offload": "search"})
     with pytest.raises(DoesNotFitError) as caught:
-        search(request, time_limit_s=1e-6, relaxed=False)
+        find_plans(request, time_limit_s=1e-6, relaxed=False)
     even = likely_limit_bytes(request.resolve(), LEAST_FIT_PROBABILITY) / 2**30
     assert f"({even:.1f} for an even chance to fit)" in caught.value.why.sentences()
 
 
 def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None:
     request = REQUEST.model_copy(update={"optimizer_offload": "search"})
-    cut = search(request, time_limit_s=1e-6)
+    cut = find_plans(request, time_limit_s=1e-6)
     assert cut.stopped == "time-limit"
     assert not cut.proven
     assert cut.gap == 1.0
@@ -98,7 +98,7 @@ def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None
 @pytest.mark.parametrize("limit", [0.0, -1.0])
 def test_a_time_limit_of_nothing_is_an_error(limit: float) -> None:
     with pytest.raises(UsageError, match="seconds above 0"):
-        search(REQUEST, time_limit_s=limit)
+        find_plans(REQUEST, time_limit_s=limit)
 
 
 def test_ctrl_c_gives_the_front_so_far(whole: SearchResult) -> None:
@@ -110,7 +110,7 @@ def test_ctrl_c_gives_the_front_so_far(whole: SearchResult) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         calls.append(what)
 
-    cut = search(REQUEST, progress=interrupt)
+    cut = find_plans(REQUEST, progress=interrupt)
     assert calls
     assert cut.stopped == "interrupted"
     assert any("interrupted" in note for note in cut.notes)
@@ -123,7 +123,7 @@ def test_a_second_ctrl_c_ends_it() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        search(REQUEST, progress=insist)
+        find_plans(REQUEST, progress=insist)
 
 
 def test_the_solver_leaves_ctrl_c_to_the_search() -> None:
@@ -168,7 +168,7 @@ def test_an_instance_beyond_the_solvers_integers_is_not_given_to_it() -> None:
 
 
 def test_the_front_is_the_same_for_a_seed_and_any_number_of_workers() -> None:
-    one, two, eight = (search(REQUEST, seed=7, workers=workers) for workers in (1, 2, 8))
+    one, two, eight = (find_plans(REQUEST, seed=7, workers=workers) for workers in (1, 2, 8))
     first = [plan.model_dump_json() for plan in one.plans]
     for other in (two, eight):
         assert [plan.model_dump_json() for plan in other.plans] == first

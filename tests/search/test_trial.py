@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from constraints.rule import Layout
 from planner.cost import fields as f
-from planner.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.job.request import Request
 from planner.report.draw import console, draw
 from planner.report.infeasible import nothing_fits_report
-from planner.request import Request
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import Effort
-from planner.search.search import search
+from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.search.search import find_plans
 from planner.search.trial import cost_light, least_state_bytes
 from planner.search.until import Until
 
@@ -103,7 +103,7 @@ def test_the_time_limit_also_ends_the_search_for_relaxations() -> None:
         model="llama-3-8b", gpus="2xH100", gbs=16, recompute=("none",), require=("pp<=4",)
     )
     with pytest.raises(DoesNotFitError) as caught:
-        search(request, time_limit_s=1e-3)
+        find_plans(request, time_limit_s=1e-3)
     why = caught.value.why
     assert why.stopped == "time-limit"
     assert {"gpus", "optimizer", "sequence"} <= set(why.untried)
@@ -128,7 +128,7 @@ def test_choices_without_effect_are_said_to_be_left_out() -> None:
     """405 B parameters on one node fit no way: the figures are not of what was allowed."""
     request = Request(model="405b", gpus="8xH100", gbs=16, recompute=("none",))
     with pytest.raises(DoesNotFitError) as caught:
-        search(request)
+        find_plans(request)
     (memory,) = caught.value.why.conflict
     assert "with full recompute" in memory.text
     assert memory.text.endswith("Left out here: --recompute none; nothing fits with or without")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from planner.plan import Plan
+from planner.job.request import Request
+from planner.predict.plan import Plan
 from planner.report.what_if import tornado_table, what_if_blocks
-from planner.request import Request
-from planner.result import SearchResult
 from planner.search.hardware_changes import hardware_changes, more_hbm
-from planner.search.search import search
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
 from planner.search.trial import AlteredCostModel, cost_altered
 from planner.search.what_if import what_if
-from planner.what_if import WhatIf
+from planner.search.what_if_result import WhatIf
 
 REQUEST = Request(
     model="8b",
@@ -26,7 +26,7 @@ REQUEST = Request(
 
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    return search(REQUEST)
+    return find_plans(REQUEST)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_row_is_what_a_search_of_the_changed_request_finds(
     found: SearchResult, fastest: WhatIf
 ) -> None:
     row = next(own for own in fastest.rows if own.name == '--forbid "zero == 1"')
-    freed = search(REQUEST.model_copy(update={"forbid": ()}), top=1).plans[0]
+    freed = find_plans(REQUEST.model_copy(update={"forbid": ()}), top=1).plans[0]
     assert row.step_time_s == pytest.approx(freed.step_time_s, rel=0.0101)
     binding = {own.name: own.binding for own in fastest.constraints}
     faster = freed.step_time_s < found.plans[0].step_time_s * (1 - row.resolution)

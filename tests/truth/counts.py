@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibrate.truth import label, read_counts
+from planner.evidence.fit.truth import label, read_counts
 
 FOLDER = Path(__file__).parent / "data"
 COUNTS = read_counts(FOLDER)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from planner.calibrate.truth import reference_model
+from planner.evidence.fit.truth import reference_model
 
 __all__ = ["reference_model"]

@@ -10,8 +10,8 @@ import dataclasses
 
 import pytest
 
-from planner.calibrate.truth import TENSORS, Row, compare_activations, label
-from planner.calibrate.truth_tensors import Tensor, compare_tensors, saved_runs
+from planner.evidence.fit.truth import TENSORS, Row, compare_activations, label
+from planner.evidence.fit.truth_tensors import Tensor, compare_tensors, saved_runs
 from tests.truth.counts import COUNTS, each_row
 
 RUNS = saved_runs(COUNTS[TENSORS])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.truth import Row
-from planner.calibrate.truth_flop import compare_flop
+from planner.evidence.fit.truth import Row
+from planner.evidence.fit.truth_flop import compare_flop
 from tests.truth.counts import each_row
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from hardware import parse_gpus
 from planner.cost import fields as f
-from planner.cost_model import CostModel
-from planner.frameworks import load_framework
-from planner.job import BatchTarget, Job
-from planner.optimizers import load_optimizer
+from planner.job.frameworks import load_framework
+from planner.job.job import BatchTarget, Job
+from planner.job.optimizers import load_optimizer
+from planner.predict.cost_model import CostModel
 from tests.truth.models import reference_model
 
 # model layers tp pp dp | GiB

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.truth import (
+from planner.evidence.fit.truth import (
     Row,
     compare_megatron_activations,
     compare_megatron_parameters,
     megatron_rank,
     reference_model,
 )
-from planner.frameworks import load_framework
+from planner.job.frameworks import load_framework
 from tests.truth.counts import each_row
 
 

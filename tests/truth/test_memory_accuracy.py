@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibrate.accuracy_tables import (
+from planner.evidence.fit.accuracy_tables import (
     Accuracy,
     Counted,
     Errors,
@@ -17,19 +17,19 @@ from planner.calibrate.accuracy_tables import (
     markdown,
     to_toml,
 )
-from planner.calibrate.memory_accuracy import (
+from planner.evidence.fit.memory_accuracy import (
     counted_accuracy,
     main,
     measured_accuracy,
     shipped_runs,
     summarise,
 )
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from tests.truth.counts import COUNTS, FOLDER
 
 AGAIN = (
-    "if the model changed on purpose: python -m planner.calibrate.memory_accuracy --toml "
-    "tests/truth/data RUNS > planner/literature/memory_accuracy.toml, and "
+    "if the model changed on purpose: python -m planner.evidence.fit.memory_accuracy --toml "
+    "tests/truth/data RUNS > planner/evidence/data/memory_accuracy.toml, and "
     "python examples/refresh_readme.py"
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.calibrate.truth import Row, compare_parameters
+from planner.evidence.fit.truth import Row, compare_parameters
 from tests.truth.counts import each_row
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.calibrate.truth import (
+from planner.evidence.fit.truth import (
     Row,
     compare_ddp,
     compare_steps,
@@ -16,8 +16,8 @@ from planner.calibrate.truth import (
     job_timeline,
     peak_phases,
 )
-from planner.frameworks import load_framework
-from planner.plan import Degrees
+from planner.job.frameworks import load_framework
+from planner.predict.plan import Degrees
 from tests.truth.counts import COUNTS, each_row
 from tests.truth.models import reference_model
 

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibrate.truth import step_job, step_timeline
 from planner.cost import fields as f
-from planner.cost_model import CostModel
-from planner.job import Job
-from planner.plan import Degrees
-from planner.search.arrays import even_layout
-from planner.search.shapes import given_columns
+from planner.evidence.fit.truth import step_job, step_timeline
+from planner.job.job import Job
+from planner.predict.cost_model import CostModel
+from planner.predict.layouts import even_layout
+from planner.predict.plan import Degrees
+from planner.predict.shapes import given_columns
 from tests.cost.jobs import make_job
-from tests.memory.cases import Case, demand_views
+from tests.predict.memory.cases import Case, demand_views
 
 SEQ, HIDDEN, FFN, VOCABULARY = 2048, 4096, 11008, 32000
 SCORES = 32 * SEQ**2

@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import Literal
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
 from planner.launch.read.names import known_names

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.launch.read.found import SURELY_MEANT, Edit, Setting
 from planner.launch.read.text import Files, Span, Text
 

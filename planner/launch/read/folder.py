@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.text import SourceFile

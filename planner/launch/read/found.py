@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from constraints.context_kinds import ContextKind
+from planner.job.specs import ModelSpec
 from planner.launch.read.text import SourceFile, Span
-from planner.specs import ModelSpec
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
@@ -106,7 +106,7 @@ class Hints:
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
 
-    `framework`: profile; `variations`: names of `planner.check.variations` that the settings
+    `framework`: profile; `variations`: names of `planner.launch.check.variations` that the settings
     switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
     processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
     block in order; `mtp_apart`: multi-token prediction in the block before the last. `settings`:
@@ -156,7 +156,7 @@ class Found:
     cp_sizes: tuple[int, ...] = ()
     # Switches reduce gradients (SHARP).
     sharp: bool = False
-    # The request's own switches (`planner.frameworks.switches`) and what goes with them.
+    # The request's own switches (`planner.job.frameworks.switches`) and what goes with them.
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
@@ -77,7 +77,7 @@ def read_launch(
     """
     hints = hints or Hints()
     if hints.framework is not None and hints.framework not in FRAMEWORKS:
-        from planner.errors import unknown_name
+        from planner.job.errors import unknown_name
 
         known = "known: " + ", ".join(FRAMEWORKS)
         raise unknown_name("framework", hints.framework, FRAMEWORKS, known)

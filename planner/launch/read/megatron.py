@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planner.job.specs import ModelSpec
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import (
@@ -20,7 +21,6 @@ from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_proble
 from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
 from planner.launch.read.text import Files
-from planner.specs import ModelSpec
 
 # Modules of --offload-modules (transformer_config.py).
 _OFFLOADED = (
@@ -34,7 +34,7 @@ _UNFUSED = (
     "no-bias-gelu-fusion",
     "no-rope-fusion",
 )
-# Names of variations (`planner.check.variations`) by the switch that brings them.
+# Names of variations (`planner.launch.check.variations`) by the switch that brings them.
 _VARIATIONS: Mapping[str, str] = {
     "tp-comm-overlap": "tp-overlap",
     "no-gradient-accumulation-fusion": "unfused-accumulation",
@@ -138,7 +138,7 @@ class MegatronReader:
     def _shape(self) -> ModelSpec | None:
         """The model that the caller names, else that of the options."""
         if self.hints.model:
-            from planner.models.catalog import load_model
+            from planner.job.models.catalog import load_model
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)

@@ -7,9 +7,9 @@ import re
 
 from pydantic import ValidationError
 
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.megatron_arguments import Arguments
-from planner.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
 _GPT2_VOCABULARY = 50257
@@ -266,7 +266,7 @@ def _vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 def _named_vocabulary(tokenizer: str) -> int | None:
     """Vocabulary of a Hugging Face model that the catalogue knows."""
-    from planner.models.catalog import catalog_name, load_model
+    from planner.job.models.catalog import catalog_name, load_model
 
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):

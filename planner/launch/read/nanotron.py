@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.job.specs import ModelSpec
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
-from planner.specs import ModelSpec
 
 _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
     table: known_names(f"nanotron-{table}")
@@ -153,8 +153,8 @@ class _Reader:
 
     def _model(self, seq: int) -> ModelSpec | None:
         """The model_config, which shares its keys with Hugging Face's config.json."""
-        from planner.models.errors import ModelError
-        from planner.models.hf_config import model_from_hf_config
+        from planner.job.models.errors import ModelError
+        from planner.job.models.hf_config import model_from_hf_config
 
         values = {name: self.own.get(f"{_M}.{name}") for name in _MODEL_KEYS}
         config: dict[str, object] = {name: own for name, own in values.items() if own is not None}

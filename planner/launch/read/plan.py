@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.frameworks import load_framework
+from planner.job.frameworks import load_framework
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.text import Files
 
 
 def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
     """Plan `number` of a plan file. UsageError if there is none."""
-    from planner.explain import pick_plan
-    from planner.plan_file import read_plan_file
+    from planner.search.explanation import pick_plan
+    from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(path)
     plan, request = pick_plan(result, number), result.request

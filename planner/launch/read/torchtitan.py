@@ -283,7 +283,7 @@ class TorchtitanReader:
         return layout | self._blocks(degrees["pp"], least == 1, model)
 
     def _blocks(self, pp: int, single: bool, model: str | None) -> dict[str, Any]:
-        from planner.models.catalog import load_model
+        from planner.job.models.catalog import load_model
 
         own = f"{_P}.pipeline_parallel_"
         ends = (

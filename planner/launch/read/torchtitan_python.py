@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.errors import UsageError
+from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost_model import CostModel
-from planner.job import BatchTarget
-from planner.search.shapes import rule_context
-from planner.space import enumerate_shapes, legal_shapes
+from planner.job.job import BatchTarget
+from planner.predict.cost_model import CostModel
+from planner.predict.shapes import rule_context
+from planner.predict.space import enumerate_shapes, legal_shapes
 from tests.cost.jobs import make_job
 
 Columns = dict[str, np.ndarray]

@@ -56,7 +56,7 @@ class Stopwatch:
 
 def watch_kernel(watch: Stopwatch) -> None:
     """Measure the loops over keys and shapes."""
-    cost_model = import_module("planner.cost_model")
+    cost_model = import_module("planner.predict.cost_model")
     if hasattr(cost_model, "in_threads"):
         watch.around(cost_model, "in_threads")
     else:

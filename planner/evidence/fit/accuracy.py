@@ -1,0 +1,152 @@
+"""How good the predictions are: the figures and the plot that the README shows.
+
+    python -m planner.evidence.fit.accuracy RUNS.csv|FOLDER ...
+
+predicts every measured run from its configuration alone and writes `accuracy.toml` and
+`accuracy.svg` beside the other files of `planner/evidence/data`; `examples/refresh_readme.py` then
+puts them into the README. `-o FOLDER` writes elsewhere. Refit first the held-out
+constants (`planner.evidence.fit.held_out`, whose errors are taken over), then the intervals
+(`planner.evidence.fit.residual_fit`): coverage is that of the intervals that ship, which leave out
+a run's own source.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from planner.evidence.fit import held_out
+from planner.evidence.fit.command import run
+from planner.evidence.runs.document import summary_record
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.reliability import fit_reliability
+from planner.evidence.runs.report import time_comparison, time_interval
+from planner.evidence.runs.rows import read_rows
+from planner.report.scatter import Point, scatter_svg
+from planner.search.plan_file import write_text
+
+COMMAND = "python -m planner.evidence.fit.accuracy DATA"
+_FOLDER = Path(__file__).resolve().parents[1] / "data"
+_USAGE = "usage: python -m planner.evidence.fit.accuracy RUNS.csv|FOLDER ... [-o FOLDER]"
+_WORST_GROUPS = 10
+_DIGITS = 4
+
+
+def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """What accuracy.toml holds; shares, not percent, and seconds."""
+    summary = summary_record(predictions, lambda own: own.row.source)
+    groups = sorted(summary.pop("groups"), key=lambda own: (own["pick"], own["group"]))
+    families = summary.pop("families")
+    worst = [{**own, "terms": _terms_text(own["terms"])} for own in summary.pop("worst")]
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "command": COMMAND,
+        "time_coverage_with_own_source": _coverage_with_own_source(predictions),
+        **summary,
+        "source": [own | _held_out(own["family"]) for own in families],
+        "held_out_mean_of_sources": _held_out_mean(),
+        "fit_bin": [asdict(own) for own in fit_reliability(predictions)],
+        "worst": worst,
+        "worst_group": groups[:_WORST_GROUPS],
+    }
+
+
+def _held_out(source: str) -> dict[str, Any]:
+    """A source's errors with the constants that were fitted without it, if they were."""
+    own = held_out.shipped().get(source)
+    if own is None:
+        return {}
+    errors = (own.held_out_median, own.held_out_mean, own.held_out_bias)
+    return {"held_out": dict(zip(("median", "mean", "bias"), errors, strict=True))}
+
+
+def _held_out_mean() -> dict[str, Any]:
+    """Mean over sources of the held-out errors, beside those of the same sources as shipped."""
+    found = held_out.shipped().values()
+    names = ("median", "mean", "held_out_median", "held_out_mean")
+    return {name: fmean(getattr(own, name) for own in found) for name in names} if found else {}
+
+
+def _terms_text(terms: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in terms)
+
+
+def _coverage_with_own_source(predictions: Sequence[Prediction]) -> float | None:
+    """Coverage where the run's own source stays in: of someone who has measured there before."""
+    hits = []
+    for prediction in predictions:
+        comparison = time_comparison(prediction)
+        if comparison is None:
+            continue
+        full = time_interval(prediction, comparison.predicted, own_source=True)
+        hits.append(full.low <= comparison.measured <= full.high)
+    return fmean(hits) if hits else None
+
+
+def plot(predictions: Sequence[Prediction]) -> str:
+    """Predicted against measured step times, one colour a framework profile."""
+    points = [
+        Point(comparison.measured, comparison.predicted, prediction.mapped.job.framework.name)
+        for prediction in predictions
+        if prediction.mapped is not None and (comparison := time_comparison(prediction)) is not None
+    ]
+    return scatter_svg(points, "Step time, by framework", "s", hover=False)
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The TOML file: nothing where a figure is unknown."""
+    return "\n".join(_table(content, ())) + "\n"
+
+
+def _table(content: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Plain values first, then tables and lists of tables with their full names."""
+    for name, value in content.items():
+        if value is not None and not isinstance(value, (Mapping, list)):
+            yield f"{_key(name)} = {_value(value)}"
+    for name, value in content.items():
+        inner = (*path, _key(name))
+        if isinstance(value, Mapping):
+            yield from ("", f"[{'.'.join(inner)}]", *_table(value, inner))
+        elif isinstance(value, list):
+            for entry in value:
+                yield from ("", f"[[{'.'.join(inner)}]]", *_table(entry, inner))
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").isalnum() and name.isascii() else _value(name)
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.{_DIGITS}g}"
+        case int():
+            return str(value)
+        case _:
+            text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{text}"'
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write both files."""
+    paths, folder = list(arguments), _FOLDER
+    if "-o" in paths[:-1]:
+        at = paths.index("-o")
+        folder = Path(paths[at + 1])
+        del paths[at : at + 2]
+    if not paths or "-o" in paths or not folder.is_dir():
+        sys.exit(_USAGE)
+    predictions = predict_rows(row for path in paths for row in read_rows(Path(path)))
+    write_text(folder / "accuracy.toml", render(accuracy(predictions)))
+    write_text(folder / "accuracy.svg", plot(predictions))
+
+
+if __name__ == "__main__":
+    run(main, sys.argv[1:])

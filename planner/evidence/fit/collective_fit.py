@@ -1,0 +1,305 @@
+"""Compare measured collectives with the model, and refit the curves of `collectives.toml`.
+
+    python -m planner.evidence.fit.collective_fit ROWS.csv
+
+ROWS.csv has the columns gpu, nodes, gpus, collective, payload_bytes, busbw_gb_per_s, time_ms,
+fabric_or_algorithm. Two tables come out: fitted parameters beside those that ship, and errors
+of what ships. Benchmarks that time each call from Python see a start-up that a queued training
+step does not; it is fitted per benchmark (`harness_s`) and does not ship.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from hardware.link_curves import LinkCurves, load_curve_table, scale_out_curve
+from planner.cost.inputs import LinkInputs
+from planner.evidence.fit.compute_fit import pattern_search
+from planner.predict.links import assemble
+
+MEBIBYTE = 2.0**20
+# Log ratio from which a row's error counts in proportion only, and how far a fit may go.
+SOFT = 0.05
+REACH = 4.0
+START_UP = "start-up"
+SIZES = ((1.0, "below 1 MiB"), (16.0, "1-16 MiB"), (256.0, "16-256 MiB"), (math.inf, "> 256 MiB"))
+# Columns that identify a measurement; a second row with the same key is another quantity.
+Key = tuple[str, ...]
+
+
+class Machine(NamedTuple):
+    """Kinds of link and nominal rates (bytes/s per GPU and direction) of a benchmarked GPU."""
+
+    scale_up: str
+    scale_up_bytes_per_s: float
+    fabric: str
+    scale_out_bytes_per_s: float
+    pair_bytes_per_s: float | None = None
+
+
+# `A100-like` names no fabric: its NIC share is that of its own groups of one GPU a node.
+MACHINES = {
+    "A100-SXM4": Machine("nvlink3", 300e9, "infiniband", 25e9),
+    "A100-like": Machine("nvlink3", 300e9, "infiniband", 8.13007e9 / 0.96),
+    "H200-SXM": Machine("nvlink4", 450e9, "efa", 50e9),
+    "B200-SXM": Machine("nvlink5", 900e9, "efa", 50e9),
+    "MI300X": Machine("xgmi3", 448e9, "infiniband", 50e9, 64e9),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: `time_s` of a collective of `payload_bytes` among `gpus`."""
+
+    gpu: str
+    nodes: int
+    gpus: int
+    collective: str
+    payload_bytes: float
+    time_s: float
+    label: str
+
+    @property
+    def bench(self) -> str:
+        """Benchmark whose start-up the row contains."""
+        return f"{self.gpu.split('-')[0]} x{self.nodes}"
+
+
+def link_bytes(collective: str, payload_bytes: float, size: int) -> float:
+    """Bytes on a link, the numerator of bus bandwidth (nccl-tests doc/PERFORMANCE.md)."""
+    factor = 2.0 if collective == "all_reduce" else 1.0
+    return payload_bytes * factor * (size - 1) / size
+
+
+def _row(record: dict[str, str]) -> Row | None:
+    """Row of a CSV record; None where it has no size or no figure."""
+    rate, milliseconds = record["busbw_gb_per_s"], record["time_ms"]
+    if not record["payload_bytes"] or not (rate or milliseconds):
+        return None
+    payload_bytes, gpus = float(record["payload_bytes"]), int(record["gpus"])
+    if milliseconds:
+        time_s = float(milliseconds) * 1e-3
+    else:
+        time_s = link_bytes(record["collective"], payload_bytes, gpus) / (float(rate) * 1e9)
+    return Row(
+        gpu=record["gpu"],
+        nodes=int(record["nodes"]),
+        gpus=gpus,
+        collective=record["collective"],
+        payload_bytes=payload_bytes,
+        time_s=time_s,
+        label=record["fabric_or_algorithm"],
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Measurements of known machines; of equal keys the first counts."""
+    seen: set[Key] = set()
+    rows = []
+    with path.open(newline="", encoding="utf-8") as stream:
+        for record in csv.DictReader(stream):
+            names = ("gpu", "nodes", "gpus", "collective", "payload_bytes", "fabric_or_algorithm")
+            key = tuple(record[name] for name in names)
+            row = _row(record)
+            if row is None or key in seen or row.gpu not in MACHINES:
+                continue
+            seen.add(key)
+            rows.append(row)
+    return rows
+
+
+def shipped_links(gpu: str) -> LinkInputs:
+    """Link inputs of a benchmarked machine of 8-GPU nodes, with the curves that ship."""
+    machine, table = MACHINES[gpu], load_curve_table()
+    curves = LinkCurves(
+        scale_up=table.scale_up[machine.scale_up],
+        scale_out=scale_out_curve(machine.fabric),
+        launch_s=table.launch_s,
+        host_share=table.host_share,
+        straggler_share=table.straggler_share,
+    )
+    return assemble(
+        curves,
+        domain_gpus=8,
+        gpus_per_node=8,
+        scale_up_bytes_per_s=machine.scale_up_bytes_per_s,
+        scale_out_bytes_per_s=machine.scale_out_bytes_per_s,
+        host_bytes_per_s=55e9,
+        pair_bytes_per_s=machine.pair_bytes_per_s,
+    )
+
+
+def predict_s(row: Row, links: LinkInputs) -> float:
+    """Model time of a row, without the benchmark's own start-up."""
+    from planner.cost.communication import (
+        all_gather_time_s,
+        all_reduce_time_s,
+        all_to_all_time_s,
+        reduce_scatter_time_s,
+    )
+
+    functions: dict[str, Callable[..., float]] = {
+        "all_reduce": all_reduce_time_s,
+        "all_gather": all_gather_time_s,
+        "reduce_scatter": reduce_scatter_time_s,
+        "all_to_all": all_to_all_time_s,
+    }
+    if "NVLS off" in row.label or row.label.endswith("ring"):
+        links = links._replace(scale_up_reduction_gain=1.0)
+    members = float(row.gpus // row.nodes)
+    return functions[row.collective](row.payload_bytes, float(row.gpus), members, links)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A least-squares fit of `free` fields of one machine's links on its `rows`."""
+
+    name: str
+    gpu: str
+    free: tuple[str, ...]
+    rows: Callable[[Row], bool]
+
+
+STAGES = (
+    Stage(
+        "nvlink3",
+        "A100-like",
+        (
+            "scale_up_bytes_per_s",
+            "scale_up_half_bytes",
+            "scale_up_latency_s",
+            "scale_up_exchange_bytes_per_s",
+            "scale_up_pair_bytes_per_s",
+        ),
+        lambda row: row.gpu == "A100-like" and row.nodes == 1,
+    ),
+    Stage(
+        "nvlink4",
+        "H200-SXM",
+        ("scale_up_bytes_per_s", "scale_up_half_bytes", "scale_up_reduction_gain"),
+        lambda row: row.gpu == "H200-SXM" and row.nodes == 1,
+    ),
+    Stage(
+        "nvlink5",
+        "B200-SXM",
+        ("scale_up_bytes_per_s", "scale_up_half_bytes", "scale_up_reduction_gain"),
+        lambda row: row.gpu == "B200-SXM" and row.nodes == 1,
+    ),
+    Stage(
+        "efa",
+        "B200-SXM",
+        ("scale_out_half_bytes",),
+        lambda row: row.gpu == "B200-SXM" and row.nodes > 1,
+    ),
+)
+
+
+def soft_l1(error: float) -> float:
+    """Squared below `SOFT`, linear beyond, so that a few odd rows do not decide a fit."""
+    return 2.0 * SOFT**2 * (math.sqrt(1.0 + (error / SOFT) ** 2) - 1.0)
+
+
+def fit_stage(stage: Stage, rows: Iterable[Row]) -> tuple[dict[str, float], float]:
+    """Fitted fields and the benchmark's start-up, s: soft-L1 on the log of the time ratio.
+
+    Each within a factor of `REACH` of what ships; starts of 1 us to 1 ms.
+    """
+    chosen = [row for row in rows if stage.rows(row) and row.payload_bytes >= MEBIBYTE]
+    links = shipped_links(stage.gpu)
+    start = {field: math.log(getattr(links, field)) for field in stage.free}
+    bounds = {field: (log - math.log(REACH), log + math.log(REACH)) for field, log in start.items()}
+    start[START_UP], bounds[START_UP] = math.log(20e-6), (math.log(1e-6), math.log(1e-3))
+
+    def objective(logs: dict[str, float]) -> float:
+        values = {name: math.exp(log) for name, log in logs.items()}
+        trial = links._replace(**{field: values[field] for field in stage.free})
+        return statistics.fmean(
+            soft_l1(math.log((predict_s(row, trial) + values[START_UP]) / row.time_s))
+            for row in chosen
+        )
+
+    fitted = {name: math.exp(log) for name, log in pattern_search(objective, start, bounds).items()}
+    return fitted, fitted.pop(START_UP)
+
+
+def harness_s(rows: Sequence[Row]) -> float:
+    """Start-up of one benchmark, s: smallest mean error of its rows, each capped at 50 %."""
+    grid = [step * 2e-6 for step in range(200)]
+    timed = [(predict_s(row, shipped_links(row.gpu)), row.time_s) for row in rows]
+
+    def error(candidate: float) -> float:
+        return statistics.fmean(min(abs((p + candidate) / t - 1.0), 0.5) for p, t in timed)
+
+    return min(grid, key=error)
+
+
+def errors(rows: Sequence[Row]) -> list[tuple[Row, float, float]]:
+    """(row, relative error of what ships with its benchmark's start-up, and without)."""
+    known = [row for row in rows if "nvlstree" not in row.label]
+    start_up = {
+        bench: harness_s([row for row in known if row.bench == bench])
+        for bench in {row.bench for row in known}
+    }
+    found = []
+    for row in known:
+        model_s = predict_s(row, shipped_links(row.gpu))
+        with_start_up = (model_s + start_up[row.bench]) / row.time_s - 1.0
+        found.append((row, with_start_up, model_s / row.time_s - 1.0))
+    return found
+
+
+def size_class(payload_bytes: float) -> str:
+    """Which of `SIZES` a payload belongs to."""
+    return next(name for most, name in SIZES if payload_bytes < most * MEBIBYTE)
+
+
+def summary(found: Sequence[tuple[Row, float, float]]) -> list[str]:
+    """Errors by collective, machine, fabric and size class, as lines: median and worst with the
+    benchmark's start-up, median without."""
+    groups: dict[Key, list[tuple[float, float]]] = {}
+    for row, error, plain in found:
+        fabric = f" {MACHINES[row.gpu].fabric}" if row.nodes > 1 else ""
+        where = f"{row.gpu} {row.nodes}x{row.gpus // row.nodes}{fabric}"
+        for key in ((row.collective, where, size_class(row.payload_bytes)), ("all", "", "")):
+            groups.setdefault(key, []).append((error, plain))
+    return [
+        f"{' '.join(key):44} {len(own):3} {statistics.median(e for e, _ in own):+7.1%} "
+        f"{max((e for e, _ in own), key=abs):+7.1%} {statistics.median(p for _, p in own):+7.1%}"
+        for key, own in sorted(groups.items())
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the fit and the errors of what ships."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_file():
+        given = " ".join(arguments) or "nothing"
+        sys.stderr.write(
+            f"given {given}; needed: one CSV file that exists\n"
+            "usage: python -m planner.evidence.fit.collective_fit ROWS.csv\n"
+        )
+        return 2
+    rows = read_rows(Path(arguments[0]))
+    lines = []
+    for stage in STAGES:
+        fields, start_up = fit_stage(stage, rows)
+        shipped = shipped_links(stage.gpu)
+        lines.append(f"{stage.name}: benchmark start-up {start_up * 1e6:.0f} us")
+        lines += [
+            f"  {name:32} fitted {value:10.4g}  shipped {getattr(shipped, name):10.4g}"
+            for name, value in fields.items()
+        ]
+    lines.append(f"{'':44} rows  median   worst  median without start-up")
+    lines += summary(errors(rows))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

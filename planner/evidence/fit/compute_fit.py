@@ -1,0 +1,294 @@
+"""Compare measured kernels with the model, and refit the curves of `compute.toml`.
+
+    python -m planner.evidence.fit.compute_fit OP_EFFICIENCY.csv
+
+OP_EFFICIENCY.csv has the columns of SimuMax's operator benchmarks: gpu, op (matmul, group_matmul,
+sdp_fwd, sdp_bwd), peak_tflops, efficiency (share of that peak; attention counts the full square
+though its mask is causal) and the shape. Attention kernels of H100 come from the figures that lie
+beside this file. Two tables come out: fitted parameters beside those that ship, and errors of
+what ships, by operator and by size.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.load import load_gpu
+from planner.cost.inputs import GpuInputs
+from planner.evidence.fit.kernel_times import times_s
+from planner.predict.device import gpu_inputs
+
+Array = NDArray[np.float64]
+CATALOGUE_NAMES = {"B200-SXM": "B200-SXM-180GB"}
+# Attention kernel that a benchmark of the file ran (cuDNN through Transformer Engine on B200).
+ATTENTION = {"A100-PCIe-80GB": "flash2", "B200-SXM-180GB": "flash3_or_cudnn"}
+FIGURE_KERNELS = {"flash2": "flash2", "flash3": "flash3_or_cudnn", "cudnn": "flash3_or_cudnn"}
+OUTPUT_BYTES = {("False", "bf16"): 2.0, ("True", "bf16"): 4.0, ("True", "fp32"): 8.0}
+
+
+class Measurement(NamedTuple):
+    """A timed kernel: `family` gemm, grouped or attention; `shape` as `kernel_times` takes it."""
+
+    gpu: str
+    family: str
+    label: str
+    shape: tuple[float, ...]
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """Parameters fitted together on one family of kernels, each with its bounds."""
+
+    family: str
+    bounds: dict[str, tuple[float, float]] = field(hash=False)
+
+
+_ATTENTION_BOUNDS = {
+    "attention_forward_efficiency": (0.2, 0.95),
+    "attention_backward_efficiency": (0.2, 0.95),
+    "attention_forward_tail_share": (0.0, 1.0),
+    "attention_backward_tail_share": (0.0, 1.0),
+}
+SEARCHES = (
+    Search(
+        "gemm",
+        {
+            "gemm16_max_efficiency": (0.3, 0.95),
+            "gemm_clock_gain": (1.0, 1.4),
+            "gemm_small_tile_share": (0.5, 1.0),
+            "gemm_start_depth": (0.0, 300.0),
+            "gemm_epilogue_exposed": (0.0, 1.5),
+            "gemm_hbm_efficiency": (0.6, 0.95),
+        },
+    ),
+    Search(
+        "grouped",
+        {
+            "grouped_efficiency_share": (0.5, 1.0),
+            "grouped_hbm_efficiency": (0.3, 0.95),
+            "group_start_s": (0.0, 2e-5),
+        },
+    ),
+    Search("attention", _ATTENTION_BOUNDS),
+)
+# Only figures that vary length and head width can tell these; other GPUs take them over.
+FIGURE_SEARCH = Search(
+    "attention",
+    {
+        **_ATTENTION_BOUNDS,
+        "attention_forward_start_columns": (0.0, 500.0),
+        "attention_backward_start_columns": (0.0, 800.0),
+        "attention_half_head_dim": (0.0, 200.0),
+    },
+)
+
+
+def _gemm(row: dict[str, str], peak: float) -> tuple[str, tuple[float, ...], float]:
+    batch, m, n, k = (float(row[name]) for name in ("b", "m", "n", "k"))
+    output = OUTPUT_BYTES[row["accumulate"], row["out_dtype"]]
+    label = f"{row['layout']} {row['out_dtype']}"
+    return label, (m, n, k, batch, output), 2.0 * batch * m * n * k / peak
+
+
+def _grouped(row: dict[str, str], peak: float) -> tuple[str, tuple[float, ...], float]:
+    groups, m, n, k = (float(row[name]) for name in ("ng", "M", "N", "K"))
+    weight = row["stage"] == "bwd_grad_w"
+    output = OUTPUT_BYTES[row["accumulate"], row["main_grad_dtype"] if weight else "bf16"]
+    width, depth = (k, n) if row["stage"] == "bwd_grad_act" else (n, k)
+    shape = (groups * m, groups, width, depth, output, float(weight))
+    return row["stage"], shape, 2.0 * groups * m * n * k / peak
+
+
+def _attention(row: dict[str, str], peak: float) -> tuple[str, tuple[float, ...], float]:
+    names = ("batch", "seq_len", "head_num", "qk_head_dim", "v_head_dim")
+    batch, seq, heads, qk, v = (float(row[name]) for name in names)
+    backward = row["op"] == "sdp_bwd"
+    flop = (5.0 if backward else 2.0) * batch * seq**2 * heads * (qk + v)
+    shape = (batch, seq, seq, heads, qk, v, 1.0, 0.0, float(backward))
+    return f"{row['op']} {qk:g}", shape, flop / peak
+
+
+_READERS = {
+    "matmul": ("gemm", _gemm),
+    "group_matmul": ("grouped", _grouped),
+    "sdp_fwd": ("attention", _attention),
+    "sdp_bwd": ("attention", _attention),
+}
+
+
+def read_operators(path: Path) -> list[Measurement]:
+    """Measurements of a file of operator efficiencies."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        return [_operator(row) for row in csv.DictReader(stream)]
+
+
+def _operator(row: dict[str, str]) -> Measurement:
+    gpu = CATALOGUE_NAMES.get(row["gpu"], row["gpu"])
+    family, reader = _READERS[row["op"]]
+    label, shape, time_at_peak_s = reader(row, float(row["peak_tflops"]) * 1e12)
+    return Measurement(gpu, family, label, shape, time_at_peak_s / float(row["efficiency"]))
+
+
+def read_figures(kernel: str) -> list[Measurement]:
+    """Attention of one kernel from published figures: 16k tokens, 2048 wide, any length."""
+    text = (
+        files("planner.evidence.fit").joinpath("attention_figures.csv").read_text(encoding="utf-8")
+    )
+    rows = csv.DictReader(text.splitlines())
+    return [_figure(row) for row in rows if FIGURE_KERNELS[row["kernel"]] == kernel]
+
+
+def _figure(row: dict[str, str]) -> Measurement:
+    seq, width, causal = float(row["seq"]), float(row["head_dim"]), float(row["causal"])
+    backward = row["direction"] == "backward"
+    batch, heads = 16384.0 / seq, 2048.0 / width
+    flop = (10.0 if backward else 4.0) * batch * heads * seq**2 * width / (1.0 + causal)
+    shape = (batch, seq, seq, heads, width, width, causal, 0.0, float(backward))
+    label = f"{row['kernel']} {row['direction']} {width:g}{' causal' if causal else ''}"
+    time_s = flop / (float(row["tflop_per_s"]) * 1e12)
+    return Measurement(row["gpu"], "attention", label, shape, time_s)
+
+
+def ratios(measurements: Sequence[Measurement], gpu: GpuInputs) -> Array:
+    """Predicted over measured time of measurements of one family."""
+    shapes = np.array([each.shape for each in measurements])
+    measured = np.array([each.time_s for each in measurements])
+    predicted: Array = times_s(measurements[0].family, shapes, gpu) / measured
+    return predicted
+
+
+def loss(measurements: Sequence[Measurement], gpu: GpuInputs) -> float:
+    """Mean |log(predicted/measured)|: robust against rows taken at another clock."""
+    return float(np.mean(np.abs(np.log(ratios(measurements, gpu)))))
+
+
+def with_values(gpu: GpuInputs, values: dict[str, float]) -> GpuInputs:
+    """`gpu` with parameters replaced; the linear layers of the benchmarks run in 16 bit."""
+    changed = gpu._replace(**values)
+    return changed._replace(gemm_max_efficiency=changed.gemm16_max_efficiency)
+
+
+def pattern_search(
+    objective: Callable[[dict[str, float]], float],
+    start: dict[str, float],
+    bounds: dict[str, tuple[float, float]],
+    rounds: int = 60,
+) -> dict[str, float]:
+    """Minimise over a box: try a step each way along each axis, halve the steps that fail.
+
+    Hooke and Jeeves, Direct search (JACM 8(2), 1961), without the pattern move.
+    """
+    best = {name: min(max(start[name], low), high) for name, (low, high) in bounds.items()}
+    value = objective(best)
+    steps = {name: (high - low) / 4.0 for name, (low, high) in bounds.items()}
+    for _ in range(rounds):
+        for name, (low, high) in bounds.items():
+            trials = [
+                {**best, name: min(max(best[name] + sign * steps[name], low), high)}
+                for sign in (-1.0, 1.0)
+            ]
+            scored = [(objective(trial), trial) for trial in trials]
+            winner = min(scored, key=lambda pair: pair[0])
+            if winner[0] < value:
+                value, best = winner
+            else:
+                steps[name] /= 2.0
+    return best
+
+
+def fit(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> dict[str, float]:
+    """Parameters of `search` that fit the measurements best, from those that ship."""
+
+    def objective(values: dict[str, float]) -> float:
+        return loss(measurements, with_values(gpu, values))
+
+    start = {name: float(getattr(gpu, name)) for name in search.bounds}
+    return pattern_search(objective, start, search.bounds)
+
+
+def shipped_inputs(gpu: str, attention: str = "auto") -> GpuInputs:
+    """What the planner uses today for a GPU of the catalogue in bf16."""
+    return gpu_inputs(load_gpu(gpu), "bf16", attention)
+
+
+def summary(name: str, values: Array) -> str:
+    """One line: rows, median and 90th percentile of |error|, median error, of time ratios."""
+    errors = values - 1.0
+    spread = np.abs(errors)
+    return (
+        f"{name:<44} {len(errors):>4}  {np.median(spread):6.1%}  {np.quantile(spread, 0.9):6.1%}"
+        f"  {np.median(errors):+6.1%}"
+    )
+
+
+def error_lines(measurements: Sequence[Measurement], gpu: GpuInputs) -> Iterable[str]:
+    """Errors of one GPU and family: all rows, by label, by duration, and the worst five."""
+    values = ratios(measurements, gpu)
+    title = f"{measurements[0].gpu} {measurements[0].family}"
+    yield summary(title, values)
+    labels = np.array([each.label for each in measurements])
+    for label in dict.fromkeys(labels):
+        yield summary(f"  {label}", values[labels == label])
+    duration = np.array([each.time_s for each in measurements])
+    for low, high in ((0.0, 1e-4), (1e-4, 1e-3), (1e-3, np.inf)):
+        chosen = (duration >= low) & (duration < high)
+        if chosen.any():
+            yield summary(f"  {low * 1e6:g} to {high * 1e6:g} us", values[chosen])
+    for index in np.argsort(-np.abs(np.log(values)))[:5]:
+        worst = measurements[int(index)]
+        shape = " x ".join(f"{number:g}" for number in worst.shape)
+        yield f"    {worst.label}: {shape}: {values[index] - 1.0:+.0%}"
+
+
+def fit_lines(measurements: Sequence[Measurement], gpu: GpuInputs, search: Search) -> Iterable[str]:
+    """Fitted parameters beside the shipped ones."""
+    for name, value in fit(measurements, gpu, search).items():
+        yield f"    {name:<36} fitted {value:<10.4g} ships {getattr(gpu, name):.4g}"
+
+
+def report(path: Path) -> Iterable[str]:
+    """All lines of the command's output."""
+    yield f"{'':<44} rows  median     90 %    bias"
+    for kernel in dict.fromkeys(FIGURE_KERNELS.values()):
+        figures = read_figures(kernel)
+        gpu = shipped_inputs(figures[0].gpu, kernel)
+        yield from error_lines(figures, gpu)
+        yield from fit_lines(figures, gpu, FIGURE_SEARCH)
+    operators = read_operators(path)
+    for name in dict.fromkeys(each.gpu for each in operators):
+        gpu = shipped_inputs(name, ATTENTION.get(name, "auto"))
+        for search in SEARCHES:
+            rows = [each for each in operators if (each.gpu, each.family) == (name, search.family)]
+            if rows:
+                yield from error_lines(rows, gpu)
+                yield from fit_lines(rows, gpu, search)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the report for the file named on the command line."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_file():
+        given = " ".join(arguments) or "nothing"
+        sys.stderr.write(
+            f"given {given}; needed: one CSV file that exists\n"
+            "usage: python -m planner.evidence.fit.compute_fit OP_EFFICIENCY.csv\n"
+        )
+        return 2
+    write = partial(print, file=sys.stdout)
+    for line in report(Path(arguments[0])):
+        write(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,280 @@
+"""Errors that a source of runs did not help to shrink: constants refitted without each source.
+
+    python -m planner.evidence.fit.held_out RUNS.csv|FOLDER ... >
+    planner/evidence/data/held_out.toml
+
+The constants of whole training steps (`planner.evidence.fit.step_fit.CONSTANTS`) were fitted on
+most of the sources that judge them. Here they are fitted again, all at once, on all sources and on
+all but one. ln(predicted) is taken as linear in the logs of the constants, around their shipped
+values; what is minimised is the mean |ln(measured / predicted)|, where a source weighs as the
+square root of its runs, plus a small pull towards the shipped values where runs do not decide. The
+runs of a source are then predicted, exactly, with the shipped constants times what leaving the
+source out changes: exp(without it - with all). A constant that no other source has a run of falls
+back to the geometric mean of the same number in other frameworks: what one would have assumed. The
+form of the model and the constants of single kernels and collectives stay: they were not refitted.
+
+`planner.evidence.fit.residual_fit` reads the factors of the file and makes the error bars from such
+held-out predictions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.evidence.fit.command import run
+from planner.evidence.fit.step_fit import CONSTANTS, Constant, TrialModel, spread_out
+from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
+from planner.evidence.runs.report import time_error
+from planner.evidence.runs.rows import read_rows
+from planner.job.job import Job
+
+Array = NDArray[np.float64]
+# Factor of each constant by name, for the runs of each source.
+SourceFactors = Mapping[str, Mapping[str, float]]
+
+COMMAND = "python -m planner.evidence.fit.held_out DATA"
+# Toy models whose step is CPU time: `issue_s` and `host_speed` alone were fitted on some of them.
+NOT_FITTED_ON = frozenset({"megatron-ci-golden"})
+
+# Change of a constant's log at which derivatives are taken: far above rounding, near linear.
+_STEP = 0.05
+# Weight of a squared log change against mean absolute errors: 10 % costs as much as 0.05 % of
+# error, so that runs decide wherever they say anything.
+_PULL = 0.05
+# A constant moves by at most this factor, up or down: beyond, the linear picture is no guide.
+_MOST_LOG = math.log(2.0)
+# |x| is minimised as x^2 / max(|x|, this), again and again (iteratively reweighted).
+_SMALLEST_ERROR = 1e-3
+_ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SourceErrors:
+    """Median and mean |predicted / measured - 1| and signed median of one source's step times:
+    with the shipped constants, and with those that leave it out, whose factors are given."""
+
+    rows: int
+    median: float
+    mean: float
+    bias: float
+    held_out_median: float
+    held_out_mean: float
+    held_out_bias: float
+    factors: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs for the fit: ln(measured / predicted), its derivatives by constant, their sources."""
+
+    residuals: Array
+    slopes: Array
+    sources: NDArray[np.str_]
+
+
+def held_out(predictions: Sequence[Prediction]) -> dict[str, SourceErrors]:
+    """Errors of every source with step times, with and without its part in the constants."""
+    timed = [own for own in predictions if time_error(own) is not None]
+    factors = fitted_factors(timed)
+    again = predict_held_out(timed, factors)
+    before, after = _errors(timed), _errors(again)
+    return {
+        source: SourceErrors(
+            len(own),
+            *_three(own),
+            *_three(after[source]),
+            {name: by for name, by in factors.get(source, {}).items() if by != 1.0},
+        )
+        for source, own in sorted(before.items())
+    }
+
+
+def _errors(predictions: Iterable[Prediction]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for own in predictions:
+        error = time_error(own)
+        if error is not None:
+            found[own.row.source].append(error)
+    return found
+
+
+def _three(errors: Sequence[float]) -> tuple[float, float, float]:
+    sizes = [abs(error) for error in errors]
+    return median(sizes), fmean(sizes), median(errors)
+
+
+def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) -> list[Prediction]:
+    """The same rows, each with the constants times its own source's factors."""
+    results = list(predictions)
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, own in enumerate(results):
+        if any(by != 1.0 for by in factors.get(own.row.source, {}).values()):
+            places[own.row.source].append(index)
+    for source, indices in places.items():
+        own_factors = factors[source]
+        costed = cost_predictions(
+            [results[index] for index in indices],
+            lambda job, by=own_factors: _trial(job, by),  # type: ignore[misc]
+        )
+        for index, prediction in zip(indices, costed, strict=True):
+            results[index] = prediction
+    return results
+
+
+def _trial(job: Job, factors: Mapping[str, float]) -> TrialModel:
+    """The cost model with the constants that a job depends on multiplied."""
+    own = [one for one in CONSTANTS if factors.get(one.name, 1.0) != 1.0 and one.applies(job)]
+    return TrialModel(job, {name: factors[one.name] for one in own for name in one.fields})
+
+
+def fitted_factors(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:
+    """What leaving each source out does to each constant: factors by source and name."""
+    chosen = _chosen(predictions)
+    runs = _linearised(chosen)
+    everything = np.ones(len(runs.residuals), dtype=bool)
+    limits = np.array([_limit(own) for own in CONSTANTS])
+    whole = least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits)
+    factors = {}
+    for source in sorted(set(runs.sources.tolist())):
+        kept = runs.sources != source
+        without = least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), limits)
+        own = np.exp(without - whole)
+        used = np.any(runs.slopes[~kept] != 0.0, axis=0)
+        decided = np.any(runs.slopes[kept] != 0.0, axis=0)
+        factors[source] = {
+            constant.name: _factor(constant, float(own[place]), decided=bool(decided[place]))
+            for place, constant in enumerate(CONSTANTS)
+            if used[place]
+        }
+    return factors
+
+
+def _factor(constant: Constant, fitted: float, *, decided: bool) -> float:
+    """The fitted factor within the constant's limit; without any run, that of its like."""
+    factor = fitted if decided else _of_its_like(constant) / constant.shipped()
+    return round(min(factor, constant.most / constant.shipped()), 4)
+
+
+def _of_its_like(constant: Constant) -> float:
+    """Geometric mean of the same number in the other files; its own where it is the only one."""
+    alike = [own for own in CONSTANTS if own.fields == constant.fields and own is not constant]
+    values = [own.shipped() for own in alike] or [constant.shipped()]
+    return math.exp(fmean(math.log(value) for value in values))
+
+
+def _limit(constant: Constant) -> float:
+    """Largest log change of a constant."""
+    return min(_MOST_LOG, math.log(constant.most / constant.shipped()))
+
+
+def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Runs that the fit sees: of each source at most so many, evenly spread."""
+    by_source: dict[str, list[Prediction]] = defaultdict(list)
+    for own in predictions:
+        if own.row.source not in NOT_FITTED_ON:
+            by_source[own.row.source].append(own)
+    return [run for runs in by_source.values() for run in spread_out(runs)]
+
+
+def _linearised(chosen: Sequence[Prediction]) -> _Runs:
+    """Log residuals and their derivatives, by one more prediction for each constant."""
+    base = np.array([_log_time(own) for own in chosen])
+    measured = np.array([math.log(own.measured("step_time_s") or math.nan) for own in chosen])
+    slopes = np.zeros((len(chosen), len(CONSTANTS)))
+    for place, constant in enumerate(CONSTANTS):
+        at = [
+            index
+            for index, own in enumerate(chosen)
+            if own.mapped is not None and constant.applies(own.mapped.job)
+        ]
+        # Downwards: shares have upper limits.
+        trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
+        costed = cost_predictions(
+            [chosen[index] for index in at],
+            lambda job, own=trial: TrialModel(job, own),  # type: ignore[misc]
+        )
+        moved = np.array([_log_time(own) for own in costed])
+        slopes[at, place] = (base[at] - moved) / _STEP
+    return _Runs(measured - base, slopes, np.array([own.row.source for own in chosen]))
+
+
+def _log_time(prediction: Prediction) -> float:
+    return math.log(prediction.step_time_s or math.nan)
+
+
+def _weights(runs: _Runs, kept: NDArray[np.bool_]) -> Array:
+    """Those of a kept source add up to the square root of its runs; all of them to one."""
+    _, place, counts = np.unique(runs.sources, return_inverse=True, return_counts=True)
+    weights = kept / np.sqrt(counts[place])
+    return np.asarray(weights / max(float(weights.sum()), 1e-300), dtype=np.float64)
+
+
+def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Array) -> Array:
+    """Log changes that minimise the weighted mean |residual - slopes @ changes| plus
+    `_PULL` times their squares; each between -`_MOST_LOG` and its limit. Shapes: (runs,),
+    (runs, constants), (runs,), (constants,); returns (constants,)."""
+    changes = np.zeros(slopes.shape[1])
+    for _ in range(_ROUNDS):
+        sizes = np.maximum(np.abs(residuals - slopes @ changes), _SMALLEST_ERROR)
+        leverage = slopes * (weights / sizes)[:, None]
+        matrix = leverage.T @ slopes + 2.0 * _PULL * np.eye(slopes.shape[1])
+        free = np.linalg.solve(matrix, leverage.T @ residuals)
+        changes = np.asarray(np.clip(free, -_MOST_LOG, limits), dtype=np.float64)
+    return changes
+
+
+def render(found: Mapping[str, SourceErrors]) -> str:
+    """The TOML file."""
+    lines = [
+        "# Errors of predicted step times by source, with the shipped constants, which saw most",
+        "# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).",
+        "# |predicted / measured - 1|; bias is its signed median. `factors`: on the shipped value.",
+        f'date = "{datetime.now(UTC):%Y-%m-%d}"',
+        f'command = "{COMMAND}"',
+    ]
+    for source, own in found.items():
+        lines += ["", f'[source."{source}"]', f"rows = {own.rows}"]
+        figures = ("median", "mean", "bias", "held_out_median", "held_out_mean", "held_out_bias")
+        lines += [f"{name} = {getattr(own, name):.4f}" for name in figures]
+        pairs = ", ".join(f"{name} = {by:g}" for name, by in own.factors.items())
+        lines.append(f"factors = {{{pairs}}}")
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str) -> dict[str, SourceErrors]:
+    """What `render` wrote, by source."""
+    return {
+        source: SourceErrors(**own) for source, own in tomllib.loads(text).get("source", {}).items()
+    }
+
+
+@cache
+def shipped() -> dict[str, SourceErrors]:
+    """`planner/evidence/data/held_out.toml`; empty before it was made."""
+    path = files("planner.evidence").joinpath("data/held_out.toml")
+    return parse(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def main(paths: Sequence[str]) -> None:
+    """Write the file to standard output."""
+    if not paths:
+        sys.exit("usage: python -m planner.evidence.fit.held_out RUNS.csv|FOLDER ...")
+    rows = [row for path in paths for row in read_rows(Path(path))]
+    sys.stdout.write(render(held_out(predict_rows(rows))))
+
+
+if __name__ == "__main__":
+    run(main, sys.argv[1:])

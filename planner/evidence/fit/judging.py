@@ -1,0 +1,191 @@
+"""Intervals judged by runs of sources that had no part in them: coverage and score."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.intervals import further_width
+from planner.predict.uncertainty.measured_range import UNKNOWN, Conditions, ranges
+from planner.predict.uncertainty.residuals import (
+    COVERAGE,
+    Array,
+    ResidualTable,
+    SourceResiduals,
+    Spread,
+    ends,
+    represent,
+)
+
+_LEAST_INFLATION, _MOST_INFLATION = 0.25, 8.0
+_HALVINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """ln(measured / predicted) of one run, its source, its family and where it lies.
+
+    A run that does not `count` is judged but is not part of any distribution.
+    """
+
+    source: str
+    family: Family
+    value: float
+    at: Conditions = UNKNOWN
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """How often 80 % intervals held runs of sources that had no part in them.
+
+    `rows`: share of all runs; `by_source`: share and number of runs of each.
+    """
+
+    rows: float
+    by_source: dict[str, tuple[float, int]]
+
+    @property
+    def sources(self) -> float:
+        """Mean over sources."""
+        return math.fsum(share for share, _ in self.by_source.values()) / len(self.by_source)
+
+    @property
+    def both(self) -> float:
+        """Midway between the share of rows and the mean over sources."""
+        return 0.5 * (self.rows + self.sources)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Runs with the quantiles that other sources give them, before inflation, the standard
+    deviation to add for exposed communication and waiting for the CPU (`own`), and for what was
+    never measured; one element a run."""
+
+    figure: Figure
+    sources: NDArray[np.str_]
+    values: Array
+    low: Array
+    middle: Array
+    high: Array
+    own: Array
+    deviation: Array
+
+    def ends(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
+        """Ends of the intervals, with the deviation for the unmeasured multiplied."""
+        return ends(
+            self.middle,
+            self.middle - inflation * (self.middle - self.low),
+            self.middle + inflation * (self.high - self.middle),
+            further_width(self.figure, np.hypot(self.own, growth * self.deviation)),
+        )
+
+    def coverage(self, inflation: float) -> HeldOut:
+        """How many runs lie in their intervals."""
+        low, high = self.ends(inflation)
+        inside = (low <= self.values) & (self.values <= high)
+        by_source = {}
+        for source in np.unique(self.sources):
+            own = inside[self.sources == source]
+            by_source[str(source)] = (float(own.mean()), len(own))
+        return HeldOut(float(inside.mean()), by_source)
+
+    def score(self, inflation: float, growth: float = 1.0) -> float:
+        """Mean interval score (Gneiting & Raftery 2007, eq. 43: width plus 2/0.2 times what sticks
+        out); a source weighs as the square root of its rows."""
+        low, high = self.ends(inflation, growth)
+        outside = np.maximum(0.0, np.maximum(low - self.values, self.values - high))
+        scores = high - low + 2.0 / (1.0 - COVERAGE) * outside
+        return float(np.average(scores, weights=self.weights))
+
+    @property
+    def weights(self) -> Array:
+        """Weight of each run: those of a source add up to the square root of their number."""
+        _, place, counts = np.unique(self.sources, return_inverse=True, return_counts=True)
+        return np.asarray(counts[place] ** -0.5, dtype=np.float64)
+
+    def inflation(self) -> float:
+        """The inflation at which 80 % are covered, midway between rows and sources (bisection)."""
+        low, high = _LEAST_INFLATION, _MOST_INFLATION
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            if self.coverage(middle).both < COVERAGE:
+                low = middle
+            else:
+                high = middle
+        return math.ceil(high * 1000.0) / 1000.0
+
+
+def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
+    """Every run as the runs of all other sources see it."""
+    plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
+    known: dict[tuple[Family, str], Spread] = {}
+    for own in found:
+        key = (own.family, own.source)
+        if key not in known:
+            known[key] = plain.spread(*key)
+    spreads = [known[own.family, own.source] for own in found]
+    return Judged(
+        table.figure,
+        np.array([own.source for own in found]),
+        np.array([own.value for own in found]),
+        np.array([own.low for own in spreads]),
+        np.array([own.middle for own in spreads]),
+        np.array([own.high for own in spreads]),
+        np.array([table.own_error(own.at) for own in found]),
+        np.array([plain.further(own.family, own.at, own.source).deviation for own in found]),
+    )
+
+
+def without_own_errors(table: ResidualTable, found: Iterable[Residual]) -> list[Residual]:
+    """The runs with what is left of their residuals for the spread of their family.
+
+    A run whose step is mostly exposed communication or waiting for the CPU is off by that part's
+    own error too, which the intervals add to the spread: both together are its residual, so the
+    spread's share is b / sqrt(b² + w²) of it (b: half width of its family as other sources see it,
+    w: of its own errors). Else small models, on which hosts differ, would widen the bars of large
+    ones.
+    """
+    plain = replace(table, inflation=1.0)
+    left = []
+    for own in found:
+        deviation = table.own_error(own.at)
+        if deviation > 0.0:
+            spread = plain.spread(own.family, own.source)
+            wide = 0.5 * (spread.high - spread.low)
+            share = wide / math.hypot(wide, further_width(table.figure, deviation))
+            value = spread.middle + share * (own.value - spread.middle)
+            left.append(replace(own, value=value))
+        else:
+            left.append(own)
+    return left
+
+
+def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
+    """Coverage of the intervals that leave each run's own source out."""
+    return judge(table, found).coverage(table.inflation)
+
+
+def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
+    """One entry per source and family, in alphabetical order, of the runs that count."""
+    groups: dict[tuple[Family, str], list[Residual]] = defaultdict(list)
+    for own in found:
+        if own.counts:
+            groups[own.family, own.source].append(own)
+    return tuple(
+        SourceResiduals(
+            source=source,
+            rows=len(runs),
+            log_ratios=represent([own.value for own in runs]),
+            reach=ranges(own.at for own in runs),
+            bits=tuple(sorted({own.at.bits for own in runs} - {0})),
+            **family._asdict(),
+        )
+        for (family, source), runs in sorted(groups.items(), key=lambda own: own[0])
+    )

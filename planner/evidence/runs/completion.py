@@ -1,0 +1,196 @@
+"""Stated defaults for what a row must say to be predicted but does not.
+
+Used only for rows that would otherwise be refused; each default is named among what was assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+from planner.evidence.runs.model import experts_text
+from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.spellings import zero_stage_named
+from planner.job.specs import ModelSpec
+
+# Pretraining length of most models of 2023 to 2025.
+_USUAL_SEQ = 4096
+# Mixtral's, which most coarse mixtures follow.
+_USUAL_TOP_K = 2
+# Micro-batches per pipeline stage at which the bubble no longer dominates.
+_MICRO_BATCHES_PER_STAGE = 4
+# Mixed-precision AdamW without sharding: weights, gradients, master weights and moments.
+_STATE_BYTES_PER_PARAMETER = 18.0
+_OPTIMIZER_BYTES = 12.0
+# Left for activations and buffers.
+_STATE_SHARE_OF_HBM = 0.6
+# A batch in the notes: `4M tokens`, `"2M batch size"`.
+_BATCH_TOKENS = r"\b(\d+(?:\.\d+)?)\s*M tokens|\b(\d+(?:\.\d+)?)\s*M batch"
+_LARGEST_TP = 8
+# Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
+_USUAL_CHUNKS = 2
+
+# Column, value, and how it reads.
+Default = tuple[str, str, str]
+
+
+class Completed(NamedTuple):
+    """A row with its gaps filled, and what they were filled with, in words."""
+
+    row: MeasuredRow
+    assumed: tuple[str, ...]
+
+
+def complete(row: MeasuredRow) -> Completed:
+    """The row with every default that applies to it; the same row if none does."""
+    assumed: list[str] = []
+    for default in _DEFAULTS:
+        for column, value, words in default(row):
+            row = MeasuredRow(row.file, row.line, row.cells | {column: value})
+            assumed.append(words)
+    return Completed(row, tuple(assumed))
+
+
+def _plain(column: str, value: int) -> Default:
+    return column, str(value), f"{column} {value}"
+
+
+def _sequence(row: MeasuredRow) -> Iterator[Default]:
+    if row.text("seq") is None:
+        yield _plain("seq", _USUAL_SEQ)
+
+
+def _experts(row: MeasuredRow) -> Iterator[Default]:
+    """Experts of the catalogue's model of this shape; else the usual top-k."""
+    text = experts_text(row)
+    if text is None:
+        return
+    known = _catalogue_shapes().get(_shape(row))
+    if known is not None and known.moe is not None and "expert ffn" not in text:
+        experts, dense = known.moe, sum(kind.ffn == "dense" for kind in known.layer_kinds)
+        yield (
+            "moe",
+            f"{text}; {experts.experts} experts top{experts.top_k}, expert ffn {experts.ffn}, "
+            f"shared expert ffn {experts.shared_ffn}, {dense} dense",
+            f"experts as in {known.name}",
+        )
+    elif not re.search(r"top[-_ ]?k?\s*=?\s*\d|experts_per_tok", text):
+        yield "moe", f"{text}; top{_USUAL_TOP_K}", f"top-k {_USUAL_TOP_K}"
+
+
+def _shape(row: MeasuredRow) -> tuple[int | None, ...]:
+    return tuple(row.integer(name) for name in ("hidden", "heads", "ffn"))
+
+
+@cache
+def _catalogue_shapes() -> dict[tuple[int | None, ...], ModelSpec]:
+    """Mixtures of the catalogue by hidden size, heads and dense FFN, where only one has them."""
+    from planner.job.models.catalog import load_model, model_names
+
+    found: dict[tuple[int | None, ...], ModelSpec] = {}
+    repeated: set[tuple[int | None, ...]] = set()
+    for name in model_names():
+        spec = load_model(name).spec
+        shape = (spec.hidden, spec.heads, spec.ffn)
+        if spec.moe is None:
+            continue
+        if shape in found:
+            repeated.add(shape)
+        found[shape] = spec
+    return {shape: spec for shape, spec in found.items() if shape not in repeated}
+
+
+def _layout(row: MeasuredRow) -> Iterator[Default]:
+    """Virtual stages and layers per block of Megatron's `--pipeline-model-parallel-layout`."""
+    match = re.search(r"pp layout (\S+?);", f"{row.text('notes') or ''};")
+    if row.text("vpp") != "layout" or match is None:
+        return
+    blocks = unfolded_layout(match[1])
+    pp = row.integer("pp") or 1
+    if len(blocks) % pp == 0:
+        layers = "/".join(str(block.count("t")) for block in blocks)
+        yield _plain("vpp", len(blocks) // pp)
+        yield "layers_per_stage", layers, f"layers_per_stage {layers}"
+
+
+def unfolded_layout(text: str) -> list[str]:
+    """Blocks in pipeline order: `Et*2|(tt|)*2L` is `Ett`, `tt`, `tt`, `L`.
+
+    Letters are the embedding (E), transformer layers (t), MTP (m) and the loss (L).
+    """
+    repeats = re.compile(r"\(([^()]*)\)\*(\d+)|(\w)\*(\d+)")
+    while match := repeats.search(text):
+        unit, times = (match[1], match[2]) if match[2] else (match[3], match[4])
+        text = text[: match.start()] + unit * int(times) + text[match.end() :]
+    return text.split("|")
+
+
+def _degrees(row: MeasuredRow) -> Iterator[Default]:
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM and whose
+    replicas are no more than the sequences of the batch.
+
+    tp doubles; pp divides what is left of the GPUs, and the layers.
+    """
+    parameters, hbm_gib = row.number("params_b"), row.number("gpu_mem_gb")
+    gpus = row.integer("num_gpus") or 1
+    if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
+        return
+    wanted = parameters * _state_bytes(row, gpus) / (_STATE_SHARE_OF_HBM * hbm_gib)
+    # No replica without a sequence of its own.
+    wanted = max(wanted, gpus / (row.integer("gbs") or gpus))
+    layers = row.integer("layers") or 1
+    tp = 1
+    while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
+        tp *= 2
+    stages = [own for own in range(1, layers + 1) if gpus % (tp * own) == 0 == layers % own]
+    enough = [own for own in stages if tp * own >= wanted]
+    pp = enough[0] if enough else stages[-1]
+    yield _plain("tp", tp)
+    yield _plain("pp", pp)
+    interleaves = pp > 1 and layers % (_USUAL_CHUNKS * pp) == 0
+    if interleaves and "megatron-core" in (row.text("framework") or "").lower():
+        yield _plain("vpp", _USUAL_CHUNKS)
+
+
+def _state_bytes(row: MeasuredRow, gpus: int) -> float:
+    """Bytes of training state of each parameter that one replica's GPUs hold: what the stated ZeRO
+    stage shards (optimizer, gradients, weights) is shared by nearly all GPUs."""
+    stage = zero_stage_named(row.text("zero") or "") or 0
+    sharded = (0.0, _OPTIMIZER_BYTES, _STATE_BYTES_PER_PARAMETER - 2.0, _STATE_BYTES_PER_PARAMETER)
+    return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / gpus)
+
+
+def _gpus(row: MeasuredRow) -> Iterator[Default]:
+    """As many replicas as leave each pipeline the usual number of micro-batches."""
+    gbs = row.integer("gbs")
+    if row.text("num_gpus") is not None or gbs is None:
+        return
+    tp, pp, cp, mbs = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "mbs"))
+    dp = row.integer("dp") or max(1, gbs // (mbs * _MICRO_BATCHES_PER_STAGE * pp))
+    yield _plain("num_gpus", tp * pp * cp * dp)
+
+
+def _batch(row: MeasuredRow) -> Iterator[Default]:
+    if row.text("mbs") is not None or row.text("gbs") is not None:
+        return
+    tp, pp, cp = (row.integer(name) or 1 for name in ("tp", "pp", "cp"))
+    dp = max(1, (row.integer("num_gpus") or 1) // (tp * pp * cp))
+    yield _plain("mbs", 1)
+    if tokens := re.search(_BATCH_TOKENS, row.text("notes") or ""):
+        sequences = float(tokens[1] or tokens[2]) * 1e6 / (row.integer("seq") or _USUAL_SEQ)
+        yield _plain("gbs", dp * max(1, round(sequences / dp)))
+        return
+    yield _plain("gbs", dp * (_MICRO_BATCHES_PER_STAGE * pp if pp > 1 else 1))
+
+
+# In this order: later ones read what earlier ones filled in.
+_DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
+    _sequence,
+    _experts,
+    _layout,
+    _degrees,
+    _gpus,
+    _batch,
+)

@@ -1,0 +1,119 @@
+"""Predictions and their errors as plain records: what --json, --csv and the page hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from planner.evidence.runs.defaults import assumed
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.ranking import rank_groups
+from planner.evidence.runs.repeats import repeat_noise
+from planner.evidence.runs.report import (
+    comparable_bytes,
+    family_report,
+    is_stated,
+    mean_of_sources,
+    memory_comparison,
+    predicted_to_fit,
+    report,
+    time_comparison,
+    time_interval,
+)
+from planner.evidence.runs.worst import worst_rows
+
+Record = dict[str, Any]
+_GIB = 2**30
+
+# Written beside a row's own columns; of a refused row all but `error` are empty.
+PREDICTED_COLUMNS = (
+    "predicted_step_time_s",
+    "predicted_low_s",
+    "predicted_high_s",
+    "predicted_expected_s",
+    "predicted_tokens_per_s_per_gpu",
+    "predicted_peak_mem_gib",
+    "predicted_fits",
+    "time_ape",
+    "mem_ape",
+    "interval_family",
+    "assumed",
+    "error",
+)
+
+
+def row_record(prediction: Prediction) -> Record:
+    """A row's own columns, then `PREDICTED_COLUMNS`."""
+    predicted: Record = dict.fromkeys(PREDICTED_COLUMNS)
+    predicted |= {"assumed": [], "error": prediction.error}
+    return dict(prediction.row.cells) | predicted | _predicted(prediction)
+
+
+def _predicted(prediction: Prediction) -> Record:
+    mapped, seconds = prediction.mapped, prediction.step_time_s
+    if mapped is None or seconds is None:
+        return {}
+    job = mapped.job
+    interval = time_interval(prediction, seconds)
+    time, memory = time_comparison(prediction), memory_comparison(prediction)
+    peak = comparable_bytes(prediction)
+    return {
+        "predicted_step_time_s": seconds,
+        "predicted_low_s": interval.low,
+        "predicted_high_s": interval.high,
+        "predicted_expected_s": prediction.expected_step_time_s,
+        "predicted_tokens_per_s_per_gpu": (
+            mapped.degrees.gbs * mapped.batch_share * job.seq / (seconds * job.cluster.num_gpus)
+        ),
+        "predicted_peak_mem_gib": None if peak is None else peak / _GIB,
+        "predicted_fits": predicted_to_fit(prediction),
+        "time_ape": None if time is None else abs(time.error),
+        "mem_ape": None if memory is None else abs(memory.error),
+        "interval_family": interval.family,
+        "assumed": list(assumed(prediction)),
+    }
+
+
+def summary_record(
+    predictions: Sequence[Prediction], family: Callable[[Prediction], str]
+) -> Record:
+    """Figures over all rows, by family, with every source weighing the same, and apart for rows
+    that do and do not state recompute and attention kernel; then how far repeated runs differ,
+    groups and worst rows."""
+    reasons = Counter(own.error for own in predictions if own.error is not None)
+    stated = [own for own in predictions if is_stated(own)]
+    unstated = [own for own in predictions if not is_stated(own)]
+    return {
+        **asdict(family_report("all rows", predictions)),
+        "refusals": dict(reasons.most_common()),
+        "withdrawn_times": sum(own.row.withdraws_time for own in predictions),
+        "mean_of_sources": asdict(mean_of_sources(predictions)),
+        "stated": asdict(family_report("recompute and kernel stated", stated)),
+        "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
+        "families": [asdict(own) for own in report(predictions, family)],
+        "repeats": [asdict(own) for own in repeat_noise(predictions)],
+        "groups": [asdict(own) for own in rank_groups(predictions)],
+        "worst": [asdict(own) for own in worst_rows(predictions)],
+    }
+
+
+def document(predictions: Sequence[Prediction], family: Callable[[Prediction], str]) -> Record:
+    """Everything: one record a row, then the summary."""
+    return {
+        "rows": [row_record(own) for own in predictions],
+        "summary": summary_record(predictions, family),
+    }
+
+
+def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
+    """The rows' own columns in order of first appearance, then the predicted ones."""
+    own = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
+    return [*(name for name in own if name not in PREDICTED_COLUMNS), *PREDICTED_COLUMNS]
+
+
+def csv_record(prediction: Prediction) -> Record:
+    """A row of the CSV file: as `row_record`, with lists as text."""
+    record = row_record(prediction)
+    return record | {"assumed": "; ".join(record["assumed"])}

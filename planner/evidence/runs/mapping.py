@@ -1,0 +1,325 @@
+"""From a measured row to a job and one configuration of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from constraints.rule import Layout
+from hardware import Cluster
+from hardware.curves import load_compute_curves
+from planner.evidence.runs.blocks import block_layers, unstated_chunks
+from planner.evidence.runs.machine import cluster_of
+from planner.evidence.runs.model import UnpredictableRowError, model_of
+from planner.evidence.runs.recomputing import recompute_mode
+from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
+from planner.evidence.runs.sanity import demand_counts, demand_possible
+from planner.evidence.runs.software import UNFUSED_MEGATRON, profile_of
+from planner.evidence.runs.spellings import (
+    precision_named,
+    yes_or_no,
+    zero_stage_named,
+)
+from planner.evidence.runs.variants import (
+    memory_gap,
+    offloaded_modules,
+    optimizer_name,
+    states_dropout,
+)
+from planner.job.frameworks import FrameworkProfile, RecomputeMode
+from planner.job.job import BatchTarget, Job, offered_exchanges
+from planner.job.optimizers import load_optimizer
+from planner.job.specs import ModelSpec
+from planner.predict.plan import Degrees
+from planner.predict.sharp import framework_sharp
+
+# Data parallelism without ZeRO unless a row states it.
+_UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
+
+# From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
+_SHARDED = 2
+
+
+@dataclass(frozen=True)
+class MappedRow:
+    """A measured row as the planner sees it; `block_layers` None means an even split.
+
+    `memory_gap` names what keeps its memory from being predicted, if anything does.
+    """
+
+    row: MeasuredRow
+    job: Job
+    degrees: Degrees
+    mode: RecomputeMode
+    block_layers: tuple[int, ...] | None
+    assumed: tuple[str, ...]
+    memory_gap: str | None = None
+    # The layout in full, where a plan file gives it.
+    layout: Layout | None = None
+
+    @property
+    def batch_share(self) -> float:
+        """Sequences of the row's batch over those of the degrees: below 1 where the last
+        micro-batch is smaller, above where a step runs its pipeline several times."""
+        stated = self.row.integer("gbs")
+        return stated / self.degrees.gbs if stated else 1.0
+
+
+def map_row(row: MeasuredRow) -> MappedRow:
+    """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
+    if row.text(PLAN_COLUMN):
+        return _planned(row)
+    demand_counts(row)
+    model = model_of(row)
+    cluster = cluster_of(row)
+    precision = _precision(row, cluster)
+    profile, assumed = profile_of(row, precision)
+    cluster = framework_sharp(cluster, profile, asked=False)
+    degrees = _degrees(row, profile)
+    mode = recompute_mode(row, profile)
+    eager = _is_eager(row, profile) or _lacks_wide_heads(row, model, cluster)
+    dropout = states_dropout(row)
+    job = Job(
+        model=model,
+        cluster=cluster,
+        framework=profile,
+        optimizer=load_optimizer(optimizer_name(row)),
+        batch=BatchTarget(float(degrees.gbs), exact=True),
+        seq=row.integer("seq") or 0,
+        precision=precision,
+        attention="eager" if eager else "flash",
+        attention_kernel=_attention_kernel(row, profile, eager=eager, cluster=cluster),
+        recompute=(mode,),
+        dropout=profile.saved.dropout if dropout is None else dropout,
+        schedule=_schedule(row, degrees),
+        activation_offload=offloaded_modules(row),
+        context_kinds=offered_exchanges(profile, model, row.integer("seq") or 0)[:1],
+    )
+    demand_possible(row, job, degrees)
+    return MappedRow(row, job, degrees, mode, block_layers(row), assumed, memory_gap(row))
+
+
+def _planned(row: MeasuredRow) -> MappedRow:
+    """A run of a plan: job, degrees and layout from its file."""
+    from planner.search.plan_file import read_plan_file
+
+    result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
+    plan = result.plans[0]
+    job = result.request.for_plan(plan).resolve()
+    mode = job.framework.recompute_mode(plan.recompute)
+    own = plan.layout
+    layout = Layout(
+        plan.degrees.pp,
+        plan.degrees.vpp,
+        own.block_layers,
+        own.recomputed,
+        own.placement,
+        mtp_apart=own.mtp_apart,
+    )
+    return MappedRow(
+        row=row,
+        job=replace(
+            job,
+            cluster=job.cluster.with_gpus(plan.degrees.gpus),
+            batch=BatchTarget(float(plan.gbs), exact=True),
+            recompute=(mode,),
+        ),
+        degrees=plan.degrees,
+        mode=mode,
+        block_layers=own.block_layers,
+        assumed=(),
+        layout=layout,
+    )
+
+
+def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
+    tp, pp, cp, ep = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    vpp = row.integer("vpp") or unstated_chunks(row, profile, pp)
+    gpus = row.integer("num_gpus") or 1
+    zero = _zero(row, profile)
+    if zero < _SHARDED and gpus > 1 and not (row.text("tp") or row.text("pp") or row.text("dp")):
+        raise UnpredictableRowError("tp and pp are not stated")
+    dp = max(1, gpus // (tp * pp * cp))
+    gbs = row.integer("gbs")
+    mbs = row.integer("mbs")
+    if gbs is None and mbs is None:
+        raise UnpredictableRowError("neither mbs nor gbs is stated")
+    if mbs is None:
+        mbs = _usual_mbs(row, profile, tp)
+    if gbs is None:
+        gbs = mbs * dp
+    if gbs < mbs * dp:
+        mbs = max(1, gbs // dp)
+    # A batch that mbs·dp does not divide ends with a smaller micro-batch.
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp))) // _pipeline_runs(row, pp)
+    etp = _expert_tp(row, tp)
+    return Degrees(
+        tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
+        zero=zero, mbs=mbs, grad_acc=grad_acc, shard=_shard(row, dp * cp),
+    )  # fmt: skip
+
+
+def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
+    """Least micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
+    fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
+
+    Which one it is taken to have had: `planner.evidence.runs.micro_batch`, once it is predicted.
+    """
+    if not _is_eager(row, profile) or row.text("kernel") == "torch":
+        return 1
+    return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
+
+
+def _pipeline_runs(row: MeasuredRow, pp: int) -> int:
+    """How often a step fills and drains its pipeline: NeMo AutoModel runs the schedule on one local
+    batch at a time and accumulates gradients over those (docs/performance-summary.mdx: LBS, "size
+    of one step per GPU", and GA, "number of local-batches before optimizer step")."""
+    words = " ".join(row.text(name) or "" for name in ("variant", "notes"))
+    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", words)
+    return int(stated[1]) if stated and pp > 1 else 1
+
+
+def _shard(row: MeasuredRow, ranks: int) -> int:
+    """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
+    text, notes = (row.text("zero") or "").lower(), row.text("notes") or ""
+    size = 0
+    if re.search(r"hsdp|hybrid_?shard", text):
+        size = cluster_of(row).gpus_per_node
+    elif beyond := re.search(r"fsdp=#gpus up to (\d+); fsdp=(\d+) x dp beyond", text):
+        size = int(beyond[2]) if ranks > int(beyond[1]) else 0
+    elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
+        size = int(mesh[2]) if int(mesh[1]) > 1 else 0
+    return size if size < ranks and size > 0 and ranks % size == 0 else 0
+
+
+def _expert_tp(row: MeasuredRow, tp: int) -> int:
+    text = f"{row.text('moe') or ''} {row.text('notes') or ''}"
+    if re.search(r"\betp\s*={1,2}\s*tp\b", text, re.IGNORECASE):
+        return tp
+    match = re.search(r"\betp\s*=?\s*(\d+)", text, re.IGNORECASE)
+    if match:
+        return int(match[1])
+    return 1 if (row.integer("ep") or 1) > 1 else tp
+
+
+def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
+    stage = _stated_zero(row, profile)
+    if stage > 1 and (row.integer("pp") or 1) > 1 and profile.name.startswith("torchtitan"):
+        # Pipelines of torch keep weights gathered from the first micro-batch to the last, and
+        # reduce gradients after the last: shards of the optimizer alone (torchtitan's
+        # `reshard_after_forward` and torch/distributed/pipelining/stage.py, last_backward).
+        return 1
+    return stage
+
+
+def _stated_zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
+    text = row.text("zero")
+    if text is None:
+        return profile.parallelism.zero_stages[0] if profile.name not in _UNSHARDED else 0
+    stage = zero_stage_named(text)
+    if stage is None:
+        raise UnpredictableRowError(f"zero {text!r} names no ZeRO stage")
+    return stage
+
+
+def _precision(row: MeasuredRow, cluster: Cluster) -> str:
+    gpu = cluster.gpu
+    text = row.text("precision") or ("bf16" if "bf16" in gpu.peak_flop_per_s else "fp16")
+    precision = precision_named(text)
+    if precision is None:
+        raise UnpredictableRowError(f"precision {text!r} is not known")
+    if precision not in gpu.peak_flop_per_s:
+        raise UnpredictableRowError(f"{gpu.name} has no {precision} matrix arithmetic")
+    return precision
+
+
+def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
+    kernel, flash = row.text("kernel") or "", row.text("flash")
+    if kernel in ("torch", "fused"):
+        return True
+    if flash is not None:
+        return yes_or_no(flash) is False
+    if "pax" in (row.text("framework") or "").lower():
+        # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
+        return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
+    return profile.attention == "eager"
+
+
+# Architectures on which Transformer Engine prefers cuDNN's attention.
+_WITH_CUDNN = ("hopper", "blackwell")
+# Widest heads that cuDNN trained on Blackwell before 9.11, of June 2025 (transformer_engine/common/
+# fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
+# cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
+_NARROW_HEADS = 128
+_BEFORE_WIDE_HEADS = re.compile(r"(?:@v|nemo )25\.0[1-6]")
+
+
+def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
+    """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
+    if model.mla is None or cluster.gpu.architecture != "blackwell":
+        return False
+    width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+    words = (row.text(name) or "" for name in ("source_ref", "software"))
+    released = _BEFORE_WIDE_HEADS.search(" ".join(words).lower())
+    return width > _NARROW_HEADS and released is not None
+
+
+def _attention_kernel(
+    row: MeasuredRow, profile: FrameworkProfile, *, eager: bool, cluster: Cluster
+) -> str:
+    """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
+    if eager:
+        return "torch" if row.text("kernel") == "torch" else "eager"
+    kernel = _fused_kernel(row, profile, cluster)
+    known = load_compute_curves(cluster.gpu).curves.attention
+    # Triton's kernels of FlashAttention 1 were measured on Ampere alone.
+    return "flash2" if kernel == "flash1" and kernel not in known else kernel
+
+
+def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster) -> str:
+    """A fused kernel by its name here, whether or not the GPU has it."""
+    stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
+    if "v1" in stated or "fa1" in stated or cluster.gpu.architecture == "volta":
+        return "flash1"
+    if re.search(r"fa-?3|flash_?attention-?_?3|cudnn", stated):
+        return "flash3_or_cudnn" if cluster.gpu.architecture in _WITH_CUDNN else "flash2"
+    framework = (row.text("framework") or "").lower()
+    if re.search(r"composer|llm-foundry", framework):
+        # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
+        return "flash1"
+    architecture = cluster.gpu.architecture
+    own = profile.fused_attention.on(architecture)
+    # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
+    if "flexattn" in (row.text("notes") or "").lower():
+        return "flash2"
+    if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
+        own = "flash3_or_cudnn" if architecture in _WITH_CUDNN else own
+    if own == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        return "flash2"
+    return own
+
+
+# First match wins: a pattern in the row's `schedule`, and what it is here.
+_SCHEDULES = (
+    (r"zb-?2p|zb-?h2", "zb-h2"),
+    (r"zb-?1p|zb-?h1|^zero-bubble$", "zb-h1"),
+    (r"zb-?v", "zb-v"),
+    (r"dualpipe-?v", "dualpipev"),
+    (r"dualpipe", "dualpipe"),
+    (r"gpipe|afab|all.?forward", "gpipe"),
+    (r"^1f1b|interleaved|^vpp", None),
+)
+
+
+def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
+    """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
+    if degrees.pp == 1:
+        return None
+    named = "dualpipe" in (row.text("framework") or "").lower()
+    text = (row.text("schedule") or ("dualpipe" if named else "1f1b")).lower()
+    for pattern, name in _SCHEDULES:
+        if re.search(pattern, text):
+            return name
+    raise UnpredictableRowError(f"schedule {text!r} is not modelled")

@@ -1,0 +1,212 @@
+"""A ModelSpec from the shape columns of a measured row."""
+
+from __future__ import annotations
+
+import re
+
+from planner.evidence.runs.rows import MeasuredRow
+from planner.evidence.runs.spellings import yes_or_no
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+
+# What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
+DEFAULT_VOCABULARY = 50304
+# BERT's own, of rows that name the model and no vocabulary.
+BERT_VOCABULARY = 30522
+_GATED = {"swiglu", "geglu", "silu", "gated"}
+# Attention kernels start here; less is a misprint, and the row takes the usual width.
+_SMALLEST_HEAD_DIM = 8
+_USUAL_HEAD_DIM = 128
+# Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
+_COARSE_EXPERTS = 16
+
+
+class UnpredictableRowError(ValueError):
+    """The row describes something the model does not cover; the message says what."""
+
+
+def model_of(row: MeasuredRow) -> ModelSpec:
+    """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
+    _refuse_unsupported(row)
+    layers, hidden, heads = (row.integer(name) for name in ("layers", "hidden", "heads"))
+    seq = row.integer("seq")
+    if not layers or not hidden or not heads or not seq:
+        raise UnpredictableRowError("layers, hidden, heads or seq is not stated")
+    if hidden // heads < _SMALLEST_HEAD_DIM:
+        heads = max(1, hidden // _USUAL_HEAD_DIM)
+    activation = (row.text("act") or "gelu").lower()
+    gated = any(name in activation for name in _GATED) and "non-gated" not in activation
+    ffn = row.integer("ffn") or _usual_ffn(hidden, gated)
+    moe = _moe(row, ffn)
+    text = experts_text(row) or ""
+    kinds = _layer_kinds(text, layers) if moe else ()
+    window = _number(r"alternating (?:sliding-window |SWA)(\d+)", text)
+    if window:
+        kinds = tuple(
+            LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
+        )
+    notes = row.text("notes") or ""
+    mla = _mla(text) or _mla_options(notes)
+    return ModelSpec(
+        name=row.text("model") or "measured",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=min(heads, row.integer("kv_heads") or heads),
+        head_dim=_head_dim(text) or _number(r"kv-channels=(\d+)", notes) or hidden // heads,
+        ffn=ffn,
+        vocab=row.integer("vocab") or _usual_vocabulary(row),
+        max_positions=seq,
+        pretraining_seq=seq,
+        gated=gated,
+        activation="silu" if gated else "gelu",
+        norm="rmsnorm" if gated else "layernorm",
+        norm_bias=not gated,
+        qkv_bias=not gated,
+        attention_out_bias=not gated,
+        mlp_bias=not gated,
+        position="rope" if gated else "learned",
+        tied_embeddings=_tied(row, gated),
+        sliding_window=window,
+        mla=mla,
+        moe=moe,
+        layer_kinds=kinds,
+        mtp_layers=_number(r"mtp-num-layers=(\d+)", notes) or 0,
+        qk_norm="head" if "qk-layernorm=True" in notes else "none",
+    )
+
+
+def _refuse_unsupported(row: MeasuredRow) -> None:
+    described = " ".join(
+        (row.text(name) or "") for name in ("model", "moe", "variant", "recompute", "notes")
+    ).lower()
+    named = f"{row.text('model') or ''} {row.text('moe') or ''}".lower()
+    hybrid = re.search(r"mamba|hybrid-layer-pattern", described)
+    if hybrid or re.search(r"nemotron-?3", named):
+        raise UnpredictableRowError("Mamba hybrids are not modelled")
+    if "layer-only" in named:
+        raise UnpredictableRowError("a benchmark of one layer is not a training step")
+    if re.search(r"padded \d+ samples", described):
+        # JAX-Toolbox's BoolQ rows: all of it would be 650 bf16 TFLOP/s a H100, more than it holds.
+        raise UnpredictableRowError("how much of the padded samples is computed is not stated")
+    # MLA's ranks are called q_lora and kv_lora.
+    if re.search(r"(?<![a-z_])q?lora", named) or "qlora" in described or " lora" in described:
+        raise UnpredictableRowError("LoRA fine-tuning is not modelled")
+
+
+def _usual_ffn(hidden: int, gated: bool) -> int:
+    """FFN width when unstated: 4h, or Llama's 8h/3 rounded up to 256."""
+    return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
+
+
+def _usual_vocabulary(row: MeasuredRow) -> int:
+    named = (row.text("model") or "").lower()
+    return BERT_VOCABULARY if named.startswith("bert") else DEFAULT_VOCABULARY
+
+
+def _tied(row: MeasuredRow, gated: bool) -> bool:
+    """GPT-style models share embeddings; a note may say so for others."""
+    notes = (row.text("notes") or "").lower()
+    stated = re.search(r"untied_emb=([yn])|embeddings (tied)$", notes)
+    if stated:
+        return stated[1] != "y"
+    if "tied for 1b/3b" in notes:
+        return row.text("pp") == "1" and any(
+            size in (row.text("model") or "") for size in ("1B", "3B")
+        )
+    return not gated
+
+
+def _number(pattern: str, text: str) -> int | None:
+    match = re.search(pattern, text, re.IGNORECASE)
+    return int(match[1]) if match else None
+
+
+def _head_dim(text: str) -> int | None:
+    return _number(r"head_dim\s*=?\s*(\d+)", text)
+
+
+def _mla(text: str) -> MlaSpec | None:
+    """MLA ranks as the text states them, DeepSeek's where it only says MLA."""
+    if "MLA" not in text:
+        return None
+    return MlaSpec(
+        q_lora_rank=(
+            None if "no q_lora" in text else _number(r"q_lora\s*=?\s*(\d+)", text) or 1536
+        ),
+        kv_lora_rank=_number(r"kv_lora\s*=?\s*(\d+)", text) or 512,
+        qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
+        qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
+        v_head_dim=_number(r"\bv\s*=?\s*(\d+)", text) or 128,
+    )
+
+
+def _mla_options(notes: str) -> MlaSpec | None:
+    """MLA as Megatron's options describe it: their defaults where they are not given."""
+    if "multi-latent-attention=True" not in notes:
+        return None
+    return MlaSpec(
+        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes),
+        kv_lora_rank=_number(r"kv-lora-rank=(\d+)", notes) or 32,
+        qk_nope_head_dim=_number(r"qk-head-dim=(\d+)", notes) or 128,
+        qk_rope_head_dim=_number(r"qk-pos-emb-head-dim=(\d+)", notes) or 64,
+        v_head_dim=_number(r"v-head-dim=(\d+)", notes) or 128,
+    )
+
+
+def experts_text(row: MeasuredRow) -> str | None:
+    """The `moe` cell; None where it says that there are no experts (`no`, `dense`, `0`)."""
+    text = row.text("moe")
+    return None if text == "dense" or yes_or_no(text) is False else text
+
+
+def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
+    """Experts as the `moe` cell describes them, in words or as key=value pairs."""
+    text = experts_text(row)
+    if text is None:
+        return None
+    experts = (
+        _number(r"experts\s*=\s*(\d+)", text)
+        or _number(r"(\d+)\s*experts", text)
+        or _number(r"(\d+)x[\d.]+[bm]\b", text)
+    )
+    if experts is None:
+        raise UnpredictableRowError(f"the number of experts is not stated in {text!r}")
+    top_k = _number(r"top[-_ ]?k?\s*=?\s*(\d+)", text) or _number(
+        r"experts_per_tok\s*=?\s*(\d+)", text
+    )
+    if top_k is None:
+        raise UnpredictableRowError(f"top-k is not stated in {text!r}")
+    width = _number(r"(?<!shared )expert ffn\s*(\d+)", text) or _number(
+        r"(?:moe_ffn|moe_intermediate_size)\s*=\s*(\d+)", text
+    )
+    if width is None and experts > _COARSE_EXPERTS:
+        raise UnpredictableRowError(f"the width of an expert is not stated in {text!r}")
+    shared = _number(r"shared expert ffn\s*(\d+)", text) or _number(r"shared\s*=\s*(\d+)", text)
+    if shared is None and re.search(r"\d shared|\+ shared", text):
+        shared = width or ffn
+    return MoeSpec(
+        experts=experts,
+        top_k=top_k,
+        ffn=width or ffn,
+        shared_ffn=shared or 0,
+        expert_bias=_is_gpt_oss(row),
+    )
+
+
+def _is_gpt_oss(row: MeasuredRow) -> bool:
+    """Whether the row trains OpenAI's gpt-oss, whose products have biases, the experts' too."""
+    return re.match(r"gpt-?oss", row.text("model") or "", re.IGNORECASE) is not None
+
+
+def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
+    """Dense layers first (`3 dense + 58 MoE`), or alternating (`on alternate layers`)."""
+    dense, moe = LayerKind(ffn="dense"), LayerKind(ffn="moe")
+    first = _number(r"(\d+) dense", text)
+    if first:
+        return tuple(dense if i < first else moe for i in range(layers))
+    listed = re.search(r"layer_freq=\(\[0\]\*(\d+)\+\[1\]\*(\d+)\)", text)
+    if listed:
+        return tuple(dense if i < int(listed[1]) else moe for i in range(layers))
+    if "alternate layers" in text or "layer_freq=2" in text:
+        return tuple(dense if i % 2 == 0 else moe for i in range(layers))
+    return ()

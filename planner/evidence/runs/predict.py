@@ -1,0 +1,270 @@
+"""Predicting measured rows: those that share a job are costed together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from constraints.rule import Layout as PlanLayout
+from planner.cost import fields as f
+from planner.cost.layout import mirror
+from planner.cost.schedule import SCHEDULE_DUALPIPE, block_stage
+from planner.cost.tables import Array
+from planner.evidence.runs.completion import complete
+from planner.evidence.runs.mapping import MappedRow, map_row
+from planner.evidence.runs.micro_batch import LEAST_GAIN, other_micro_batches
+from planner.evidence.runs.model import UnpredictableRowError
+from planner.evidence.runs.rows import MeasuredRow, demand_measurements
+from planner.job.job import Job
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostModel, Layout
+from planner.predict.layouts import kernel_layout, plain_context
+from planner.predict.plan import expected_step_time_s
+from planner.predict.uncertainty.full_memory import full_step_time_s
+from planner.predict.uncertainty.intervals import fit_probability, plan_conditions
+from planner.predict.uncertainty.measured_range import Conditions
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model says of one row; `error` says why it could not, with the rest empty.
+
+    `completed` names the defaults without which the row would have been refused.
+    """
+
+    row: MeasuredRow
+    mapped: MappedRow | None = None
+    completed: tuple[str, ...] = ()
+    step: Array | None = None
+    stages: Array | None = None
+    error: str | None = None
+
+    def measured(self, column: str) -> float | None:
+        """A measurement of the row; None where empty or withdrawn, and for a refused row."""
+        return None if self.error is not None else self.row.measurement(column)
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Predicted seconds of a step."""
+        if self.step is None or self.mapped is None:
+            return None
+        return float(self.step[f.STEP_TIME]) * self.mapped.batch_share
+
+    @property
+    def full_chance(self) -> float:
+        """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
+        peak = self.memory_bytes()
+        if self.mapped is None or peak is None:
+            return 0.0
+        job = self.mapped.job
+        return 1.0 - fit_probability(job, peak, job.hbm_limit_bytes, self.row.source)
+
+    @property
+    def full_step_time_s(self) -> float | None:
+        """Seconds of a step if memory is full; None where no measured run tells."""
+        seconds, own = self.step_time_s, self.mapped
+        if seconds is None or own is None:
+            return None
+        share = own.batch_share
+        full_s = full_step_time_s(own.job, own.degrees, seconds / share)
+        return None if full_s is None else full_s * share
+
+    @property
+    def expected_step_time_s(self) -> float | None:
+        """Seconds of a step at the expected throughput: what the row is ranked by."""
+        seconds, full_s = self.step_time_s, self.full_step_time_s
+        if seconds is None or full_s is None:
+            return seconds
+        return expected_step_time_s(seconds, full_s, self.full_chance)
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """Where the run lies among those measured; None for a refused row."""
+        if self.step is None or self.mapped is None:
+            return None
+        return plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
+
+    def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
+        """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
+        if self.stages is None or (self.mapped is not None and self.mapped.memory_gap):
+            return None
+        columns = {
+            "allocated": [f.STAGE_ALLOCATED],
+            "reserved": [f.STAGE_ALLOCATED, f.STAGE_FRAGMENTATION],
+        }.get(kind or "", [f.STAGE_PEAK])
+        per_stage = self.stages[:, columns].sum(axis=1)
+        if kind == "allocated" and self.mapped is not None:
+            # Torch allocates the workspaces of its libraries too.
+            per_stage = per_stage + self.mapped.job.workspace_bytes
+        stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
+        return float(per_stage.max() if stage is None else per_stage[stage])
+
+    @property
+    def limit_bytes(self) -> float | None:
+        """Usable HBM of the row's GPU."""
+        return None if self.mapped is None else self.mapped.job.hbm_limit_bytes
+
+
+def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
+    """A prediction per row, in order; rows beyond the model carry their error."""
+    return cost_predictions(_with_micro_batches([_uncosted(row) for row in rows]))
+
+
+def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """The same rows; one that states no micro-batch with that of
+    `planner.evidence.runs.micro_batch`."""
+    results = list(predictions)
+    trials = [
+        (index, replace(own, mapped=mapped))
+        for index, own in enumerate(predictions)
+        if own.mapped is not None
+        for mapped in other_micro_batches(own.row, own.mapped)
+    ]
+    by_row: dict[int, list[Prediction]] = defaultdict(list)
+    costed = cost_predictions([trial for _, trial in trials])
+    for (index, _), trial in zip(trials, costed, strict=True):
+        by_row[index].append(trial)
+    for index, own in by_row.items():
+        results[index] = replace(results[index], mapped=_settled_on(own).mapped)
+    return results
+
+
+def _settled_on(trials: Sequence[Prediction]) -> Prediction:
+    """Of a row at several micro-batches, smallest first, the one that it is taken to have had."""
+    fitting = [own for own in trials if _fits(own)] or trials[:1]
+    fastest = min(own.step_time_s or np.inf for own in fitting)
+    limit = (1.0 + LEAST_GAIN) * fastest
+    return next(own for own in fitting if (own.step_time_s or np.inf) <= limit)
+
+
+def _fits(prediction: Prediction) -> bool:
+    memory, limit = prediction.memory_bytes(), prediction.limit_bytes
+    return memory is None or limit is None or memory <= limit
+
+
+def cost_predictions(
+    predictions: Sequence[Prediction], model_of: Callable[[Job], CostModel] = CostModel
+) -> list[Prediction]:
+    """The same rows costed (again), by another cost model if one is given."""
+    results = list(predictions)
+    groups: dict[object, list[tuple[int, MappedRow]]] = defaultdict(list)
+    for index, prediction in enumerate(results):
+        if prediction.mapped is not None:
+            groups[_group_key(prediction.mapped.job)].append((index, prediction.mapped))
+    for members in groups.values():
+        mapped = [own for _, own in members]
+        costed = _cost_members(mapped, model_of(mapped[0].job))
+        for (index, _), (step, stages) in zip(members, costed, strict=True):
+            results[index] = replace(results[index], step=step, stages=stages)
+    return results
+
+
+def _uncosted(row: MeasuredRow) -> Prediction:
+    """The row mapped, or why it cannot be."""
+    try:
+        demand_measurements(row)
+        mapped, completed = _mapped(row)
+    except ValidationError as error:
+        return Prediction(row, error=_first_reason(error))
+    except (UnpredictableRowError, ValueError) as error:
+        return Prediction(row, error=str(error))
+    return Prediction(row, mapped, completed)
+
+
+def _first_reason(error: ValidationError) -> str:
+    """What the first field that a row's model or degrees got wrong is, in one line."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason
+
+
+def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
+    """The row as the planner sees it, completed only if it must be, and with what."""
+    try:
+        return map_row(row), ()
+    except ValueError as error:
+        completed = complete(row)
+        if not completed.assumed:
+            raise
+        try:
+            return map_row(completed.row), completed.assumed
+        except UnpredictableRowError:
+            raise error from None
+
+
+def _group_key(job: Job) -> object:
+    """What makes two rows share a cost model: all of the job but its batch."""
+    return (
+        job.model,
+        # One object per variant: `planner.evidence.runs.mapping` caches them.
+        id(job.cluster),
+        id(job.framework),
+        job.seq,
+        job.precision,
+        job.attention,
+        job.attention_kernel,
+        job.recompute,
+        job.activation_offload,
+        job.optimizer,
+        job.dropout,
+        job.schedule,
+    )
+
+
+def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
+    """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
+    names = ("tp", "cp", "ep", "etp", "dp", "pp", "vpp", "zero", "mbs", "grad_acc", "shard")
+    columns = {
+        name: np.array([getattr(member.degrees, name) for member in members], dtype=np.int64)
+        for name in names
+    }
+    columns["recompute"] = np.zeros(len(members), dtype=np.int64)
+    costed = model.cost_shapes(columns)
+    return [
+        model.cost_layout(costed, index, _layout(model, member, costed, index))
+        for index, member in enumerate(members)
+    ]
+
+
+def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> Layout:
+    if member.layout is not None:
+        return _planned_layout(model, member, member.layout)
+    even = model.even_layout(costed, index)  # type: ignore[arg-type]
+    if member.block_layers is None:
+        return even
+    counts = np.zeros_like(even.counts)
+    pp, kinds = member.degrees.pp, len(member.job.model.kinds)
+    start = 0
+    for block, layers in enumerate(member.block_layers):
+        end = min(start + layers, member.job.model.layers)
+        stage = block_stage(block, pp, model.framework_inputs.schedule)
+        counts[:kinds, stage] += model.prefix[:, end] - model.prefix[:, start]
+        start = end
+    if model.framework_inputs.schedule == SCHEDULE_DUALPIPE:
+        mirror(counts, pp)
+    counts[kinds:] = even.counts[kinds:]
+    _place_head(counts, member, kinds)
+    recomputed = np.zeros_like(counts)
+    if member.mode.modules:
+        recomputed[:kinds] = counts[:kinds]
+    return Layout(counts, recomputed)
+
+
+def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
+    """The layout of a plan file, as the search costs it."""
+    job, own = member.job, member.degrees
+    ctx = plain_context(job, own.pp, own.vpp, recomputation(member.mode, job.framework))
+    return kernel_layout(model, layout, ctx)
+
+
+def _place_head(counts: Array, member: MappedRow, kinds: int) -> None:
+    """A source may say on which stage the LM head lives (nanotron packs it greedily)."""
+    stated = member.row.integer("head_stage")
+    if stated is not None and 0 <= stated < counts.shape[1]:
+        counts[kinds + 1] = 0.0
+        counts[kinds + 1, stated] = 1.0

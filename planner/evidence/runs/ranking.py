@@ -1,0 +1,129 @@
+"""Does the planner pick the right run? Ranks of predicted against measured within groups.
+
+A group is one source, model, GPU type and count, sequence length, batch, precision and
+framework, with several configurations measured: what a search would choose among.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.rows import MeasuredRow
+
+_KEYS = ("model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework")
+SMALLEST_GROUP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRanking:
+    """One group: `pick` is the measured throughput of the run we rank first over the best
+    measured one (0 if our pick ran out of memory; the mean where several come first),
+    `rank_correlation` Spearman's rho of predicted and measured step times."""
+
+    group: str
+    runs: int
+    pick: float
+    rank_correlation: float
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rank correlation; ties share their mean rank.
+
+    0 where one side is constant, 1 where both are: then nothing is out of order.
+    """
+    ranks = [_mean_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
+    centred = [own - own.mean() for own in ranks]
+    norm = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
+    if norm > 0:
+        return float((centred[0] * centred[1]).sum() / norm)
+    return float(not any(own.any() for own in centred))
+
+
+def _mean_ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean = last - (counts - 1) / 2.0
+    return np.asarray(mean[inverse])
+
+
+def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
+    """Every group with enough measured runs."""
+    return [
+        _rank(key, members)
+        for key, members in comparable_groups(predictions).items()
+        if sum(_measured(member) is not None for member in members) >= SMALLEST_GROUP
+    ]
+
+
+def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Predicted rows by group, however few."""
+    groups: dict[str, list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        if prediction.step_time_s is not None:
+            groups[_group(prediction.row)].append(prediction)
+    return groups
+
+
+def _group(row: MeasuredRow) -> str:
+    """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
+    words = {name: row.text(name) or "?" for name in _KEYS}
+    return ", ".join(
+        (
+            row.source,
+            words["model"],
+            f"{words['num_gpus']}x{words['gpu']}",
+            f"seq {words['seq']}",
+            f"batch {words['gbs']}",
+            words["precision"],
+            words["framework"],
+        )
+    )
+
+
+def _measured(prediction: Prediction) -> float | None:
+    return prediction.measured("step_time_s")
+
+
+def _fits(prediction: Prediction) -> bool:
+    peak, limit = prediction.memory_bytes(), prediction.limit_bytes
+    return peak is not None and limit is not None and peak <= limit
+
+
+def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
+    """A run that we say does not fit is picked only if none does; runs of unknown fate are left
+    out of the choice. The rest are ranked by expected throughput
+    (`planner.predict.uncertainty.full_memory`)."""
+    known = [member for member in members if _measured(member) is not None or member.row.ran_out]
+    candidates = [member for member in known if _fits(member)] or known
+    ran = [member for member in known if _measured(member) is not None]
+    best = min(_measured(member) or float("inf") for member in ran)
+    return GroupRanking(
+        group=key,
+        runs=len(ran),
+        pick=fmean(_throughput_share(member, best) for member in _first(candidates)),
+        rank_correlation=spearman(
+            [member.expected_step_time_s or 0.0 for member in ran],
+            [_measured(member) or 0.0 for member in ran],
+        ),
+    )
+
+
+def _first(candidates: Sequence[Prediction]) -> list[Prediction]:
+    """Those with the shortest expected step: several where the model sees no difference, as
+    between repeats of one run; their mean counts."""
+    expected = [member.expected_step_time_s or float("inf") for member in candidates]
+    shortest = min(expected)
+    pairs = zip(candidates, expected, strict=True)
+    return [member for member, seconds in pairs if seconds == shortest]
+
+
+def _throughput_share(member: Prediction, best_s: float) -> float:
+    """Measured throughput over the best measured one; 0 for a run that ran out of memory."""
+    own = _measured(member)
+    return best_s / own if own else 0.0

@@ -1,0 +1,47 @@
+"""Whether runs fit as often as was said: stated probabilities against what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.report import states_fit
+from planner.predict.uncertainty.intervals import fit_probability
+
+# Bounds of the bins: narrow where plans are recommended or refused.
+_BOUNDS = (0.0, 0.01, 0.1, 0.5, 0.8, 0.95, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FitBin:
+    """Runs whose stated probability of fitting lies from `low` to `high`: the mean of what was
+    stated, and the share that ran."""
+
+    low: float
+    high: float
+    rows: int
+    stated: float
+    ran: float
+
+
+def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
+    """Bins with at least one run, of the rows that say whether they ran out of memory and what
+    they recompute. The probability leaves the run's own source out."""
+    found = list(_stated_and_ran(predictions))
+    bins = []
+    for low, high in pairwise(_BOUNDS):
+        inside = [own for own in found if low <= own[0] and (own[0] < high or high == 1.0)]
+        if inside:
+            stated, ran = zip(*inside, strict=True)
+            bins.append(FitBin(low, high, len(inside), fmean(stated), fmean(ran)))
+    return bins
+
+
+def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
+    for own in predictions:
+        ran, peak, limit = states_fit(own), own.memory_bytes(), own.limit_bytes
+        if ran is not None and peak and limit and own.mapped is not None:
+            yield fit_probability(own.mapped.job, peak, limit, own.row.source), ran

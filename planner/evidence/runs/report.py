@@ -1,0 +1,279 @@
+"""Predicted against measured: errors, interval coverage, fit and picks, by family."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.ranking import GroupRanking, rank_groups, spearman
+from planner.predict.plan import Interval
+from planner.predict.uncertainty.full_memory import with_full_memory
+from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
+
+_GIB = 2**30
+# Below this many runs a rank correlation says nothing.
+_FEWEST_RANKED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of one run: what was predicted, within which 80 % interval, and measured; SI.
+
+    The interval leaves out the run's own source, if that is among those it is fitted on: it is
+    what somebody would have been told who had not yet measured.
+    """
+
+    predicted: float
+    measured: float
+    interval: Interval
+
+    @property
+    def error(self) -> float:
+        """Signed, relative to the measured value."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured value."""
+        return self.interval.low <= self.measured <= self.interval.high
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Errors of one figure over one family. Shares, not percent; `bias` is the median signed.
+
+    `rank_correlation` is Spearman's, over all rows of the family (None for fewer than three);
+    `coverage` the share of rows in their 80 % interval.
+    """
+
+    rows: int
+    median: float
+    mean: float
+    p90: float
+    worst: float
+    bias: float
+    rank_correlation: float | None
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitConfusion:
+    """Fit against out-of-memory, over rows whose source says which happened."""
+
+    ran: int
+    ran_predicted_not_to_fit: int
+    out_of_memory: int
+    out_of_memory_predicted_to_fit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PickSummary:
+    """Quality of the first pick over groups of comparable runs
+    (`planner.evidence.runs.ranking`)."""
+
+    groups: int
+    mean: float
+    worst: float
+    rank_correlation: float
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyReport:
+    """Everything measured about one family of rows."""
+
+    family: str
+    rows: int
+    refused: int
+    time: ErrorSummary | None
+    memory: ErrorSummary | None
+    fit: FitConfusion
+    picks: PickSummary | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMean:
+    """Means over sources, each of which weighs the same; None where no source has the figure."""
+
+    sources: int
+    time_median: float | None
+    time_mean: float | None
+    time_coverage: float | None
+    memory_median: float | None
+    memory_mean: float | None
+    memory_coverage: float | None
+    pick_mean: float | None
+    rank_correlation: float | None
+
+
+def time_comparison(prediction: Prediction) -> Comparison | None:
+    """Step time of a row, None where not measured or predicted."""
+    predicted, measured = prediction.step_time_s, prediction.measured("step_time_s")
+    if prediction.mapped is None or predicted is None or not measured:
+        return None
+    interval = time_interval(prediction, predicted)
+    return Comparison(predicted, measured, interval)
+
+
+def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = False) -> Interval:
+    """The interval of a predicted row's step time, without its own source unless asked for.
+    Raises ValueError for a refused row."""
+    if prediction.mapped is None:
+        raise ValueError("a refused row has no interval")
+    without = "" if own_source else prediction.row.source
+    own = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
+    return with_full_memory(own, seconds, prediction.full_step_time_s, prediction.full_chance)
+
+
+def memory_comparison(prediction: Prediction) -> Comparison | None:
+    """Peak memory of the kind and stage that the row measured; None as for the time."""
+    predicted, measured = comparable_bytes(prediction), prediction.measured("peak_mem_gib")
+    if prediction.mapped is None or predicted is None or not measured:
+        return None
+    interval = peak_interval(prediction.mapped.job, predicted, prediction.row.source)
+    return Comparison(predicted, measured * _GIB, interval)
+
+
+def comparable_bytes(prediction: Prediction) -> float | None:
+    """Predicted memory of the kind and stage that the row measured."""
+    return prediction.memory_bytes(
+        prediction.row.text("mem_kind"), prediction.row.text("mem_scope")
+    )
+
+
+def time_error(prediction: Prediction) -> float | None:
+    """Signed relative error of the step time, None where not measured or predicted."""
+    return _relative(prediction.step_time_s, prediction.measured("step_time_s"))
+
+
+def memory_error(prediction: Prediction) -> float | None:
+    """Signed relative error of the peak memory of the kind and stage that the row measured."""
+    measured = prediction.measured("peak_mem_gib")
+    return _relative(comparable_bytes(prediction), measured * _GIB if measured else None)
+
+
+def _relative(predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or not measured:
+        return None
+    return predicted / measured - 1.0
+
+
+def is_stated(prediction: Prediction) -> bool:
+    """Whether the row says what it recomputes and which attention kernel it runs."""
+    row = prediction.row
+    kernel = row.text("kernel") or row.text("flash")
+    return row.text("recompute") is not None and kernel is not None
+
+
+def predicted_to_fit(prediction: Prediction) -> bool | None:
+    """Whether the predicted peak stays within the usable HBM; None for a refused row."""
+    peak, limit = prediction.memory_bytes(), prediction.limit_bytes
+    return None if peak is None or limit is None else peak <= limit
+
+
+def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
+    """Summary of one figure; None without any row."""
+    if not comparisons:
+        return None
+    errors = [own.error for own in comparisons]
+    sizes = sorted(abs(error) for error in errors)
+    ranked = len(comparisons) >= _FEWEST_RANKED
+    return ErrorSummary(
+        rows=len(sizes),
+        median=median(sizes),
+        mean=fmean(sizes),
+        p90=sizes[math.ceil(0.9 * len(sizes)) - 1],
+        worst=sizes[-1],
+        bias=median(errors),
+        rank_correlation=spearman(
+            [own.predicted for own in comparisons], [own.measured for own in comparisons]
+        )
+        if ranked
+        else None,
+        coverage=fmean(own.covered for own in comparisons),
+    )
+
+
+def states_fit(prediction: Prediction) -> bool | None:
+    """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
+    recomputes."""
+    ran_out = prediction.row.ran_out
+    return None if ran_out is None or prediction.row.text("recompute") is None else not ran_out
+
+
+def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
+    """How often the fit was called wrong, each way; rows that do not state what they recompute
+    say nothing about the fit."""
+    ran = ran_wrong = oom = oom_wrong = 0
+    for prediction in predictions:
+        fits, did_run = predicted_to_fit(prediction), states_fit(prediction)
+        if fits is None or did_run is None:
+            continue
+        if did_run:
+            ran += 1
+            ran_wrong += not fits
+        else:
+            oom += 1
+            oom_wrong += fits
+    return FitConfusion(ran, ran_wrong, oom, oom_wrong)
+
+
+def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
+    """Mean and worst pick, and the mean rank correlation; None without any group."""
+    if not groups:
+        return None
+    picks = [own.pick for own in groups]
+    ranks = fmean(own.rank_correlation for own in groups)
+    return PickSummary(len(groups), fmean(picks), min(picks), ranks)
+
+
+def report(
+    predictions: Iterable[Prediction], family: Callable[[Prediction], str]
+) -> list[FamilyReport]:
+    """One report per family, in order of first appearance."""
+    groups: dict[str, list[Prediction]] = defaultdict(list)
+    for prediction in predictions:
+        groups[family(prediction)].append(prediction)
+    return [family_report(name, members) for name, members in groups.items()]
+
+
+def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
+    """The report of the rows of one family."""
+    times = [own for member in members if (own := time_comparison(member)) is not None]
+    memories = [own for member in members if (own := memory_comparison(member)) is not None]
+    return FamilyReport(
+        family=name,
+        rows=len(members),
+        refused=sum(member.error is not None for member in members),
+        time=summarise(times),
+        memory=summarise(memories),
+        fit=fit_confusion(members),
+        picks=summarise_picks(rank_groups(members)),
+    )
+
+
+def mean_of_sources(predictions: Sequence[Prediction]) -> SourceMean:
+    """Each source's own figures, averaged over sources."""
+    own = report(predictions, lambda prediction: prediction.row.source)
+    times = [family.time for family in own if family.time is not None]
+    memories = [family.memory for family in own if family.memory is not None]
+    picks = [family.picks for family in own if family.picks is not None]
+    return SourceMean(
+        sources=len(own),
+        time_median=_mean(one.median for one in times),
+        time_mean=_mean(one.mean for one in times),
+        time_coverage=_mean(one.coverage for one in times),
+        memory_median=_mean(one.median for one in memories),
+        memory_mean=_mean(one.mean for one in memories),
+        memory_coverage=_mean(one.coverage for one in memories),
+        pick_mean=_mean(one.mean for one in picks),
+        rank_correlation=_mean(one.rank_correlation for one in picks),
+    )
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return fmean(known) if known else None

@@ -1,0 +1,164 @@
+"""Reading measured runs: one CSV row a run, in the documented column format.
+
+Columns: `source, model, layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu,
+num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision,
+recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
+(`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
+layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
+nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. A row whose
+notes say `use memory only` withdraws its step time (a run that was disturbed). Unknown columns are
+kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
+the first plan in it; what the other columns say of the configuration is then for tables only.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.evidence.runs.spellings import yes_or_no
+from planner.job.errors import UsageError
+
+_WITHDRAWN = "use memory only"
+_ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
+_THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
+
+MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
+PLAN_COLUMN = "plan_file"
+REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One run as text, with typed access; empty cells are None."""
+
+    file: str
+    line: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str | None:
+        """Cell as text, None when empty or absent."""
+        value = self.cells.get(column, "").strip()
+        return value or None
+
+    def number(self, column: str) -> float | None:
+        """Cell as a number, None when empty; UsageError names file, line and column otherwise."""
+        value = self.text(column)
+        if value is None:
+            return None
+        match = _ABOUT.match(value)
+        try:
+            # `~250k`: an approximate figure.
+            number = float(match[1]) * _THOUSANDS[match[2]] if match else float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(
+                f"{self.file} line {self.line}, column {column}: {value!r} is not a number"
+            )
+        return number
+
+    def integer(self, column: str) -> int | None:
+        """Cell as a whole number, None when empty."""
+        value = self.number(column)
+        return None if value is None else round(value)
+
+    @property
+    def withdraws_time(self) -> bool:
+        """Whether the source asks that the step time is not used."""
+        return _WITHDRAWN in (self.text("notes") or "").lower()
+
+    @property
+    def ran_out(self) -> bool | None:
+        """Whether the run ran out of memory; None where the row does not say, or not surely."""
+        text = self.text("oom")
+        if text in ("-", "none"):
+            return None
+        return yes_or_no(text.removesuffix(".0") if text else None)
+
+    def measurement(self, column: str) -> float | None:
+        """A measured figure, None when empty or withdrawn."""
+        if column == "step_time_s" and self.withdraws_time:
+            return None
+        return self.number(column)
+
+    @property
+    def source(self) -> str:
+        """Which publication the row is from; the file's name when it does not say."""
+        return self.text("source") or Path(self.file).stem
+
+
+def demand_measurements(row: MeasuredRow) -> None:
+    """UsageError names file, line and column of a measurement that is no positive number."""
+    for column in MEASURED_COLUMNS:
+        value = row.number(column)
+        if value is not None and value <= 0.0:
+            raise UsageError(
+                f"{row.file} line {row.line}, column {column}: {value:g} is not above 0; "
+                "leave the cell empty where nothing was measured"
+            )
+
+
+def read_rows(path: Path) -> Iterator[MeasuredRow]:
+    """Rows of one CSV file, or of all CSV files of a folder. Raises UsageError."""
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    if not files:
+        raise UsageError(f"{path}: no CSV file in this folder")
+    for file in files:
+        yield from _read_file(file)
+
+
+def _read_file(path: Path) -> Iterator[MeasuredRow]:
+    try:
+        # Text, so that a file that is none fails here and not in the middle.
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text file in UTF-8; save it as CSV") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    try:
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        _demand_columns(path, reader.fieldnames)
+        for cells in reader:
+            yield MeasuredRow(
+                path.name,
+                reader.line_num,
+                _cells(path, cells),
+            )
+    except csv.Error as error:
+        raise UsageError(f"{path} line {reader.line_num}: not CSV ({error})") from None
+    if reader.line_num <= 1:
+        raise UsageError(f"{path}: a header, but no run below it")
+
+
+def _delimiter(text: str) -> str:
+    """What separates the columns of the header: a comma, or what spreadsheets write instead."""
+    header = text.lstrip().partition("\n")[0]
+    return "," if "," in header else max(";\t", key=header.count) if header else ","
+
+
+def _cells(path: Path, cells: dict[str, str | None]) -> dict[str, str]:
+    """Cells as text; the path of a plan file from where the CSV lies."""
+    texts = {key: value or "" for key, value in cells.items() if key}
+    plan_file = texts.get(PLAN_COLUMN, "").strip()
+    if plan_file:
+        texts[PLAN_COLUMN] = str(path.parent / plan_file)
+    return texts
+
+
+def _demand_columns(path: Path, header: Sequence[str] | None) -> None:
+    """UsageError if a file is empty or its header lacks a column."""
+    if not header:
+        raise UsageError(f"{path}: the file is empty; its first line names the columns")
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
+    if missing:
+        raise UsageError(
+            f"{path} line 1: the header lacks {', '.join(missing)}; "
+            "see the column list in `planner validate --help`"
+        )

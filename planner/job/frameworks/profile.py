@@ -1,0 +1,519 @@
+"""What a training framework can express, what it keeps for backward, and what it overlaps.
+
+One TOML file a framework in this folder; this module gives the file a type. A *mechanism*
+(which copy a norm keeps, which collective hides behind what) belongs here; a *rate* belongs in
+`hardware/efficiency`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ValidationError
+
+from constraints.context_kinds import ContextKind
+from hardware.curves import AttentionKernel
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.offloading import ActivationOffload
+from planner.job.frameworks.tensors import SavedTensors, TrainingState
+from planner.job.frameworks.units import (
+    Bytes,
+    ElementBytes,
+    Frozen,
+    NonNegative,
+    ParameterBytes,
+    Ratio,
+    Seconds,
+    Share,
+)
+from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
+
+# What a job with CUDA graphs takes for granted.
+CUDA_GRAPHS_NOTE = (
+    "CUDA graphs capture the whole step: the CPU costs nothing, and the memory of the graphs' "
+    "own pools is not counted"
+)
+# Precisions of products whose weights, gradients and activations are fp32 too: products in fp32, or
+# in TF32 where torch may (torch.backends.cuda.matmul.allow_tf32).
+FP32_PRECISIONS = ("fp32", "tf32")
+OptimizerKernel = Literal["foreach", "fused", "forloop"]
+
+
+class Parallelism(Frozen):
+    """Which degrees exist and the rules tied to them."""
+
+    tensor: bool = True
+    """Tensor parallelism."""
+    pipeline: bool = True
+    """Pipeline parallelism."""
+    interleaved: bool = False
+    """Several model chunks a stage (vpp)."""
+    context: bool = False
+    """Context parallelism."""
+    context_kinds: tuple[ContextKind, ...] = ("p2p",)
+    """Kinds of exchange of context parallelism, the usual one first."""
+    context_in_transformer_engine: bool = False
+    """Transformer Engine limits these kinds by the model's attention
+    (`constraints.context_exchange`)."""
+    expert: bool = False
+    """Expert parallelism."""
+    expert_tensor: bool = False
+    """Experts have a tensor-parallel degree of their own (etp)."""
+    zero_stages: tuple[int, ...]
+    """Stages that the search tries; the first is the usual one."""
+    zero3_with_pipeline: bool = False
+    """ZeRO-3 works with pipeline parallelism."""
+    zero2_with_pipeline: bool = False
+    """ZeRO-2 works with pipeline parallelism: gradients sharded at every micro-batch cannot be
+    accumulated by a pipeline schedule."""
+    sequence_parallel: Literal["with-tp", "never"] = "with-tp"
+    """Whether tensor parallelism splits norms and dropout along the sequence."""
+    kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
+    """How key/value heads and tp must divide each other."""
+    vocabulary_multiple: int = 1
+    """The vocabulary, split over tp, is a multiple of this times tp."""
+    vocabulary_padded: bool = True
+    """The vocabulary is padded to its multiple; otherwise one that does not divide is refused."""
+    interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
+    """Interleaving: micro-batches per step must be a multiple of pp."""
+    layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
+    """Which layer splits over stages the framework can express."""
+    lone_ends: bool = False
+    """The first block of a pipeline may hold the embedding alone, the last the head and the
+    loss."""
+    recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"] = "all-or-none"
+    """`full` recompute of N layers: the same N on every stage, or chosen per stage; mixed: and the
+    other layers may each recompute in another mode."""
+    hybrid_least_zero: int | None = None
+    """Parameters sharded over part of the data-parallel ranks, replicas across them (HSDP), from
+    this ZeRO stage on; None: not offered."""
+    needs_microbatches_at_least_pp: bool = False
+    """A step has at least as many micro-batches as stages."""
+    tied_pipeline: bool = True
+    """A pipeline's first and last stage can share the embedding's weight."""
+    mtp_split: bool = True
+    """Multi-token prediction works under pipeline or context parallelism."""
+    mtp_copies_embedding: bool = False
+    """A stage with multi-token prediction but without the embedding holds a copy of the vocabulary
+    table, trained on both stages: its gradient is reduced between them."""
+    mtp_apart: bool = False
+    """Multi-token prediction may stand in the block before one of head and loss alone."""
+    shards_over_context: bool = False
+    """Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp."""
+    experts_in_shards: bool = False
+    """Expert-parallel ranks are taken out of one shard group and its tensor-parallel ranks."""
+    schedules: tuple[str, ...] = ("1f1b", "interleaved")
+    """Pipeline schedules (`planner.job.schedules`); the first is the usual one. Where that is 1F1B
+    or interleaved, both are usual: the number of chunks decides."""
+    zero_bubble_chunks: int = 1
+    """Fewest chunks a stage under zb-h1."""
+    sharp_groups: tuple[Literal["dp", "dp_replica"], ...] = ()
+    """Communicators that the framework can have switches reduce for (`planner.predict.sharp`);
+    none: it leaves that to NCCL, which takes whichever is made first."""
+    optimizer_post_validation: bool = False
+    """The optimizer steps before all stages have agreed on norm and overflow, and is validated
+    after. Source: Qi et al. 2024, arXiv 2401.10241, section 4."""
+
+
+class Overlap(Frozen):
+    """What the framework hides: shares of a collective that may run beside compute."""
+
+    gradient_reduction: Share = 1.0
+    """Reduction of gradients beside backward."""
+    parameter_gather: Share = 1.0
+    """Gather of updated parameters beside forward."""
+    fsdp_prefetch: Share = 1.0
+    """Gathers and reductions of ZeRO-3, layer by layer."""
+    tensor_backward: Share = 1.0
+    """Collectives of tensor parallelism that stand beside independent products of backward."""
+    tensor: Share = 0.0
+    """Other collectives of tensor parallelism."""
+    expert: Share = 0.0
+    """Exchanges of tokens between experts."""
+    context: Share = 1.0
+    """Exchanges of keys and values of context parallelism."""
+    pipeline: Share = 1.0
+    """Sends between stages, under interleaving."""
+    contention: Share = 0.1
+    """Slow-down of compute while a collective runs beside it (SMs and HBM shared)."""
+
+
+class Kernels(Frozen):
+    """How the framework issues work."""
+
+    blocking_launches: bool = False
+    """The CPU waits for every kernel before it issues the next (CUDA_LAUNCH_BLOCKING=1)."""
+    issue_s: Seconds = 4e-5
+    """CPU time to issue one kernel (Python, autograd and launch) of the op table, which lists fused
+    kernels: a framework that splits them further has a larger one. A piece takes at least the time
+    to issue its kernels. On the reference host (`hardware.schema.Cluster`, `host_speed` 1)."""
+    issue_evidence: str = ""
+    """What `issue_s` was fitted on."""
+    cuda_graph_flags: str = ""
+    """Flags that capture the step as CUDA graphs; empty where the framework has no such option."""
+    sequential_experts: bool = False
+    """The experts of a rank run one after another, each with products of its own."""
+    dispatch_passes: NonNegative = 2.0
+    """Passes over the routed copies around the dispatch: permute before the exchange and sort by
+    expert after it, or one where the exchange itself writes them in order."""
+    dispatch_deduplicates: bool = False
+    """A token crosses once to each rank that holds some of its experts (DeepEP, HybridEP), not once
+    for each of its experts."""
+    neighbouring_experts: bool = False
+    """A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks."""
+    cast_traffic_bytes: ElementBytes = 4.0
+    """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
+    written row-wise and column-wise."""
+    pipeline_exchange_s: Seconds = 0.0
+    """A pass takes at least this long for each of the tp exchanges around every tensor-parallel
+    product while a pipeline's stages talk between nodes; 0 where nothing of it was seen."""
+    outer_tensor_step_s: Seconds = 0.0
+    """Time of a step of a ring over a tensor-parallel group that leaves the scale-up domain, beyond
+    the links' latency: the ring advances at the pace of its slowest exchange."""
+    wide_stage_wait_s: Seconds = 0.0
+    """What each send or receive of a pipeline stage waits, whatever its size, where the stage's
+    tensor-parallel group spans more than two scale-up domains."""
+    step_traffic_bytes: ParameterBytes = 0.0
+    """HBM bytes per parameter of a rank, divided by ZeRO or not, of what ends a step beside the
+    optimizer's update: casts, clipping and zeroing of gradients, waiting for their reduction."""
+    update_traffic_bytes: ParameterBytes = 0.0
+    """The same per parameter that a rank updates: passes over its share of gradients and weights
+    beside one read for the norm and the optimizer's own kernel."""
+    slice_copy_s: Seconds = 0.0
+    """CPU time of copying one rank's slice of one tensor between flat buffers and weights or
+    gradients under ZeRO-1, where slices are copied one by one."""
+    quantised_gathers: bool = False
+    """In low precision, activations are cast to 8 bits before they are gathered over tp."""
+    tensor_copy_bytes: ElementBytes = 0.0
+    """HBM bytes per 16-bit element of a sequence that is gathered or scattered over tp: collectives
+    that work along the first dimension alone leave a concatenation along the sequence."""
+    pipeline_scatters: bool = False
+    """Without sequence parallelism a tp rank sends its 1/tp of the activation to the next stage,
+    whose tp ranks gather it; otherwise each sends all of it."""
+    accumulation_traffic_bytes: ParameterBytes = 0.0
+    """HBM bytes per parameter and micro-batch of kernels that add 16-bit weight gradients into
+    another buffer; 0 where the product itself accumulates."""
+    gather_copy_bytes: ParameterBytes = 0.0
+    """HBM bytes per parameter and micro-batch of one ZeRO-3 gather's copy from the flat buffer into
+    weights."""
+    reduce_copy_bytes: ParameterBytes = 0.0
+    """The same of the copy of gradients into the buffer that is reduced."""
+    memory_traffic: Ratio = 1.0
+    """HBM traffic of elementwise rows over that of one fused kernel each."""
+    norm_traffic: Ratio = 1.0
+    """The same for norms: written in torch with an fp32 upcast, an RMSNorm reads and writes 36
+    bytes an element where a fused kernel moves 4."""
+    loss_traffic: Ratio = 1.0
+    """HBM traffic of the loss over one fused pass: 14 bytes forward and 8 backward a logit."""
+    fused_projections: bool = True
+    """Query, key and value (and gate and up) as one product, or one each."""
+    gradient_communication_bytes: ParameterBytes = 4
+    """Bytes of a gradient as it is reduced over data-parallel ranks."""
+    parameter_communication_bytes: ParameterBytes = 2
+    """Bytes of a parameter as it is gathered over data-parallel ranks."""
+
+
+class Outside(Frozen):
+    """Memory outside live tensors; each with its evidence in the framework's file."""
+
+    fragmentation: Share = 0.04
+    """Reserved over allocated, minus one: rounding to segments and fragmentation."""
+    communicator_bytes: Bytes = 1.5e8
+    """NCCL buffers of one communicator. Source: assumption: a ring of 16 channels, each with a
+    receiving connection of 4 MiB (NCCL_BUFFSIZE, NCCL's documentation), 4.7 MiB (LL128) and 0.5 MiB
+    (LL)."""
+    workspace_bytes: Bytes | None = None
+    """cuBLAS workspaces and other library scratch, allocated like tensors; None: torch's two, of
+    the size that it has on the GPU (`planner.job.frameworks.workspaces`)."""
+    host_step_s: Seconds = 0.01
+    """Time of a step outside kernels and collectives: data loading, logging, scheduler. On the
+    reference host."""
+    sample_load_s: Seconds = 0.0
+    """Time in which a data-parallel rank reads one sequence, beside compute: a step takes at least
+    as long as its batch does. 0 where storage and loaders keep up."""
+    evidence: str = ""
+    """Where this table's figures come from."""
+
+
+class FullMemory(Frozen):
+    """What runs did whose allocator had next to nothing left
+    (`planner.predict.uncertainty.full_memory`)."""
+
+    allocator: Literal["torch", "other"] = "torch"
+    """Torch's caching allocator frees its cache and asks again before it gives up; others do
+    not."""
+    exchange_s: Seconds = 0.0
+    """Seconds that each send or receive of a pipeline stage then takes more; 0: no such runs."""
+    evidence: str = ""
+    """Where this table's figures come from."""
+
+
+def _pairs(table: object) -> object:
+    """A table as sorted pairs: profiles are hashable."""
+    return tuple(sorted(table.items())) if isinstance(table, dict) else table
+
+
+Changes = Annotated[tuple[tuple[str, bool | float], ...], BeforeValidator(_pairs)]
+
+
+DtypeModeName = Literal["bf16", "amp", "fp32"]
+
+
+class DtypeMode(Frozen):
+    """What a dtype mode changes in the tables `saved`, `state` and `kernels`."""
+
+    name: Literal["amp", "fp32"]
+    saved: Changes = ()
+    state: Changes = ()
+    kernels: Changes = ()
+
+
+class FamilyRule(Frozen):
+    """What the implementation of some model families changes in the table `saved`, in one dtype
+    mode or in all of them."""
+
+    names: tuple[str, ...]
+    modes: tuple[DtypeModeName, ...] = ("bf16", "amp", "fp32")
+    saved: Changes
+
+
+class PrecisionMode(Frozen):
+    """What linear layers in fp8 or fp4 change in the tables `saved`, `state` and `kernels`.
+
+    Transformer Engine keeps the quantised input of each product instead of the 16-bit one, and
+    may keep the weights quantised too.
+    """
+
+    precisions: tuple[str, ...]
+    saved: Changes = ()
+    state: Changes = ()
+    kernels: Changes = ()
+
+
+class OptimizerRules(Frozen):
+    """Which optimizers the framework runs, with which kernels, and what it moves to the CPU."""
+
+    families: tuple[str, ...] = ()
+    """Families of `planner/job/optimizers.toml`; empty: any, the user hands over the object."""
+    state_types: Literal["plain", "moments", "all"] = "plain"
+    """Which types are options: none (fp32), the moments' (a library's optimizer: torchao), or also
+    those of master weights and gradients (Megatron's precision-aware optimizer)."""
+    type_flags: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
+    """Flags of these types, `*` for all of them together."""
+    kernels: tuple[OptimizerKernel, ...] = ("fused",)
+    """How torch updates the parameters, the usual first: in lists, in one kernel, one by one."""
+    offload: Literal["none", "share", "whole"] = "none"
+    """Optimizer state and update on the CPU: not at all, any share of it, or all of it."""
+    offload_flags: str = ""
+    """How the framework spells it."""
+    offload_gradients: bool = False
+    """Gradients of offloaded parameters leave the GPU as soon as they are reduced."""
+    offload_overlap: Share = 0.0
+    """Share of their way to the host that runs beside backward."""
+    offload_least_zero: int = 0
+    """Lowest ZeRO stage that offload works with."""
+    offload_part_least_zero: int = 0
+    """Lowest ZeRO stage with which only a part of the optimizer can be offloaded."""
+    state_types_least_zero: int = 0
+    """Lowest ZeRO stage that other types than fp32 work with."""
+
+
+class FusedAttention(Frozen):
+    """Fused attention kernel by the GPU's architecture; auto: the GPU's usual, the vendor's own.
+
+    Transformer Engine brings the vendor's (cuDNN, AITER), torch and flash-attn FlashAttention-2; on
+    AMD torch has AOTriton's kernels instead.
+    """
+
+    ampere: AttentionKernel | Literal["auto"] = "auto"
+    hopper: AttentionKernel | Literal["auto"] = "auto"
+    blackwell: AttentionKernel | Literal["auto"] = "auto"
+    cdna3: AttentionKernel | Literal["auto"] = "auto"
+    cdna4: AttentionKernel | Literal["auto"] = "auto"
+
+    def on(self, architecture: str) -> str:
+        """Kernel on an architecture of the catalogue."""
+        return str(getattr(self, architecture, "auto"))
+
+
+class FrameworkProfile(Frozen):
+    """One framework at one version."""
+
+    name: str
+    # The profile at the root of those it extends: its versions share their error bars.
+    family: str = ""
+    version: str
+    summary: str
+    sources: tuple[str, ...]
+    precisions: tuple[str, ...]
+    attention: Literal["flash", "eager"] = "flash"
+    fused_attention: FusedAttention = FusedAttention()
+    parallelism: Parallelism
+    saved: SavedTensors = SavedTensors()
+    state: TrainingState = TrainingState()
+    overlap: Overlap = Overlap()
+    kernels: Kernels = Kernels()
+    outside: Outside = Outside()
+    full_memory: FullMemory = FullMemory()
+    recompute: tuple[RecomputeMode, ...]
+    recomputing: RecomputeForms = RecomputeForms()
+    optimizer: OptimizerRules = OptimizerRules()
+    activation_offload: ActivationOffload = ActivationOffload()
+    # Dtype modes besides `bf16`, which the tables above describe, and the one that they have now.
+    modes: tuple[DtypeMode, ...] = ()
+    mode: DtypeModeName = "bf16"
+    # Model families whose implementation keeps other tensors; a later rule overrides an earlier.
+    families: tuple[FamilyRule, ...] = ()
+    # Multi-token prediction is built where the model has it.
+    builds_mtp: bool = True
+    # What fp8 and fp4 change; a precision that is not listed changes no tensor.
+    low_precision: tuple[PrecisionMode, ...] = ()
+    # The one that people train in unless they say otherwise.
+    usual_mode: DtypeModeName = "bf16"
+    assumptions: tuple[str, ...] = ()
+
+    def in_mode(self, name: str) -> FrameworkProfile:
+        """The profile under a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32
+        weights) or `fp32`; UsageError lists the framework's modes otherwise."""
+        if name == "bf16":
+            return self
+        for mode in self.modes:
+            if mode.name == name:
+                return _with_mode(self, mode)
+        known = ["bf16", *(mode.name for mode in self.modes)]
+        raise unknown_name("dtype mode", name, known, f"{self.name} has: {', '.join(known)}")
+
+    def saved_of(self, family: str) -> SavedTensors:
+        """Rules for tensors kept for backward of a model family, in the profile's dtype mode."""
+        return _saved_of(self, family)
+
+    def in_precision(self, name: str) -> FrameworkProfile:
+        """The profile as it trains with linear layers in precision `name`."""
+        for mode in self.low_precision:
+            if name in mode.precisions:
+                return _with_mode(self, mode)
+        return self
+
+    def with_cuda_graphs(self) -> FrameworkProfile:
+        """The profile with its step captured as CUDA graphs: the CPU issues no kernels one by one.
+
+        UsageError if the framework has no such option.
+        """
+        if not self.kernels.cuda_graph_flags:
+            having = [own for own in framework_names() if _has_cuda_graphs(own)]
+            raise UsageError(
+                f"--cuda-graphs: {self.name} has no such option; it is there in "
+                + ", ".join(having)
+            )
+        return _captured(self)
+
+    def recompute_mode(self, name: str) -> RecomputeMode:
+        """The mode that `name` spells (`planner.job.recompute.read_mode`); UsageError otherwise."""
+        return read_mode(name, self.name, self.recompute, self.recomputing)
+
+
+@cache
+def _saved_of(profile: FrameworkProfile, family: str) -> SavedTensors:
+    changes: dict[str, object] = {}
+    for rule in profile.families:
+        if family in rule.names and profile.mode in rule.modes:
+            changes |= dict(rule.saved)
+    if not changes:
+        return profile.saved
+    return SavedTensors.model_validate(profile.saved.model_dump() | changes)
+
+
+@cache
+def _with_mode(profile: FrameworkProfile, mode: DtypeMode | PrecisionMode) -> FrameworkProfile:
+    """The profile with a mode's values in place, validated again."""
+    saved = SavedTensors.model_validate(profile.saved.model_dump() | dict(mode.saved))
+    state = TrainingState.model_validate(profile.state.model_dump() | dict(mode.state))
+    kernels = Kernels.model_validate(profile.kernels.model_dump() | dict(mode.kernels))
+    changed: dict[str, object] = {"saved": saved, "state": state, "kernels": kernels}
+    if isinstance(mode, DtypeMode):
+        changed["mode"] = mode.name
+    return profile.model_copy(update=changed)
+
+
+@cache
+def _captured(profile: FrameworkProfile) -> FrameworkProfile:
+    """One object per profile, so that jobs which share it are costed together."""
+    kernels = profile.kernels.model_copy(update={"issue_s": 0.0})
+    note = f"{CUDA_GRAPHS_NOTE} ({profile.kernels.cuda_graph_flags})"
+    assumptions = (*profile.assumptions, note)
+    return profile.model_copy(update={"kernels": kernels, "assumptions": assumptions})
+
+
+def _has_cuda_graphs(name: str) -> bool:
+    return bool(load_framework(name).kernels.cuda_graph_flags)
+
+
+def check_precision(profile: FrameworkProfile, precision: str) -> None:
+    """UsageError if the framework does not train in a precision; names those that do."""
+    if precision in profile.precisions:
+        return
+    others = [own for own in framework_names() if precision in load_framework(own).precisions]
+    raise UsageError(
+        f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}"
+        + (f"; frameworks with {precision}: {', '.join(others)}" if others else "")
+    )
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names of the profiles that ship, sorted."""
+    return tuple(
+        sorted(
+            entry.name.removesuffix(".toml")
+            for entry in files("planner.job.frameworks").iterdir()
+            if entry.name.endswith(".toml")
+        )
+    )
+
+
+def with_schedule(schedule: str) -> tuple[str, ...]:
+    """Frameworks that have a pipeline schedule."""
+    profiles = (load_framework(name) for name in framework_names())
+    return tuple(own.name for own in profiles if schedule in own.parallelism.schedules)
+
+
+@cache
+def load_framework(name: str) -> FrameworkProfile:
+    """Profile by name, case and `_`/`-` ignored. Raises UsageError with close matches."""
+    wanted = name.strip().lower().replace("_", "-")
+    names = framework_names()
+    if wanted not in names:
+        raise _unknown_framework(name, wanted, names)
+    try:
+        return FrameworkProfile.model_validate(_table(wanted))
+    except ValidationError as error:
+        raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
+
+
+def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
+    """UsageError; what plans are launched with may have another name than what they cost as."""
+    from planner.launch.registry import TARGETS
+
+    target = TARGETS.get(wanted)
+    if target is None:
+        return unknown_name("framework", name, names, "list them with: planner frameworks")
+    return UsageError(
+        f"plans for {target.name} are costed under {target.profile}: give --framework "
+        f"{target.profile} here, and --framework {target.name} to planner launch"
+    )
+
+
+def _table(name: str) -> dict[str, Any]:
+    """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces."""
+    text = files("planner.job.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    own: dict[str, Any] = tomllib.loads(text)
+    parent = own.pop("extends", None)
+    if parent is None:
+        return own | {"family": name}
+    merged = _table(parent)
+    for key, value in own.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merged[key] | value if both else value
+    return merged

@@ -1,0 +1,99 @@
+"""What a person changes of how a framework trains, one option each: a profile with it in place.
+
+The options are torch's and Megatron's own switches, so each says which tables of the profile it
+is; readers of launch files use the same tables (`planner.launch.check.variations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+NO_SEQUENCE_PARALLEL: Tables = {"parallelism": {"sequence_parallel": "never"}}
+# Gradients are views of DDP's buckets, which live from the first step to the last (torch,
+# DistributedDataParallel). DDP divides nothing: ZeRO-0.
+BUCKET_VIEW: Tables = {
+    "state": {"ddp_bucket_copies": 0.0, "persistent_gradients": True},
+    "parallelism": {"zero_stages": (0,)},
+}
+# Gradients are zeroed in place and never freed (torch, Optimizer.zero_grad).
+KEPT_GRADIENTS: Tables = {"state": {"persistent_gradients": True}}
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Options of a job that change its framework's profile; each as the framework has it unless
+    given."""
+
+    sequence_parallel: bool = True
+    gradient_as_bucket_view: bool = False
+    set_to_none: bool = True
+
+
+@cache
+def switched(profile: FrameworkProfile, switches: Switches, world: int) -> FrameworkProfile:
+    """The profile as the options change it, for a job of `world` GPUs; one object for equal
+    arguments. UsageError for an option that the framework has not."""
+    if not switches.sequence_parallel:
+        profile = _noted(with_tables(profile, NO_SEQUENCE_PARALLEL), "no sequence parallelism")
+    if switches.gradient_as_bucket_view:
+        _demand_ddp(profile, world)
+        profile = _noted(with_tables(profile, BUCKET_VIEW), "gradients are views of DDP's buckets")
+    if not switches.set_to_none:
+        _demand_freed_gradients(profile)
+        profile = _noted(
+            with_tables(profile, KEPT_GRADIENTS), "gradients are zeroed in place, not freed"
+        )
+    return profile
+
+
+def _noted(profile: FrameworkProfile, note: str) -> FrameworkProfile:
+    """The profile, saying beside its answers what was switched."""
+    return profile.model_copy(update={"assumptions": (*profile.assumptions, note)})
+
+
+def with_tables(profile: FrameworkProfile, tables: Tables) -> FrameworkProfile:
+    """The profile with some values of its tables replaced."""
+    changed = {
+        table: getattr(profile, table).model_copy(update=dict(values))
+        for table, values in tables.items()
+    }
+    return profile.model_copy(update=changed)
+
+
+def _demand_ddp(profile: FrameworkProfile, world: int) -> None:
+    if not _has_ddp(profile):
+        raise UsageError(
+            f"--gradient-as-bucket-view: {profile.name} does not train under torch's "
+            f"DistributedDataParallel; these do: {', '.join(_frameworks_with_ddp())}"
+        )
+    if world == 1:
+        raise UsageError(
+            "--gradient-as-bucket-view: one GPU trains without DistributedDataParallel; leave the "
+            "option out or give more GPUs"
+        )
+
+
+def _demand_freed_gradients(profile: FrameworkProfile) -> None:
+    own = profile.state
+    if own.gradients_at_backward or (own.persistent_gradients and own.ddp_bucket_copies == 0):
+        raise UsageError(
+            f"--no-set-to-none: gradients of {profile.name} lie in buffers that live for all "
+            "steps anyway; leave the option out"
+        )
+
+
+def _has_ddp(profile: FrameworkProfile) -> bool:
+    return profile.state.ddp_bucket_copies > 0 and 0 in profile.parallelism.zero_stages
+
+
+def _frameworks_with_ddp() -> tuple[str, ...]:
+    profiles = (load_framework(name) for name in framework_names())
+    return tuple(own.name for own in profiles if _has_ddp(own))

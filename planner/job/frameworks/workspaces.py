@@ -1,0 +1,44 @@
+"""cuBLAS workspaces as torch allocates them: one for each thread that calls the library."""
+
+from __future__ import annotations
+
+import re
+
+from planner.job.errors import UsageError
+
+# The environment variable that cuBLAS and torch read.
+CUBLAS_WORKSPACE_CONFIG = "CUBLAS_WORKSPACE_CONFIG"
+_KIB = 1024
+# CUBLAS_WORKSPACE_CONFIG that torch takes unasked, by GPU architecture: pairs of KiB and count
+# (pytorch 2.10, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; hipBLAS alike).
+_USUAL = ":4096:2:16:8"
+_USUAL_ON = {
+    "hopper": ":4096:8",
+    "blackwell": ":4096:8",
+    "cdna2": ":4096:8",
+    "cdna3": ":4096:32",
+    "cdna4": ":4096:32",
+}
+# The thread of forward and that of backward.
+_THREADS = 2
+_FORM = re.compile(r"(:\d{1,9}:\d{1,9})+")
+
+
+def torch_workspaces(architecture: str, config: str | None = None) -> float:
+    """Bytes of torch's workspaces on a GPU: 2 x 8,519,680 on Ampere, 2 x 33,554,432 on Hopper.
+
+    `config`: CUBLAS_WORKSPACE_CONFIG where it is set. UsageError if it is not of its form.
+    """
+    return _THREADS * workspace_bytes(config or _USUAL_ON.get(architecture, _USUAL))
+
+
+def workspace_bytes(config: str) -> float:
+    """Bytes of one workspace: pairs `:KiB:count` (cuBLAS, "Results reproducibility")."""
+    if not _FORM.fullmatch(config):
+        raise UsageError(
+            f"--cublas-workspace-config {config!r}: pairs of KiB and count, as :4096:8 or "
+            ":4096:2:16:8"
+        )
+    numbers = [int(number) for number in config.split(":")[1:]]
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return float(_KIB * sum(size * count for size, count in pairs))

@@ -1,0 +1,231 @@
+"""One training job: what is to be trained, on what, with which framework and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from hardware import Cluster
+from planner.job.errors import UsageError
+from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode
+from planner.job.frameworks.profile import OptimizerKernel, check_precision
+from planner.job.frameworks.workspaces import torch_workspaces
+from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
+from planner.job.optimizer_rules import check_optimizer
+from planner.job.optimizer_terms import OptimizerSetting
+from planner.job.optimizers import Optimizer
+from planner.job.recompute import has_part
+from planner.job.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from constraints import UserCondition
+    from constraints.context_kinds import ContextKind
+    from planner.predict.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTarget:
+    """The global batch that is wanted.
+
+    `sequences`: the target; a plan takes the nearest multiple of dp·mbs within `tolerance`
+    (a share), or exactly it when `exact`. `asked_tokens`: what the user wrote, if in tokens.
+    """
+
+    sequences: float
+    tolerance: float = 0.05
+    exact: bool = False
+    asked_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HbmReserve:
+    """Memory kept free on every GPU: a share of the usable HBM, or bytes."""
+
+    share: float = 0.0
+    size_bytes: float = 0.0
+
+    def limit_bytes(self, usable_bytes: float) -> float:
+        """Bytes that a plan may use."""
+        return usable_bytes * (1.0 - self.share) - self.size_bytes
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job, every name already resolved.
+
+    `seq` in tokens; `precision` is that of the linear layers; `dtype` the mode that weights and
+    saved tensors follow, whose values `framework` already has (`in_mode`); `recompute` the modes
+    that the search may use; `limits` maps a degree to the values it may take, `conditions` are
+    what the user requires, forbids and fixes beside them;
+    `schedule` names the pipeline schedule (`planner.job.schedules`), None for 1F1B, interleaved
+    where vpp > 1; `context_kinds`: see `constraints.context_exchange`.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    framework: FrameworkProfile
+    optimizer: Optimizer
+    batch: BatchTarget
+    seq: int
+    precision: str = "bf16"
+    dtype: DtypeModeName = "bf16"
+    attention: Literal["flash", "eager"] = "flash"
+    attention_kernel: str = "auto"
+    recompute: tuple[RecomputeMode, ...] = ()
+    reserve: HbmReserve = field(default_factory=HbmReserve)
+    limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    conditions: tuple[UserCondition, ...] = ()
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+    allow_tp_across_domains: bool = False
+    model_alias: str | None = None
+    # None: the framework's usual one. Share of optimizer state and update on the CPU.
+    optimizer_kernel: OptimizerKernel | None = None
+    optimizer_offload: float = 0.0
+    # The shares among which a search decides (`at_share`); empty: `optimizer_offload` is decided.
+    offload_shares: tuple[float, ...] = ()
+    # Modules whose activations are kept on the host, and the sets of them among which a search
+    # decides (`at_choice`); empty: `activation_offload` is decided.
+    activation_offload: Modules = ()
+    offload_choices: tuple[Modules, ...] = ()
+    # Of the groups of activations that can leave the GPU, those that do; a search takes all.
+    offload_fraction: float = 1.0
+    schedule: str | None = None
+    # Kinds of exchange of context parallelism among which the fastest is taken, and the ranks of
+    # the all-to-all inside `a2a+p2p`; 0: the most that may be.
+    context_kinds: tuple[ContextKind, ...] = ("p2p",)
+    context_inner: int = 0
+    # CUBLAS_WORKSPACE_CONFIG; None: what the framework, else torch, has on the GPU.
+    cublas_workspace_config: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seq <= 0:
+            raise UsageError(f"sequence length {self.seq}: must be at least 1 token")
+        check_precision(self.framework, self.precision)
+        check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
+        for mode in self.recompute:
+            if refusal := self._offload_refusal(self.activation_offload, mode):
+                raise UsageError(refusal)
+        budgets = {mode.budget for mode in self.recompute if mode.budget is not None}
+        if len(budgets) > 1:
+            raise UsageError("one memory budget at a time: give a single --recompute budget=...")
+
+    @property
+    def workspace_bytes(self) -> float:
+        """cuBLAS workspaces and other library scratch, allocated like tensors."""
+        given, config = self.framework.outside.workspace_bytes, self.cublas_workspace_config
+        if given is not None and config is None:
+            return given
+        return torch_workspaces(self.cluster.gpu.architecture, config)
+
+    @property
+    def fused_attention(self) -> str:
+        """Fused attention kernel: the one given, else the framework's, else `auto` (the GPU's)."""
+        if self.attention_kernel != "auto":
+            return self.attention_kernel
+        return self.framework.fused_attention.on(self.cluster.gpu.architecture)
+
+    @property
+    def optimizer_setting(self) -> OptimizerSetting:
+        """The optimizer with its kernel and offload. UsageError while the share is not decided."""
+        if self.offload_shares:
+            raise UsageError(
+                "--optimizer-offload search: only a search decides the share; give a number from "
+                "0 to 1 here"
+            )
+        return self._optimizer_at(self.optimizer_offload)
+
+    def _optimizer_at(self, share: float) -> OptimizerSetting:
+        usual = self.framework.optimizer.kernels[0]
+        return OptimizerSetting(self.optimizer, self.optimizer_kernel or usual, share)
+
+    def _offload_refusal(self, modules: Modules, mode: RecomputeMode) -> str | None:
+        return offload_refusal(self.framework, modules, mode, self.precision)
+
+    @property
+    def on_host(self) -> Modules:
+        """Modules whose activations are kept on the host. UsageError while that is not decided."""
+        if self.offload_choices:
+            raise UsageError(
+                "--activation-offload search: only a search decides the modules; name them here, "
+                "as core_attn,attn_proj"
+            )
+        return self.activation_offload
+
+    def at_choice(self, share: float, modules: Modules, fraction: float = 1.0) -> Job:
+        """The job with this share of the optimizer on the CPU and the activations of these modules,
+        or a share of them, on the host, decided; recompute modes that do not work with them are
+        left out."""
+        usable = usable_modes(self.framework, modules, self.recompute, self.precision)
+        return replace(
+            self,
+            optimizer_offload=share,
+            offload_shares=(),
+            activation_offload=modules,
+            offload_choices=(),
+            offload_fraction=fraction,
+            recompute=usable,
+        )
+
+    def at_plan(self, plan: Plan) -> Job:
+        """The job with what its search decided for a plan."""
+        fraction = plan.activation_offload_fraction
+        return self.at_choice(plan.optimizer_offload, plan.activation_offload, fraction)
+
+    def decided(self) -> tuple[Job, ...]:
+        """The job at each share and set of modules that a search tries, least offload first; itself
+        if they were given. Sets that no recompute mode works with are left out. UsageError with a
+        fraction of the activations, which no search chooses."""
+        demand_all_leave(self.offload_fraction)
+        if not self.offload_shares and not self.offload_choices:
+            return (self,)
+        shares = self.offload_shares or (self.optimizer_offload,)
+        choices = self.offload_choices or (self.activation_offload,)
+        every = [self.at_choice(share, modules) for share in shares for modules in choices]
+        return tuple(own for own in every if own.recompute)
+
+    @property
+    def memory_budget(self) -> float | None:
+        """torch's budget of kept activations, if a mode has one."""
+        given = [mode.budget for mode in self.recompute if mode.budget is not None]
+        return given[0] if given else None
+
+    @property
+    def least_zero(self) -> int:
+        """Lowest ZeRO stage that the optimizer's types and offload work with."""
+        rules = self.framework.optimizer
+        offload = rules.offload_least_zero if self.optimizer_offload else 0
+        if 0.0 < self.optimizer_offload < 1.0:
+            offload = max(offload, rules.offload_part_least_zero)
+        types = 0 if self.optimizer.is_plain else rules.state_types_least_zero
+        return max(offload, types)
+
+    @property
+    def hbm_limit_bytes(self) -> float:
+        """Bytes per GPU that a plan may use: usable HBM less the reserve."""
+        return self.reserve.limit_bytes(self.cluster.gpu.hbm_usable_bytes)
+
+
+def offered_exchanges(
+    profile: FrameworkProfile, model: ModelSpec, seq: int
+) -> tuple[ContextKind, ...]:
+    """Exchanges of context parallelism that a framework has for a model, the usual one first."""
+    kinds = profile.parallelism.context_kinds
+    if not profile.parallelism.context_in_transformer_engine:
+        return kinds
+    from constraints.context_exchange import kinds_for
+    from planner.predict.space import model_numbers
+
+    return kinds_for(model_numbers(model, seq), kinds)
+
+
+def searched_modes(job_model: ModelSpec, profile: FrameworkProfile) -> tuple[RecomputeMode, ...]:
+    """Recompute modes of a framework that make sense for a model and are tried unasked."""
+    return tuple(
+        mode for mode in profile.recompute if mode.searched and _applies(mode, job_model, profile)
+    )
+
+
+def _applies(mode: RecomputeMode, model: ModelSpec, profile: FrameworkProfile) -> bool:
+    return has_part(mode.applies, model, eager=profile.attention == "eager")

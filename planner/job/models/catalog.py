@@ -1,0 +1,180 @@
+"""From what a person typed (`70b`, `Llama-3.1-8B`, a path) to a model.
+
+A catalogue name is a file name in this folder, so resolving one reads only `aliases.toml` and
+that model's file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.job.models.errors import ModelError
+from planner.job.specs import ModelSpec
+
+_FOLDER = Path(__file__).parent
+_ALIAS_FILE = _FOLDER / "aliases.toml"
+# Endings of Hugging Face names that change weights, not shape.
+_SHAPELESS_SUFFIXES = ("instruct", "chat", "it", "base", "hf")
+
+
+class ResolvedModel(BaseModel):
+    """A model and how it was found.
+
+    `alias_of` is the catalogue name when something else was typed. `exact_parameters` is counted
+    by the reference implementation, without multi-token-prediction layers; None when unknown.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    spec: ModelSpec
+    name: str
+    asked: str
+    alias_of: str | None = None
+    exact_parameters: int | None = None
+    hf_name: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def model_names() -> tuple[str, ...]:
+    """All catalogue names, sorted with numbers in numeric order."""
+    return tuple(sorted(_names_by_key().values(), key=_natural_order))
+
+
+def load_model(name_or_path: str | Path) -> ResolvedModel:
+    """The model meant by an alias, a catalogue or Hugging Face name, or a path.
+
+    A path leads to a Hugging Face config.json, a folder that holds one, or a model TOML.
+    """
+    asked = str(name_or_path)
+    name = None if isinstance(name_or_path, Path) else catalog_name(asked)
+    if name is not None:
+        return _from_catalog(name, asked)
+    path = _existing_path(asked)
+    if path is not None:
+        return _from_path(path, asked)
+    if asked.endswith((".json", ".toml")):
+        raise ModelError(f"model file {asked!r} does not exist")
+    raise ModelError(_unknown(asked))
+
+
+def catalog_name(asked: str) -> str | None:
+    """The catalogue name meant by a name, alias or Hugging Face name; None when unknown."""
+    for spelling in _spellings(asked):
+        for table in (_names_by_key(), _other_names()):
+            if spelling in table:
+                return table[spelling]
+    return None
+
+
+def _key(name: str) -> str:
+    """Spelling without case and separators: `Llama-3.1_8B` and `llama3.1 8b` are one name.
+
+    The point stays: gpt3-13b is not gpt3-1.3b.
+    """
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _spellings(asked: str) -> list[str]:
+    """Keys to look up, most literal first: as typed, without the organisation, without suffix."""
+    repository = asked.rsplit("/", maxsplit=1)[-1]
+    words = re.split(r"[-_ ]", repository.lower())
+    while len(words) > 1 and words[-1] in _SHAPELESS_SUFFIXES:
+        words.pop()
+    keys = [_key(asked), _key(repository), _key("-".join(words))]
+    return [key for key in dict.fromkeys(keys) if key]
+
+
+@cache
+def _names_by_key() -> dict[str, str]:
+    names = (path.stem for path in _FOLDER.glob("*.toml") if path != _ALIAS_FILE)
+    return {_key(name): name for name in names}
+
+
+@cache
+def _other_names() -> dict[str, str]:
+    """Catalogue name by key of every alias and Hugging Face name, with and without organisation."""
+    with _ALIAS_FILE.open("rb") as stream:
+        tables: dict[str, dict[str, str]] = tomllib.load(stream)
+    full = {_key(other): name for other, name in tables["huggingface"].items()}
+    bare = {_key(other.split("/")[-1]): name for other, name in tables["huggingface"].items()}
+    aliases = {_key(other): name for other, name in tables["aliases"].items()}
+    return {**bare, **full, **aliases}
+
+
+def _from_catalog(name: str, asked: str) -> ResolvedModel:
+    alias_of = None if asked == name else name
+    return _from_toml(_FOLDER / f"{name}.toml", asked, alias_of)
+
+
+def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedModel:
+    from planner.job.models.toml_file import read_model_toml
+
+    file, spec = read_model_toml(path)
+    return ResolvedModel(
+        spec=spec,
+        name=spec.name,
+        asked=asked,
+        alias_of=alias_of,
+        exact_parameters=file.exact_parameters,
+        hf_name=file.hf_name,
+        source=file.source,
+        notes=file.notes,
+    )
+
+
+def _existing_path(asked: str) -> Path | None:
+    """The path, unless nothing is there or the text cannot be one (too long, unknown ~user)."""
+    if not asked.strip():
+        return None
+    try:
+        path = Path(asked).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):
+        return None
+
+
+def _from_path(path: Path, asked: str) -> ResolvedModel:
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ModelError(f"folder {asked!r} holds no config.json; give a Hugging Face model folder")
+    if file.suffix == ".toml":
+        return _from_toml(file, asked)
+    if file.suffix == ".json":
+        return _from_hf_file(file, asked)
+    raise ModelError(f"model file {asked!r} must be a config.json or a model .toml")
+
+
+def _from_hf_file(path: Path, asked: str) -> ResolvedModel:
+    from planner.job.models.hf_config import model_from_hf_config, read_config_json
+
+    spec = model_from_hf_config(read_config_json(path), where=str(path))
+    note = (
+        f"config.json does not state the pretraining sequence length: {spec.pretraining_seq} "
+        "is assumed unless --seq says otherwise"
+    )
+    return ResolvedModel(spec=spec, name=spec.name, asked=asked, source=spec.source, notes=(note,))
+
+
+def _unknown(asked: str) -> str:
+    candidates = {**_other_names(), **_names_by_key()}
+    repository = _key(asked.rsplit("/", maxsplit=1)[-1])
+    close = difflib.get_close_matches(repository, candidates, n=8, cutoff=0.5)
+    names = list(dict.fromkeys(candidates[key] for key in close))[:4]
+    meant = f" Did you mean {' or '.join(names)}?" if names else ""
+    return (
+        f"unknown model {asked!r}.{meant} Give a catalogue name (list them with: planner models), "
+        "a path to a Hugging Face config.json, or a model .toml."
+    )
+
+
+def _natural_order(name: str) -> list[tuple[bool, float, str]]:
+    """Sort key under which 8b precedes 70b."""
+    parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", name)
+    return [(False, float(p), "") if p[0].isdigit() else (True, 0.0, p) for p in parts]

@@ -1,0 +1,110 @@
+"""Hugging Face config.json -> ModelSpec, without importing transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from planner.job.models.errors import ModelError, validation_message
+from planner.job.models.hf_defaults import CLASS_DEFAULTS
+from planner.job.models.hf_families import READERS, spec_fields
+from planner.job.models.hf_fields import Fields
+from planner.job.specs import ModelSpec
+
+# Multimodal wrappers whose language model sits in text_config, and its type where unstated.
+_WRAPPERS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+# A config does not say how long the pretraining sequences were; longer contexts than this come
+# from later stages in the models whose reports tell (Llama 3, Qwen 2.5, DeepSeek-V3).
+_LONGEST_ASSUMED_SEQ = 8192
+
+
+def supported_model_types() -> tuple[str, ...]:
+    """Every `model_type` that can be read."""
+    return tuple(sorted({*READERS, *_WRAPPERS}))
+
+
+def read_config_json(path: Path) -> dict[str, object]:
+    """The object in a config.json."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ModelError(f"{path}: not valid JSON at {place}: {error.msg}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: not a UTF-8 text file: {error}") from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
+    return content
+
+
+def model_from_hf_config(config: Mapping[str, object], where: str) -> ModelSpec:
+    """The shape that a config describes; keys it leaves out take transformers' class defaults.
+
+    `where` names the file in errors, and its folder the model where the config has no name.
+    """
+    model_type, config, where_inside = _language_model(config, where)
+    fields = Fields(config, where_inside, CLASS_DEFAULTS[model_type])
+    try:
+        return ModelSpec.model_validate(
+            {
+                "name": _name(where),
+                "family": model_type,
+                "pretraining_seq": _pretraining_seq(fields),
+                "source": f"Hugging Face config: {where}",
+                **spec_fields(model_type, fields),
+            }
+        )
+    except ValidationError as error:
+        raise ModelError(validation_message(error, where_inside)) from error
+
+
+def _language_model(
+    config: Mapping[str, object], where: str
+) -> tuple[str, Mapping[str, object], str]:
+    """Type and config of the language model, which a multimodal config nests in text_config."""
+    outer = config.get("model_type")
+    unwrapped = _WRAPPERS.get(outer, outer) if isinstance(outer, str) else outer
+    nested = config.get("text_config")
+    if nested is None or (unwrapped == outer and _is_supported(outer)):
+        return _supported(unwrapped, where), config, where
+    if not isinstance(nested, dict):
+        raise ModelError(f"{where}: text_config is {nested!r}; expected an object")
+    inside = f"{where} (text_config)"
+    fallback = unwrapped if _is_supported(unwrapped) else None
+    return _supported(nested.get("model_type", fallback), inside), nested, inside
+
+
+def _is_supported(model_type: object) -> bool:
+    return isinstance(model_type, str) and model_type in READERS
+
+
+def _supported(model_type: object, where: str) -> str:
+    known = ", ".join(supported_model_types())
+    if model_type is None:
+        raise ModelError(f"{where}: model_type is missing; expected one of: {known}")
+    if not isinstance(model_type, str) or model_type not in READERS:
+        raise ModelError(
+            f"{where}: model_type {model_type!r} is not supported; expected one of: {known}. "
+            "Describe other shapes in a model .toml."
+        )
+    return model_type
+
+
+def _pretraining_seq(fields: Fields) -> int:
+    """The context before it was extended where the config tells, else a bounded max_positions."""
+    for table in ("rope_scaling", "rope_parameters"):
+        original = fields.table(table).get("original_max_position_embeddings")
+        if isinstance(original, int) and original > 0:
+            return original
+    longest = fields.optional_positive("original_max_position_embeddings")
+    return longest or min(fields.positive("max_position_embeddings"), _LONGEST_ASSUMED_SEQ)
+
+
+def _name(where: str) -> str:
+    path = Path(where).absolute()
+    return path.parent.name if path.name == "config.json" else path.stem

@@ -1,0 +1,154 @@
+"""Typed access to the keys of a Hugging Face config.json, with the class defaults behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planner.job.models.errors import ModelError
+
+# Canonical key -> every key under which some family writes it, preferred first.
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx"),
+    "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
+}
+
+_MISSING = object()
+
+
+class Fields:
+    """A config's keys; a key that is absent takes the family's class default.
+
+    A key that is present and null counts as stated: `"sliding_window": null` is no window even
+    where the class default has one.
+    """
+
+    def __init__(
+        self, config: Mapping[str, object], where: str, defaults: Mapping[str, object]
+    ) -> None:
+        self._config = config
+        self._defaults = defaults
+        self.where = where
+
+    def positive(self, key: str) -> int:
+        """A positive integer that must be stated or have a class default."""
+        found, value = self._find(key)
+        if value is _MISSING:
+            raise self.error(f"{found} is missing; expected a positive integer")
+        return self._integer(found, value, minimum=1)
+
+    def optional_positive(self, key: str) -> int | None:
+        """A positive integer, or None where it is null or absent without default."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return None
+        return self._integer(found, value, minimum=1)
+
+    def optional_number(self, key: str) -> float | None:
+        """A positive number, or None where it is null or absent without default."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise self._wrong(found, value, "a positive number")
+        return float(value)
+
+    def non_negative(self, key: str, default: int = 0) -> int:
+        """An integer of at least zero; null and absent give `default`."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return default
+        return self._integer(found, value, minimum=0)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A boolean; null and absent give `default`."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(found, value, "true or false")
+        return value
+
+    def text(self, key: str) -> str:
+        """A string that must be stated or have a class default."""
+        found, value = self._find(key)
+        if not isinstance(value, str):
+            raise self._wrong(found, None if value is _MISSING else value, "a string")
+        return value
+
+    def strings(self, key: str, length: int) -> list[str] | None:
+        """A list of `length` strings, or None where it is null or absent."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(found, value, "a list of strings")
+        if len(value) != length:
+            raise self.error(f"{found} has {len(value)} entries; expected one a layer, {length}")
+        return value
+
+    def indices(self, key: str, below: int) -> list[int] | None:
+        """A list of layer indices, each below `below`, or None where it is null or absent."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return None
+        if not isinstance(value, list):
+            raise self._wrong(found, value, "a list of layer indices")
+        indices = [self._integer(found, item, minimum=0) for item in value]
+        if any(index >= below for index in indices):
+            raise self.error(f"{found} names layer {max(indices)}, but there are {below} layers")
+        return indices
+
+    def binary(self, key: str, length: int) -> list[int] | None:
+        """A list of `length` zeros and ones, or None where it is null, empty or absent."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None or value == []:
+            return None
+        is_binary = isinstance(value, list) and all(item in (0, 1) for item in value)
+        if not isinstance(value, list) or not is_binary or len(value) != length:
+            raise self._wrong(found, value, f"a list of {length} zeros and ones, one a layer")
+        return [int(item) for item in value]
+
+    def table(self, key: str) -> Mapping[str, object]:
+        """A nested object; empty where it is null or absent."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self._wrong(found, value, "an object")
+        return value
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Raise where a flag asks for a variant that ModelSpec cannot describe."""
+        if self.flag(key):
+            raise self.error(f"{key}=true is not supported: {reason}")
+
+    def error(self, text: str) -> ModelError:
+        """A ModelError that names the file."""
+        return ModelError(f"{self.where}: {text}")
+
+    def _find(self, key: str) -> tuple[str, object]:
+        present = [name for name in SPELLINGS.get(key, (key,)) if name in self._config]
+        for spelling in present:
+            if self._config[spelling] is not None:
+                return spelling, self._config[spelling]
+        if present:
+            return present[0], None
+        return key, self._defaults.get(key, _MISSING)
+
+    def _integer(self, found: str, value: object, minimum: int) -> int:
+        expected = "a positive integer" if minimum else "an integer of at least 0"
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self._wrong(found, value, expected)
+        return value
+
+    def _wrong(self, found: str, value: object, expected: str) -> ModelError:
+        shown = repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
+        return self.error(f"{found} is {shown}; expected {expected}")

@@ -1,0 +1,138 @@
+"""What several families of Hugging Face configs state in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from planner.job.models.hf_fields import Fields
+from planner.job.specs import AttentionKind, MoeSpec
+
+SpecFields = dict[str, Any]
+# Names of layer_types; a chunk is costed as a window of its size, its upper bound.
+_ATTENTION: dict[str, AttentionKind] = {
+    "full_attention": "full",
+    "sliding_attention": "sliding",
+    "chunked_attention": "sliding",
+}
+
+
+def trunk(fields: Fields) -> SpecFields:
+    """What every family states in the same way."""
+    heads = fields.positive("num_attention_heads")
+    return {
+        "layers": fields.positive("num_hidden_layers"),
+        "hidden": fields.positive("hidden_size"),
+        "heads": heads,
+        "kv_heads": fields.optional_positive("num_key_value_heads") or heads,
+        "head_dim": fields.optional_positive("head_dim") or _split_head_dim(fields),
+        "ffn": fields.optional_positive("intermediate_size") or 4 * fields.positive("hidden_size"),
+        "vocab": fields.positive("vocab_size"),
+        "max_positions": fields.positive("max_position_embeddings"),
+        "activation": fields.text("hidden_act"),
+        "tied_embeddings": fields.flag("tie_word_embeddings"),
+        "rotary_share": _rotary_share(fields),
+    }
+
+
+def _rotary_share(fields: Fields) -> float:
+    """`partial_rotary_factor`, which newer configs state in rope_parameters."""
+    stated = fields.table("rope_parameters").get("partial_rotary_factor")
+    if isinstance(stated, int | float):
+        return float(stated)
+    return fields.optional_number("partial_rotary_factor") or 1.0
+
+
+def _split_head_dim(fields: Fields) -> int:
+    hidden, heads = fields.positive("hidden_size"), fields.positive("num_attention_heads")
+    if hidden % heads:
+        raise fields.error(
+            f"hidden_size={hidden} is not a multiple of num_attention_heads={heads}; "
+            "state head_dim or correct one of them"
+        )
+    return hidden // heads
+
+
+def attention_bias(fields: Fields) -> SpecFields:
+    """`attention_bias` puts a bias on the query, key, value and output projections."""
+    bias = fields.flag("attention_bias")
+    return {"qkv_bias": bias, "attention_out_bias": bias}
+
+
+def windows(fields: Fields, window: int | None, derived: list[AttentionKind]) -> SpecFields:
+    """Attention kind of every layer: `layer_types` where stated, else what the class derives."""
+    stated = fields.strings("layer_types", len(derived))
+    kinds = derived if stated is None else [_attention_kind(fields, name) for name in stated]
+    return {"attention": kinds, "sliding_window": window if "sliding" in kinds else None}
+
+
+def _attention_kind(fields: Fields, name: str) -> AttentionKind:
+    if name not in _ATTENTION:
+        known = ", ".join(_ATTENTION)
+        raise fields.error(f"layer_types has {name!r}; expected one of: {known}")
+    return _ATTENTION[name]
+
+
+def window_everywhere(fields: Fields) -> SpecFields:
+    """`sliding_window`, where it is not null, holds in every layer (Mistral, Mixtral, Phi-3)."""
+    window = fields.optional_positive("sliding_window")
+    layers = fields.positive("num_hidden_layers")
+    return windows(fields, window, ["sliding" if window else "full"] * layers)
+
+
+def window_pattern(fields: Fields) -> SpecFields:
+    """All but every n-th layer slide (Gemma 2: n = 2, Gemma 3: 6, gpt-oss: 2)."""
+    period = fields.positive("sliding_window_pattern")
+    layers = range(fields.positive("num_hidden_layers"))
+    kinds: list[AttentionKind] = ["sliding" if (i + 1) % period else "full" for i in layers]
+    return windows(fields, fields.optional_positive("sliding_window"), kinds)
+
+
+def window_switch(fields: Fields, slides: Callable[[int], bool]) -> SpecFields:
+    """Qwen: no window unless `use_sliding_window`; then in the layers that `slides` names."""
+    on = fields.flag("use_sliding_window")
+    window = fields.optional_positive("sliding_window") if on else None
+    layers = range(fields.positive("num_hidden_layers"))
+    kinds: list[AttentionKind] = ["sliding" if window and slides(i) else "full" for i in layers]
+    return windows(fields, window, kinds)
+
+
+def late_window(fields: Fields) -> SpecFields:
+    """Qwen 2 and 3: the layers from `max_window_layers` on slide."""
+    first = fields.non_negative("max_window_layers")
+    return window_switch(fields, lambda index: index >= first)
+
+
+def layernorm_with_biases() -> SpecFields:
+    """LayerNorm, a plain FFN and a bias everywhere: GPT-2 and its descendants."""
+    return {
+        "gated": False,
+        "norm": "layernorm",
+        "norm_bias": True,
+        "qkv_bias": True,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+    }
+
+
+def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
+    """DeepSeek's expert keys: leading dense layers, then every `moe_layer_freq`-th has experts."""
+    layers, width = fields.positive("num_hidden_layers"), fields.positive("moe_intermediate_size")
+    first = fields.non_negative("first_k_dense_replace")
+    period = fields.non_negative("moe_layer_freq") or 1
+    moe = MoeSpec(
+        experts=fields.positive("num_experts"),
+        top_k=fields.positive("num_experts_per_tok"),
+        ffn=width,
+        shared_ffn=width * fields.non_negative("n_shared_experts"),
+        score_correction_bias=correction_bias,
+        groups=fields.optional_positive("n_group") or 1,
+        top_groups=fields.optional_positive("topk_group") or 1,
+        normalised=fields.flag("norm_topk_prob"),
+    )
+    placed = [index >= first and index % period == 0 for index in range(layers)]
+    return {
+        "moe": moe,
+        "moe_layers": placed,
+        "mtp_layers": fields.non_negative("num_nextn_predict_layers"),
+    }

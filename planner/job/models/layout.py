@@ -1,0 +1,28 @@
+"""Which kind every layer of a model is, from the compact ways in which models state it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.job.specs import AttentionKind, FfnKind, LayerKind
+
+
+def layer_kinds(
+    attention: Sequence[AttentionKind], moe: Sequence[bool], has_experts: bool
+) -> tuple[LayerKind, ...]:
+    """Kinds first to last, or () where ModelSpec's default holds (full attention, one FFN kind)."""
+    uniform = all(kind == "full" for kind in attention) and all(m is has_experts for m in moe)
+    if uniform:
+        return ()
+    ffn: list[FfnKind] = ["moe" if m else "dense" for m in moe]
+    return tuple(LayerKind(attention=a, ffn=f) for a, f in zip(attention, ffn, strict=True))
+
+
+def moe_layers(layers: int, first_k_dense: int = 0, every: int = 1) -> list[bool]:
+    """True where the layer has experts: after the dense head, the last of every `every` layers."""
+    return [index >= first_k_dense and (index + 1) % every == 0 for index in range(layers)]
+
+
+def repeat_pattern(pattern: Sequence[AttentionKind], layers: int) -> list[AttentionKind]:
+    """The attention pattern repeated over all layers, cut at the last."""
+    return [pattern[index % len(pattern)] for index in range(layers)]

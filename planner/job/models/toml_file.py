@@ -1,0 +1,89 @@
+"""Reader of a model TOML: the catalogue's own format, also accepted from a user's path.
+
+hf_name = "…"              # optional, as are exact_parameters and notes
+exact_parameters = 1234    # without multi-token-prediction layers
+source = "…"               # where the shape comes from
+notes = ["…"]
+[shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
+[layers]                   # only where layers differ
+first_k_dense = 3          # leading layers without experts
+moe_every = 2              # the last of every two layers has experts
+attention = ["sliding", "full"]   # repeated over the layers
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.job.models.errors import ModelError, validation_message
+from planner.job.models.layout import layer_kinds, moe_layers, repeat_pattern
+from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
+
+# Fields of ModelSpec that the file states elsewhere.
+_STATED_ELSEWHERE = {
+    "name": "the file name",
+    "source": "the top-level `source`",
+    "layer_kinds": "the [layers] table",
+}
+
+
+class LayersTable(BaseModel):
+    """The [layers] table: how layers differ."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first_k_dense: NonNegative = 0
+    moe_every: Positive = 1
+    attention: tuple[AttentionKind, ...] = Field(default=("full",), min_length=1)
+
+
+class ModelFile(BaseModel):
+    """The whole file, before the shape becomes a ModelSpec."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hf_name: str = ""
+    exact_parameters: Annotated[int, Field(gt=0)] | None = None
+    source: str
+    notes: tuple[str, ...] = ()
+    shape: dict[str, Any]
+    layers: LayersTable = LayersTable()
+
+
+def read_model_toml(path: Path) -> tuple[ModelFile, ModelSpec]:
+    """The file's statements and the ModelSpec that they describe, named as the file is."""
+    try:
+        with path.open("rb") as stream:
+            content = tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ModelError(f"{path}: not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: not a UTF-8 text file: {error}") from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        file = ModelFile.model_validate(content)
+        return file, _spec(file, path)
+    except ValidationError as error:
+        raise ModelError(validation_message(error, str(path))) from error
+
+
+def _spec(file: ModelFile, path: Path) -> ModelSpec:
+    for field, place in _STATED_ELSEWHERE.items():
+        if field in file.shape:
+            raise ModelError(f"{path}: shape.{field} is given by {place}; remove it from [shape]")
+    plain = ModelSpec.model_validate({**file.shape, "name": path.stem, "source": file.source})
+    layout = file.layers
+    if plain.moe is None and (layout.first_k_dense or layout.moe_every > 1):
+        raise ModelError(f"{path}: [layers] places experts, but there is no [shape.moe] table")
+    experts = moe_layers(plain.layers, layout.first_k_dense, layout.moe_every)
+    kinds = layer_kinds(
+        attention=repeat_pattern(layout.attention, plain.layers),
+        moe=experts if plain.moe else [False] * plain.layers,
+        has_experts=plain.moe is not None,
+    )
+    return ModelSpec.model_validate({**plain.model_dump(), "layer_kinds": kinds})

@@ -1,0 +1,243 @@
+"""Which activations a framework keeps on the host, and with what: each refusal names its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
+from planner.job.modules import Module
+from planner.job.recompute import RecomputeMode
+from planner.job.specs import ModelSpec
+from planner.predict.ops.offload import GROUPS
+
+Modules = tuple[str, ...]
+OPTION = "--activation-offload"
+FRACTION_OPTION = "--activation-offload-fraction"
+# What a model must have for a module's tensors to exist, and what else holds them.
+_NEEDS: Mapping[str, tuple[str, str]] = {
+    "attn_norm": (
+        "multi-head latent attention",
+        "elsewhere the norm is part of the projection behind it: offload qkv_linear",
+    ),
+    "mlp_norm": ("experts", "the norm before a dense block is part of its first product"),
+    "expert_fc1": ("experts", "products of a dense block have no module here"),
+    "moe_act": ("experts", "activations of a dense block have no module here"),
+}
+# Modules of a norm's block.
+_BLOCKS: Mapping[str, Modules] = {
+    "attn_norm": ("qkv_linear", "core_attn", "attn_proj"),
+    "mlp_norm": ("expert_fc1", "moe_act"),
+}
+# Recompute modules that run the whole of what an offloaded module would keep again.
+_RERUN: Mapping[str, Module] = {
+    "core_attn": Module.CORE_ATTENTION,
+    "attn_proj": Module.CORE_ATTENTION,
+    "expert_fc1": Module.MOE,
+    "moe_act": Module.MOE,
+}
+
+
+def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
+    """The modules that a text names, in the framework's order; `off`: none, `all`: those that the
+    model has. UsageError names the rule that the framework or the model sets."""
+    names = [name.strip() for name in text.replace("+", ",").split(",")]
+    if names == ["off"]:
+        return ()
+    _demand_option(text, profile)
+    rules = profile.activation_offload
+    if names == ["all"]:
+        return _all_modules(profile, model)
+    for name in names:
+        if name not in rules.modules:
+            has = ", ".join(rules.modules)
+            if name in GROUPS:
+                raise UsageError(
+                    f"{OPTION} {text}: {profile.name} has no module {name}; it has {has}  "
+                    "[activation-offload-module]"
+                )
+            raise unknown_name(
+                "module", name, rules.modules, f"{profile.name} offloads: {has}; all, off"
+            )
+        if not has_module(name, model):
+            need, instead = _NEEDS[name]
+            raise UsageError(
+                f"{OPTION} {text}: {name} needs a model with {need}, which {model.name} has not; "
+                f"{instead}  [activation-offload-module]"
+            )
+    modules = tuple(name for name in rules.modules if name in names)
+    if "attn_proj" in modules and "core_attn" not in modules:
+        raise UsageError(
+            f"{OPTION} {text}: the input of attn_proj is the output of core_attn, which keeps it "
+            "too; offload both: core_attn,attn_proj  [activation-offload-projection]"
+        )
+    return modules
+
+
+def _demand_option(text: str, profile: FrameworkProfile) -> None:
+    rules = profile.activation_offload
+    if rules.modules:
+        return
+    having = [own for own in framework_names() if load_framework(own).activation_offload.modules]
+    raise UsageError(
+        f"{OPTION} {text}: {profile.name} {rules.refusal}; it is there in {', '.join(having)}  "
+        "[activation-offload]"
+    )
+
+
+def _all_modules(profile: FrameworkProfile, model: ModelSpec) -> Modules:
+    return tuple(name for name in profile.activation_offload.modules if has_module(name, model))
+
+
+def spelled(modules: Modules, profile: FrameworkProfile, model: ModelSpec) -> str:
+    """What to type for some modules."""
+    if not modules:
+        return "off"
+    return "all" if modules == _all_modules(profile, model) else ",".join(modules)
+
+
+def has_module(name: str, model: ModelSpec) -> bool:
+    """Whether a model has what a module stands for."""
+    need = _NEEDS.get(name)
+    if need is None:
+        return True
+    return model.moe is not None if need[0] == "experts" else model.mla is not None
+
+
+def searched_offloads(
+    profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
+) -> tuple[Modules, ...]:
+    """Sets of modules that a search tries, the least first, of those that a precision leaves.
+
+    UsageError if there is none.
+    """
+    _demand_option("search", profile)
+    rules = profile.activation_offload
+    found: list[Modules] = [()]
+    for given in rules.searched:
+        names = rules.modules if given == ("*",) else given
+        low = precision not in rules.precisions
+        left = [name for name in names if not low or name in rules.low_precision_modules]
+        own = tuple(name for name in left if has_module(name, model))
+        if own and own not in found:
+            found.append(own)
+    return tuple(found)
+
+
+def offload_refusal(
+    profile: FrameworkProfile,
+    modules: Modules,
+    mode: RecomputeMode,
+    precision: str,
+) -> str | None:
+    """Why a job does not train with the modules on the host under a mode; None if it does."""
+    rules, named = profile.activation_offload, f"{OPTION} {','.join(modules)}"
+    if not modules:
+        return None
+    if precision not in rules.precisions:
+        quantised = [name for name in modules if name not in rules.low_precision_modules]
+        if quantised:
+            instead = f"--precision {rules.precisions[0]}"
+            if rules.low_precision_modules:
+                instead += f", or of {', '.join(rules.low_precision_modules)}"
+            return (
+                f"{named}: what {', '.join(quantised)} keeps in {precision} is not modelled; give "
+                f"{instead}  [activation-offload-precision]"
+            )
+    return _recompute_refusal(rules.recompute, modules, mode, named)
+
+
+def _recompute_refusal(kind: str, modules: Modules, mode: RecomputeMode, named: str) -> str | None:
+    whole = bool(mode.mask & (Module.FULL | Module.SELECTIVE_OP | Module.BUDGET))
+    if kind == "full":
+        if Module.FULL in mode.mask and mode.every == mode.span == 1:
+            return None
+        return (
+            f"{named} with --recompute {mode.name}: only checkpoints are offloaded; give "
+            "--recompute full  [activation-offload-recompute]"
+        )
+    if whole:
+        return (
+            f"{named} with --recompute {mode.name}: what a layer keeps is made again as a whole, "
+            "and nothing is left to offload; recompute single modules or none  "
+            "[activation-offload-recompute]"
+        )
+    clash = [name for name in modules if _RERUN.get(name, Module.NOTHING) & mode.mask]
+    if clash:
+        return (
+            f"{named} with --recompute {mode.name}: {', '.join(clash)} would be made again anyway; "
+            "leave it out of one of them  [activation-offload-recompute]"
+        )
+    return None
+
+
+def usable_modes(
+    profile: FrameworkProfile,
+    modules: Modules,
+    modes: Sequence[RecomputeMode],
+    precision: str,
+) -> tuple[RecomputeMode, ...]:
+    """Those of some recompute modes that work with the offload."""
+    return tuple(
+        mode for mode in modes if offload_refusal(profile, modules, mode, precision) is None
+    )
+
+
+def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
+    """Groups of a layer that leave one after the other, where a framework has groups.
+
+    A norm's is open until the residual behind its block is added, around those of its block
+    (megatron-core 0.19.2, transformer_layer.py).
+    """
+    if not profile.activation_offload.fraction_flags:
+        return 0
+    return sum(
+        1 if norm in modules else sum(name in modules for name in inside)
+        for norm, inside in _BLOCKS.items()
+    )
+
+
+def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -> None:
+    """UsageError where a share of the activations cannot leave the GPU; `offloads`: any can."""
+    if fraction == 1.0:
+        return
+    given = f"{FRACTION_OPTION} {fraction}"
+    if not 0.0 < fraction <= 1.0:
+        instead = f"{OPTION} off" if fraction == 0.0 else "a number above 0 and up to 1"
+        raise UsageError(f"{given}: give {instead}  [activation-offload-fraction]")
+    if not offloads:
+        raise UsageError(
+            f"{given}: a share of nothing; name modules too, as {OPTION} search  "
+            "[activation-offload-fraction]"
+        )
+    if not profile.activation_offload.fraction_flags:
+        having = [
+            own
+            for own in framework_names()
+            if load_framework(own).activation_offload.fraction_flags
+        ]
+        raise UsageError(
+            f"{given}: {profile.name} offloads all layers or none; a fraction is there in "
+            f"{', '.join(having)}  [activation-offload-fraction]"
+        )
+
+
+def demand_all_leave(fraction: float) -> None:
+    """UsageError where a search is asked for a fraction of the activations."""
+    if fraction != 1.0:
+        raise UsageError(
+            f"{FRACTION_OPTION} {fraction:g}: a search offloads all activations of a module or "
+            f"none; leave the fraction out, and give {OPTION} search or MODULES, or cost one "
+            "configuration with planner evaluate or memory  [activation-offload-fraction]"
+        )
+
+
+def offload_flags(profile: FrameworkProfile, modules: Modules, fraction: float = 1.0) -> str:
+    """How the framework spells the offload."""
+    if not modules:
+        return ""
+    rules = profile.activation_offload
+    flags = rules.flags.format(modules=" ".join(modules))
+    if fraction == 1.0:
+        return flags
+    return f"{flags} {rules.fraction_flags.format(fraction=repr(fraction))}"

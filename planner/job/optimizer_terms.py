@@ -1,0 +1,213 @@
+"""What an optimizer, its kernel and its offload change, as numbers for the cost core.
+
+`trained_profile` gives a framework profile whose `state` holds what stays on the GPU; the memory
+timeline reads it as it is, the compiled core through `planner.predict.cost_tables`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
+from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer
+from planner.predict.ops.rows import Op, OpKind
+
+# What every optimizer step moves per parameter besides the states: the fp32 gradient twice
+# (norm, update), the fp32 master weight read and written, the low-precision weight written.
+BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
+_FP32 = 4.0
+# torch's foreach AdamW in fp32 tensors a parameter: decay 2, first moment 3, second 2 + 4, root 2,
+# bias correction 2, epsilon 2, update 4, of which one fused kernel moves 7 (torch.optim.adamw,
+# `_multi_tensor_adamw`).
+FOREACH_TENSORS = 21 - 7
+# CPU-Adam updates 10^10 parameters in 2.57 s on two Xeon 8168 (Ren et al. 2021, arXiv 2101.06840,
+# section 5.1): 28 bytes of fp32 gradient, weight and moments a parameter. A node's GPUs share it.
+CPU_ADAM_BYTES_PER_S_PER_NODE = 28 * 1e10 / 2.57
+# Newton-Schulz: iterations, and per iteration X·Xᵀ, A·A and B·X of an m × n matrix, m <= n
+# (Jordan et al. 2024, modded-nanogpt).
+NEWTON_SCHULZ_STEPS = 5
+_HALF = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSetting:
+    """An optimizer as a job uses it. `offload`: share of state and update on the CPU, 0..1."""
+
+    optimizer: Optimizer
+    kernel: OptimizerKernel
+    offload: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterUpdate:
+    """Beyond a fixed number of bytes a parameter: state of one row of the op table, bytes of the
+    temporaries of its largest tensor, FLOP of its matrix products."""
+
+    state_bytes: float = 0.0
+    temporary_bytes: float = 0.0
+    flop: float = 0.0
+
+
+def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> FrameworkProfile:
+    """The profile with master weights, gradients and temporaries as the optimizer has them.
+
+    Offloaded master weights have left the GPU; the moments are `moment_bytes`.
+    """
+    optimizer, state = setting.optimizer, profile.state
+    gradient = optimizer.gradient_bytes
+    changes: dict[str, object] = {}
+    if gradient is not None:
+        changes["gradient_bytes"] = gradient
+    if state.master_bytes:
+        changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.offload)
+    changes["optimizer_temporary_bytes"] = foreach_temporary_bytes(profile, setting)
+    kernels = profile.kernels
+    if gradient is not None:
+        kernels = kernels.model_copy(update={"gradient_communication_bytes": gradient})
+    return profile.model_copy(
+        update={"state": state.model_copy(update=changes), "kernels": kernels}
+    )
+
+
+def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes per parameter of the copy that torch's list kernels make of what they update."""
+    if setting.kernel != "foreach" or not _is_torch_adamw(setting.optimizer):
+        return 0.0
+    return profile.state.optimizer_temporary_bytes * (1.0 - setting.offload)
+
+
+def _is_torch_adamw(optimizer: Optimizer) -> bool:
+    """Optimizers whose kernels torch chooses; quantised ones and Muon bring their own."""
+    return optimizer.family == "adamw"
+
+
+def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes of optimizer state per parameter on the GPU, master weight apart.
+
+    torch's AdamW makes its moments in the type of the weights, unless told otherwise.
+    """
+    scale = 1.0
+    if setting.optimizer.follows_weights:
+        scale = profile.state.optimizer_state_element_bytes / _FP32
+    return setting.optimizer.state_bytes * scale * (1.0 - setting.offload)
+
+
+def traffic_bytes(setting: OptimizerSetting) -> float:
+    """Bytes per parameter that the GPU's part of an update moves."""
+    return _whole_traffic_bytes(setting) * (1.0 - setting.offload)
+
+
+def _whole_traffic_bytes(setting: OptimizerSetting) -> float:
+    optimizer = setting.optimizer
+    total = BASE_TRAFFIC_BYTES + optimizer.traffic_bytes
+    for own in (optimizer.gradient_bytes, optimizer.master_bytes):
+        if own is not None:
+            total -= 2.0 * (_FP32 - own)
+    if setting.kernel != "fused" and _is_torch_adamw(optimizer):
+        total += FOREACH_TENSORS * _FP32
+    return total
+
+
+def gradients_on_gpu(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Share of the settled gradients that waits on the GPU."""
+    return 1.0 - setting.offload if profile.optimizer.offload_gradients else 1.0
+
+
+def offload_seconds_per_parameter(
+    profile: FrameworkProfile,
+    setting: OptimizerSetting,
+    host_bytes_per_s: float,
+    gpus_per_node: float,
+) -> float:
+    """Seconds that offload adds per parameter of the rank.
+
+    Gradients go down and low-precision weights come back at `host_bytes_per_s` (one GPU, one
+    direction), between them CPU-Adam runs; what the framework sends during backward is hidden,
+    nothing else is (Ren et al. 2021, section 4).
+    """
+    if not setting.offload:
+        return 0.0
+    state, rules = profile.state, profile.optimizer
+    gradient = state.gradient_bytes
+    down_s = (1.0 - rules.offload_overlap) * gradient / host_bytes_per_s
+    up_s = state.weight_bytes / host_bytes_per_s
+    cpu_bytes = _FP32 + 2.0 * (setting.optimizer.state_bytes + _master_bytes(profile, setting))
+    cpu_s = cpu_bytes / (CPU_ADAM_BYTES_PER_S_PER_NODE / gpus_per_node)
+    return setting.offload * (down_s + cpu_s + up_s)
+
+
+def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Host memory that offload takes per parameter of the rank: states, master, gradients."""
+    own = setting.optimizer.state_bytes + _master_bytes(profile, setting)
+    return setting.offload * (own + _FP32)
+
+
+def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
+    """Bytes of the copy of a weight that the update reads and writes."""
+    state, own = profile.state, setting.optimizer.master_bytes
+    if own is not None and state.master_bytes:
+        return own
+    return state.master_bytes or state.weight_bytes
+
+
+def parameter_update(
+    op: Op,
+    count: float,
+    setting: OptimizerSetting,
+    profile: FrameworkProfile,
+    hidden: float,
+) -> ParameterUpdate:
+    """What the update of `count` parameters of a row needs beyond the fixed bytes of each."""
+    optimizer = setting.optimizer
+    if optimizer.scope == "factored":
+        return ParameterUpdate(_factored_bytes(op, count, hidden) * (1.0 - setting.offload))
+    if optimizer.scope == "matrices":
+        return _muon(op, count, setting)
+    if setting.kernel == "forloop" and _is_torch_adamw(optimizer):
+        largest = count / op.groups
+        # Square root and quotient of the second moment: two tensors.
+        size = 2.0 * profile.state.optimizer_temporary_bytes * largest
+        return ParameterUpdate(temporary_bytes=size)
+    return ParameterUpdate()
+
+
+def matrix_shape(op: Op, count: float) -> tuple[float, float, float]:
+    """(matrices, rows, columns) among `count` parameters of a product; none in other rows.
+
+    A bias comes as one more column of its matrix; on its own it is no matrix.
+    """
+    if op.kind not in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+        return 0.0, 0.0, 0.0
+    for rows in (op.out_width, op.kv_out_width):
+        for columns in (op.in_width, op.in_width + 1.0):
+            if rows > 0.0 and count == op.groups * rows * columns:
+                return op.groups, rows, op.in_width
+    return 0.0, 0.0, 0.0
+
+
+def _muon(op: Op, count: float, setting: OptimizerSetting) -> ParameterUpdate:
+    """Momentum of matrices, AdamW's two moments of the rest.
+
+    The LM head is a product, but Muon leaves it to AdamW. Temporaries: the matrix and its product
+    with B, A = X·Xᵀ and B, in bf16.
+    """
+    number, rows, columns = (0.0, 0.0, 0.0) if op.pads_vocabulary else matrix_shape(op, count)
+    others = count - number * rows * columns
+    more = max(0.0, ADAMW_STATE_BYTES - setting.optimizer.state_bytes)
+    state_bytes = more * others * (1.0 - setting.offload)
+    if not number:
+        return ParameterUpdate(state_bytes)
+    low, high = sorted((rows, columns))
+    flop = NEWTON_SCHULZ_STEPS * (4.0 * low * low * high + 2.0 * low**3)
+    temporary = _HALF * (2.0 * low * high + 2.0 * low * low)
+    return ParameterUpdate(state_bytes, temporary, number * flop * (1.0 - setting.offload))
+
+
+def _factored_bytes(op: Op, count: float, hidden: float) -> float:
+    """fp32 sums over rows and columns of each matrix; of a vector, one for each entry."""
+    number, rows, columns = matrix_shape(op, count)
+    if number:
+        return _FP32 * (number * (rows + columns) + count - number * rows * columns)
+    if op.pads_vocabulary and count > hidden:
+        return _FP32 * (count / hidden + hidden)
+    return _FP32 * count

@@ -1,0 +1,292 @@
+"""Recompute modes: how one is spelled, what it keeps, and the framework's flags for it.
+
+none, full, selective, ...      modes that the framework's file lists
+layernorm,moe_act               selective, by module (`+` does as well as `,`)
+full/2                          every 2nd layer
+full:uniform=4                  one checkpoint for 4 layers
+full:block=4                    the first 4 layers of each block (model chunk) of a stage
+budget=0.5                      torch's memory budget: 0 as full, 1 as none
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.job.errors import UsageError, unknown_name
+from planner.job.modules import Module
+
+if TYPE_CHECKING:
+    from planner.job.specs import ModelSpec
+
+# Megatron-LM's names (--recompute-modules) -> parts of the op table.
+MODULES: Mapping[str, Module] = {
+    "core_attn": Module.CORE_ATTENTION,
+    "moe_act": Module.ACTIVATION,
+    "layernorm": Module.LAYERNORM,
+    "mla_up_proj": Module.MLA_UP_PROJ,
+    "mlp": Module.MLP,
+    "moe": Module.MOE,
+    "shared_experts": Module.SHARED_EXPERTS,
+}
+Applies = Literal["always", "moe", "mla", "eager-attention", "dense", "shared-experts"]
+_NEEDS: Mapping[str, Applies] = {
+    "moe_act": "moe",
+    "mla_up_proj": "mla",
+    "mlp": "dense",
+    "moe": "moe",
+    "shared_experts": "shared-experts",
+}
+_WORDS: Mapping[Applies, str] = {
+    "moe": "experts",
+    "mla": "multi-head latent attention",
+    "dense": "dense feed-forward layers",
+    "shared-experts": "shared experts",
+}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RecomputeForms(_Frozen):
+    """What a framework can say about recomputation beyond its listed modes, and with which flags.
+
+    Texts are templates with `{modules}` or `{layers}`; an empty one means that there is no such
+    form.
+    """
+
+    modules: tuple[str, ...] = ()
+    """Modules that can be recomputed by themselves, in the framework's order."""
+    module_flags: str = ""
+    """Flags for these."""
+    every_flags: str = ""
+    """Flags for every k-th layer."""
+    uniform_flags: str = ""
+    """Flags for one checkpoint of several layers."""
+    block_flags: str = ""
+    """Flags for the first layers of each block."""
+    budget_flags: str = ""
+    """Flags for torch's memory budget."""
+    stops_early: bool = False
+    """Non-reentrant checkpoints stop once the last tensor that backward needs is back: the last
+    product of a layer does not run again."""
+
+
+class RecomputeMode(_Frozen):
+    """One value of `--recompute`: which modules are run again in backward, in which layers.
+
+    `every`: in each so-manieth layer; `span`: layers of one checkpoint; `block`: layers of each
+    block that recompute (0: not limited by the mode); `budget`: torch's memory budget, 0..1.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    # Only for models with this feature.
+    applies: Applies = "always"
+    # Tried by the search without being asked for.
+    searched: bool = True
+    # How the framework spells it.
+    flags: str = ""
+    every: Annotated[int, Field(ge=1)] = 1
+    span: Annotated[int, Field(ge=1)] = 1
+    block: Annotated[int, Field(ge=0)] = 0
+    budget: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+
+    @property
+    def mask(self) -> Module:
+        """The modules as flags."""
+        return reduce(lambda a, b: a | b, (Module[m] for m in self.modules), Module.NOTHING)
+
+    @property
+    def share(self) -> float:
+        """Share of the layers that recompute."""
+        return 1.0 / self.every
+
+    @property
+    def some_layers(self) -> bool:
+        """Whether the mode can be limited to some layers of a stage: `full`, layer by layer."""
+        return Module.FULL in self.mask and self.every == 1 and self.span == 1
+
+
+def read_mode(
+    text: str, framework: str, listed: Sequence[RecomputeMode], forms: RecomputeForms
+) -> RecomputeMode:
+    """The mode that a text spells. UsageError names the rule that the framework sets."""
+    wanted = text.strip().lower()
+    for mode in listed:
+        if mode.name == wanted:
+            return mode
+    if match := re.fullmatch(r"full/(\d+)", wanted):
+        return _every(text, framework, forms, int(match[1]))
+    if match := re.fullmatch(r"full:(uniform|block)=(\d+)", wanted):
+        return _layers(text, framework, forms, match[1], int(match[2]))
+    if match := re.fullmatch(r"budget=(.+)", wanted):
+        return _budget(text, framework, forms, match[1])
+    names = [name.strip() for name in re.split(r"[,+]", wanted)]
+    if any(name in MODULES for name in names):
+        return _selective(text, framework, listed, forms, names)
+    raise unknown_name(
+        "recompute mode",
+        text,
+        [*(mode.name for mode in listed), *forms.modules],
+        f"{framework} has: " + ", ".join(_offered(listed, forms)),
+    )
+
+
+def _offered(listed: Sequence[RecomputeMode], forms: RecomputeForms) -> list[str]:
+    """Every form of mode that a framework has, in words."""
+    names = [mode.name for mode in listed]
+    if forms.modules:
+        names.append("any of " + "+".join(forms.modules))
+    if forms.every_flags:
+        names.append("full/K")
+    if forms.uniform_flags:
+        names.append("full:uniform=N")
+    if forms.block_flags:
+        names.append("full:block=N")
+    if forms.budget_flags:
+        names.append("budget=0..1")
+    return names
+
+
+def _lacks(text: str, framework: str, what: str, rule: str) -> UsageError:
+    return UsageError(f"--recompute {text}: {framework} has no {what}  [{rule}]")
+
+
+def _every(text: str, framework: str, forms: RecomputeForms, layers: int) -> RecomputeMode:
+    if not forms.every_flags:
+        raise _lacks(text, framework, "checkpointing of every k-th layer", "recompute-every-layer")
+    if layers < 1:
+        raise UsageError(f"--recompute {text}: full/K needs K of at least 1, as full/2")
+    return RecomputeMode(
+        name=f"full/{layers}",
+        modules=("FULL",),
+        every=layers,
+        flags=forms.every_flags.format(layers=layers),
+    )
+
+
+def _layers(
+    text: str, framework: str, forms: RecomputeForms, method: str, layers: int
+) -> RecomputeMode:
+    template = forms.uniform_flags if method == "uniform" else forms.block_flags
+    if not template:
+        raise _lacks(text, framework, f"recompute method {method!r}", f"recompute-{method}")
+    if layers < 1:
+        raise UsageError(f"--recompute {text}: {method} needs at least 1 layer, as {method}=1")
+    return RecomputeMode(
+        name="full" if method == "block" else f"full:uniform={layers}",
+        modules=("FULL",),
+        span=layers if method == "uniform" else 1,
+        block=layers if method == "block" else 0,
+        flags=template.format(layers=layers),
+    )
+
+
+def _budget(text: str, framework: str, forms: RecomputeForms, number: str) -> RecomputeMode:
+    if not forms.budget_flags:
+        raise _lacks(text, framework, "memory budget", "recompute-budget")
+    try:
+        share = float(number)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise UsageError(f"--recompute {text}: a budget lies in 0..1, as budget=0.5")
+    return RecomputeMode(
+        name=f"budget={share:g}",
+        modules=("BUDGET",),
+        budget=share,
+        flags=forms.budget_flags.format(budget=f"{share:g}"),
+    )
+
+
+def _selective(
+    text: str,
+    framework: str,
+    listed: Sequence[RecomputeMode],
+    forms: RecomputeForms,
+    names: list[str],
+) -> RecomputeMode:
+    """Selective recomputation of the named modules, in the framework's order."""
+    for name in names:
+        if name not in MODULES:
+            raise unknown_name("module", name, MODULES, "known: " + ", ".join(MODULES))
+        if name not in forms.modules:
+            has = ", ".join(forms.modules) or "no modules; " + ", ".join(m.name for m in listed)
+            raise UsageError(
+                f"--recompute {text}: {framework} cannot recompute {name} by itself; it has {has}"
+                "  [recompute-module]"
+            )
+    chosen = tuple(name for name in forms.modules if name in names)
+    return RecomputeMode(
+        name="+".join(chosen),
+        modules=tuple(str(MODULES[name].name) for name in chosen),
+        flags=forms.module_flags.format(modules=" ".join(chosen)),
+    )
+
+
+def demand_parts(mode: RecomputeMode, model: ModelSpec) -> None:
+    """UsageError if a mode names modules of which the model has none."""
+    for name, module in MODULES.items():
+        need = _NEEDS.get(name)
+        if need is None or module not in mode.mask or has_part(need, model):
+            continue
+        raise UsageError(
+            f"--recompute {mode.name}: {name} needs a model with {_WORDS[need]}; {model.name} has "
+            "none  [recompute-module-in-model]"
+        )
+
+
+def has_part(need: Applies, model: ModelSpec, *, eager: bool = False) -> bool:
+    """Whether a model (and its attention) has what a mode applies to."""
+    moe = model.moe
+    return {
+        "always": True,
+        "moe": moe is not None,
+        "mla": model.mla is not None,
+        "dense": any(kind.ffn == "dense" for kind in model.kinds),
+        "shared-experts": moe is not None and moe.shared_ffn > 0,
+        "eager-attention": eager,
+    }[need]
+
+
+def layout_flags(
+    mode: RecomputeMode,
+    forms: RecomputeForms,
+    recomputed: Sequence[int],
+    stage_layers: Sequence[int],
+    shared: int | None,
+    others: Mapping[RecomputeMode, Sequence[int]] | None = None,
+) -> str:
+    """How the framework spells a mode in a layout.
+
+    `recomputed`, `stage_layers`: layers of each stage; `shared`: the number that every block
+    recomputes, None if they differ; `others`: in a mix, layers of each stage in further modes.
+    Partial `full` recomputation is the method `block`.
+    """
+    if others:
+        mix = {mode: recomputed, **others} if any(recomputed) else others
+        return "; ".join(_by_stage(own, counts) for own, counts in mix.items())
+    if not mode.some_layers or tuple(recomputed) == tuple(stage_layers):
+        return mode.flags if not mode.block else _plain_full(mode, forms)
+    if not any(recomputed):
+        return ""
+    if shared is None or not forms.block_flags:
+        return _by_stage(mode, recomputed)
+    return forms.block_flags.format(layers=shared)
+
+
+def _by_stage(mode: RecomputeMode, counts: Sequence[int]) -> str:
+    """A mode's flags, and the layers of each stage that it is for."""
+    layers = ", ".join(str(count) for count in counts)
+    return f"{mode.flags} (layers by stage: {layers})".strip()
+
+
+def _plain_full(mode: RecomputeMode, forms: RecomputeForms) -> str:
+    """All layers, though asked for by their number."""
+    return forms.uniform_flags.format(layers=1) if forms.uniform_flags else mode.flags

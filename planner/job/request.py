@@ -1,0 +1,373 @@
+"""What a user asks for, as typed and serialisable data, and its resolution to a `Job`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from constraints.context_kinds import ContextKind
+from hardware import Cluster, load_cluster_file
+from planner.job.errors import UsageError
+from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
+from planner.job.frameworks.profile import (
+    FP32_PRECISIONS,
+    OptimizerKernel,
+    check_precision,
+    with_schedule,
+)
+from planner.job.frameworks.switches import Switches, switched
+from planner.job.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
+from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.offload import (
+    OPTION,
+    Modules,
+    check_fraction,
+    read_offload,
+    searched_offloads,
+    usable_modes,
+)
+from planner.job.optimizer_rules import searched_shares
+from planner.job.optimizers import load_optimizer
+from planner.job.recompute import demand_parts
+from planner.job.schedules import schedule_name
+from planner.job.specs import ModelSpec
+from planner.predict.sharp import framework_sharp
+from planner.search.pools.pool import parse_one_type
+
+if TYPE_CHECKING:
+    from constraints import UserCondition
+    from planner.predict.plan import Plan
+
+# Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
+LONGEST_SEQ = 2**27
+# Step times of larger batches leave the solver's 64-bit integers.
+MOST_SEQUENCES = 2**32
+
+_QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
+
+
+def parse_tokens(text: str) -> int:
+    """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are."""
+    match = _QUANTITY.match(text.strip().replace("_", "").replace(",", ""))
+    if not match:
+        raise UsageError(
+            f"{text!r} is not a number of tokens; write for example 4M (4·10^6), "
+            "4Mi (4·2^20) or 4194304"
+        )
+    number, letter, binary = match.groups()
+    if binary and not letter:
+        raise UsageError(f"{text!r}: 'i' needs a letter before it, as in 4Mi")
+    base = 1024 if binary else 1000
+    value = float(number) * base ** _POWERS[letter.lower()]
+    if value < 1 or value != int(value):
+        raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
+    return int(value)
+
+
+def parse_reserve(text: str) -> HbmReserve:
+    """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
+    match = re.match(r"^(\d+(?:\.\d+)?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"--hbm-reserve {text!r}: write a share (0.05, 5%) or a size (4GiB)")
+    number, unit = float(match[1]), (match[2] or "").lower()
+    sizes = {"gib": 2**30, "gb": 10**9, "mib": 2**20}
+    if unit in sizes:
+        return HbmReserve(size_bytes=number * sizes[unit])
+    share = number / 100 if unit == "%" else number
+    if not 0 <= share < 1:
+        raise UsageError(
+            f"--hbm-reserve {text!r}: a share lies in 0..1; for gibibytes write {text}GiB"
+        )
+    return HbmReserve(share=share)
+
+
+class Request(BaseModel):
+    """A planning request in the user's words; `resolve` turns it into a `Job`.
+
+    model: alias, catalogue name, or path to config.json / TOML. gpus: `64xH100`, or `cluster`: a
+    TOML file. Batch: exactly one of `gbs_tokens` and `gbs` (sequences). `dtype`: weights in 16
+    bits, in fp32 under autocast, or fp32 throughout; None: the framework's usual mode. `attention`:
+    None as the framework has it. `schedule`:
+    name of a pipeline schedule; None for the framework's usual. `optimizer_offload`: share of the
+    optimizer on the CPU, or `search`, which lets the search choose it for each plan;
+    `activation_offload`: modules whose activations are kept on the host, `off` or `search`, and
+    `activation_offload_fraction` of them (1 in a search). limits: degree name to allowed values.
+    `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
+    8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
+    --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
+    the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce (`planner.predict.sharp`).
+    `precision` fp32 or tf32 means fp32 weights, gradients and activations too. `sequence_parallel`,
+    `gradient_as_bucket_view`, `set_to_none`: `planner.job.frameworks.switches`;
+    `cublas_workspace_config`: the environment variable's value; `bias` False: linear layers and
+    norms without biases. Raises UsageError (ValueError) for what does not resolve.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    gpus: str | None = None
+    cluster: str | None = None
+    gbs_tokens: Annotated[int, Field(gt=0)] | None = None
+    gbs: Annotated[int, Field(gt=0)] | None = None
+    gbs_tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    seq: Annotated[int, Field(gt=0, le=LONGEST_SEQ)] | None = None
+    framework: str = "megatron-core"
+    precision: str = "bf16"
+    dtype: DtypeModeName | None = None
+    optimizer: str = "adamw"
+    attention: Literal["flash", "eager"] | None = None
+    schedule: str | None = None
+    recompute: tuple[str, ...] | None = None
+    hbm_reserve: str = "0"
+    limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    require: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    allow_tp_across_domains: bool = False
+    dropout: bool = False
+    expert_imbalance: Annotated[float, Field(ge=1)] = 1.0
+    optimizer_kernel: OptimizerKernel | None = None
+    optimizer_offload: Annotated[float, Field(ge=0, le=1)] | Literal["search"] = 0.0
+    activation_offload: str = "off"
+    activation_offload_fraction: float = 1.0
+    cuda_graphs: bool = False
+    cp_comm_type: ContextKind | None = None
+    cp_sizes: tuple[int, ...] = ()
+    sharp: bool = False
+    sequence_parallel: bool = True
+    gradient_as_bucket_view: bool = False
+    set_to_none: bool = True
+    cublas_workspace_config: str | None = None
+    bias: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _precision_of_dtype(cls, given: Any) -> Any:
+        """Products in fp32 where the dtype mode says fp32 and nobody said how they are made."""
+        if isinstance(given, dict) and given.get("dtype") == "fp32":
+            return {"precision": "fp32"} | given
+        return given
+
+    def resolve(self) -> Job:
+        """The job with every name looked up. Raises UsageError."""
+        resolved = self.find_model()
+        framework = self.find_framework()
+        check_precision(framework, self.precision)
+        dtype = self._dtype(framework)
+        profile = framework.in_mode(dtype)
+        if self.cuda_graphs:
+            profile = profile.with_cuda_graphs()
+        model = resolved.spec if profile.builds_mtp else resolved.spec.without_mtp()
+        seq = self.seq or model.pretraining_seq
+        cluster = self.job_cluster(profile)
+        profile = switched(profile, self._switches(), cluster.num_gpus)
+        precision = self.precision
+        cluster.gpu.peak(precision)
+        offload, choices = self._activation_offload(profile, model, precision)
+        fraction = self.offload_share(model)
+        check_fraction(fraction, bool(offload or choices), profile)
+        modes = self._recompute_modes(profile, searched_modes(model, profile), model)
+        if self.recompute is None:
+            modes = usable_modes(profile, offload, modes, precision) or modes
+        return Job(
+            model=model,
+            cluster=cluster,
+            framework=profile,
+            optimizer=load_optimizer(self.optimizer),
+            batch=self._batch(seq),
+            seq=seq,
+            precision=precision,
+            dtype=dtype,
+            attention=self.attention or profile.attention,
+            recompute=modes,
+            reserve=parse_reserve(self.hbm_reserve),
+            limits={name: frozenset(values) for name, values in self.limits.items()},
+            conditions=self.conditions(),
+            dropout=self.dropout,
+            expert_imbalance=self.expert_imbalance,
+            allow_tp_across_domains=self.allow_tp_across_domains,
+            model_alias=resolved.alias_of and self.model,
+            optimizer_kernel=self.optimizer_kernel,
+            optimizer_offload=0.0 if self.optimizer_offload == "search" else self.optimizer_offload,
+            offload_shares=self._offload_shares(profile),
+            activation_offload=offload,
+            offload_choices=choices,
+            offload_fraction=fraction,
+            schedule=self._schedule(profile),
+            context_kinds=self._context_kinds(profile, model, seq),
+            context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
+            cublas_workspace_config=self.cublas_workspace_config,
+        )
+
+    def for_plan(self, plan: Plan) -> Request:
+        """The request with what its search decided for a plan: what is offloaded, context exchange.
+
+        What costs, launches or explains a plan resolves this one.
+        """
+        decided: dict[str, object] = {}
+        if self.optimizer_offload == "search":
+            decided["optimizer_offload"] = plan.optimizer_offload
+        if self.activation_offload == "search":
+            decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+        if self.activation_offload_fraction != plan.activation_offload_fraction:
+            decided["activation_offload_fraction"] = plan.activation_offload_fraction
+        if plan.degrees.cp > 1 and self.cp_comm_type is None:
+            decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
+        return self.model_copy(update=decided) if decided else self
+
+    def conditions(self) -> tuple[UserCondition, ...]:
+        """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""
+        from constraints import user_condition
+
+        given = (
+            *(user_condition("require", text) for text in self.require),
+            *(user_condition("forbid", text) for text in self.forbid),
+            *(user_condition("fix", text) for text in self.fix),
+        )
+        return tuple({own.option: own for own in given}.values())
+
+    def find_model(self) -> ResolvedModel:
+        """The model that `model` names, without biases where the request says so."""
+        found = load_model(self.model)
+        if self.bias:
+            return found
+        return found.model_copy(update={"spec": found.spec.without_biases()})
+
+    def find_framework(self) -> FrameworkProfile:
+        """The profile that `framework` names."""
+        return load_framework(self.framework)
+
+    def _dtype(self, framework: FrameworkProfile) -> DtypeModeName:
+        """The dtype mode: fp32 with products in fp32 or TF32, else as asked or usual. UsageError
+        where precision and mode contradict each other."""
+        wide = self.precision in FP32_PRECISIONS
+        dtype = self.dtype or ("fp32" if wide else framework.usual_mode)
+        if wide == (dtype == "fp32"):
+            return dtype
+        fix = "leave --dtype out" if wide else "give --precision fp32 or --dtype bf16 or amp"
+        raise UsageError(
+            f"--precision {self.precision} with --dtype {dtype}: products in fp32 and weights, "
+            f"gradients and activations in fp32 go together; {fix}"
+        )
+
+    def _switches(self) -> Switches:
+        return Switches(
+            sequence_parallel=self.sequence_parallel,
+            gradient_as_bucket_view=self.gradient_as_bucket_view,
+            set_to_none=self.set_to_none,
+        )
+
+    def _offload_shares(self, profile: FrameworkProfile) -> tuple[float, ...]:
+        """Shares among which the search decides; none if one was given."""
+        return searched_shares(profile) if self.optimizer_offload == "search" else ()
+
+    def _activation_offload(
+        self, profile: FrameworkProfile, model: ModelSpec, precision: str
+    ) -> tuple[Modules, tuple[Modules, ...]]:
+        """The modules that were given, and the sets among which the search decides if it does."""
+        text = self.offload_text(model)
+        if text == "off":
+            return (), ()
+        if self.cuda_graphs:
+            raise UsageError(
+                f"{OPTION} {self.activation_offload} with --cuda-graphs: what graphs keep of "
+                "offloaded tensors is not modelled; leave one of them out  "
+                "[activation-offload-cuda-graphs]"
+            )
+        if self.activation_offload == "search":
+            return (), searched_offloads(profile, model, precision)
+        return read_offload(text, profile, model), ()
+
+    def offload_text(self, model: ModelSpec) -> str:  # noqa: ARG002 (for launch files)
+        """The modules of `activation_offload`, as they are read for a model."""
+        return self.activation_offload
+
+    def offload_share(self, model: ModelSpec) -> float:  # noqa: ARG002 (as above)
+        """`activation_offload_fraction`, as it is read for a model."""
+        return self.activation_offload_fraction
+
+    def _context_kinds(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """Kinds of exchange of context parallelism that may be taken. UsageError."""
+        offered, kind = profile.parallelism.context_kinds, self.cp_comm_type
+        if self.cp_sizes and (kind != "a2a+p2p" or len(self.cp_sizes) != 2):
+            raise UsageError(
+                f"cp_sizes {list(self.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
+            )
+        kinds = self.offered_exchanges(profile, model, seq)
+        if kind is not None and kind not in (*offered, *kinds):
+            raise UsageError(f"--cp-comm-type {kind}: {profile.name} has " + ", ".join(offered))
+        return kinds if kind is None else tuple(own for own in kinds if own == kind)
+
+    def offered_exchanges(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """Kinds among which `cp_comm_type` chooses."""
+        return offered_exchanges(profile, model, seq)
+
+    def _schedule(self, profile: FrameworkProfile) -> str | None:
+        """The schedule asked for, or the framework's usual one. UsageError if it has none such."""
+        offered = profile.parallelism.schedules
+        if self.schedule is None:
+            usual = offered[0]
+            return None if usual in ("1f1b", "interleaved") else usual
+        name = schedule_name(self.schedule)
+        if name not in offered:
+            raise UsageError(
+                f"--schedule {name}: {profile.name} has " + ", ".join(offered) + "; "
+                f"frameworks that have it: {', '.join(with_schedule(name)) or 'none'}"
+            )
+        return name
+
+    def find_cluster(self) -> Cluster:
+        """The machine that the request names. UsageError where it names none, or two."""
+        if (self.gpus is None) == (self.cluster is None):
+            raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+        if self.cluster is not None:
+            return load_cluster_file(Path(self.cluster))
+        return parse_one_type(self.gpus or "")
+
+    def job_cluster(self, profile: FrameworkProfile) -> Cluster:
+        """The machine, with what its switches do for the framework. UsageError, HardwareError."""
+        return framework_sharp(self.find_cluster(), profile, self.sharp)
+
+    def _batch(self, seq: int) -> BatchTarget:
+        if (self.gbs_tokens is None) == (self.gbs is None):
+            raise UsageError(
+                "give the global batch once: --gbs-tokens 4M, or --gbs 512 (sequences)"
+            )
+        sequences = self.gbs or (self.gbs_tokens or 0) / seq
+        if sequences > MOST_SEQUENCES:
+            raise UsageError(
+                f"a global batch of {sequences:,.0f} sequences is beyond the solver's 64-bit "
+                f"integers; give at most {MOST_SEQUENCES:,}"
+            )
+        if self.gbs is not None:
+            return BatchTarget(float(self.gbs), tolerance=0.0, exact=True)
+        tokens = self.gbs_tokens or 0
+        if tokens < seq:
+            raise UsageError(
+                f"a global batch of {tokens:,} tokens is less than one sequence of {seq:,}; "
+                f"give at least --gbs-tokens {seq} or a shorter --seq"
+            )
+        return BatchTarget(tokens / seq, self.gbs_tolerance, False, tokens)
+
+    def _recompute_modes(
+        self, profile: FrameworkProfile, searched: tuple[RecomputeMode, ...], model: ModelSpec
+    ) -> tuple[RecomputeMode, ...]:
+        if self.recompute is None:
+            return searched
+        modes = tuple(profile.recompute_mode(name) for name in self.recompute)
+        for mode in modes:
+            demand_parts(mode, model)
+            if mode.block:
+                raise UsageError(
+                    f"--recompute full:block={mode.block}: a search chooses the number of layers "
+                    "itself; give --recompute full"
+                )
+        return modes

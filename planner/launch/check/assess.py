@@ -1,0 +1,195 @@
+"""Whether a launch will run and fit, and how fast: its problems by rule, its prediction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from constraints import RULES, ConstraintError
+from hardware import HardwareError
+from hardware.sharp import why_not
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.launch.check.request import as_request
+from planner.launch.read.found import Found, Problem
+from planner.predict.memory.advice import Setup
+from planner.predict.plan import Degrees, Plan
+from planner.predict.shapes import given_columns, rule_context
+from planner.predict.sharp import sharp_use
+
+# Kernel launches of one stream keep their order here whatever the environment says.
+_NO_CONNECTION_RULE = ("blackwell",)
+# Degrees that a rule over shapes speaks of: those whose places are named beside it.
+_SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
+# Rules that the framework does not have: what breaks them runs, and is not modelled.
+_NOT_MODELLED = {"greedy-stages-filled"}
+# Rules whose breach a reader names by itself, from the settings.
+_NAMED_BY_READERS = {"moe-tensor-needs-sequence"}
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What there is to say of a launch. `plan` None: it breaks a rule, or is not modelled.
+
+    `setup` None: too little is known to make a configuration of it.
+    """
+
+    found: Found
+    setup: Setup | None
+    job: Job | None
+    problems: tuple[Problem, ...]
+    plan: Plan | None
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """Problems that keep it from running."""
+        return tuple(own for own in self.problems if own.severity == "error")
+
+    @property
+    def unpredictable(self) -> tuple[Problem, ...]:
+        """Why there is no prediction although no rule is broken."""
+        return tuple(own for own in self.problems if own.rule == "not-predictable")
+
+    @property
+    def passes(self) -> bool:
+        """Whether it runs and fits, as far as can be told."""
+        return not self.errors and self.plan is not None and self.plan.fits
+
+
+def assess(
+    found: Found,
+    gpus: str | None = None,
+    cluster: str | None = None,
+    ignored: Collection[str] = (),
+) -> Assessment:
+    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted.
+
+    UsageError where GPUs or model are missing.
+    """
+    problems = list(found.problems)
+    if found.shape is None and found.model is None:
+        return Assessment(found, None, None, _sorted(problems, ignored), None)
+    setup = as_request(found, gpus, cluster)
+    job: Job | None = None
+    try:
+        job = setup.request.resolve()
+    except (UsageError, HardwareError) as error:
+        refusal = _from_error(str(error))
+        # A reader that knows the rule says it with its place and what to write.
+        said = {own.rule for own in problems if own.severity == "error"}
+        problems += [] if refusal.rule in said else [refusal]
+    plan = None
+    if job is not None:
+        problems = [own for own in problems if not _is_moot(own, job)]
+        broken = [
+            own
+            for own in _broken_rules(found, job, setup.degrees)
+            if not _is_said_by_reader(own, problems)
+        ]
+        named = {own.rule for own in problems} & _NAMED_BY_READERS
+        problems += [own for own in broken if own.rule not in named]
+        problems += _world_problem(found, job)
+        problems += _sharp_problem(found, setup, job)
+        if not broken and not any(own.rule == "not-predictable" for own in problems):
+            plan, problem = _prediction(setup)
+            problems += [problem] if problem else []
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan)
+
+
+def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
+    """Errors first; rules that the user ignores become notes."""
+    order = {"error": 0, "warning": 1, "note": 2}
+    eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
+    unique = list(dict.fromkeys(eased))
+    return tuple(sorted(unique, key=lambda own: order[own.severity]))
+
+
+def _is_moot(problem: Problem, job: Job) -> bool:
+    """Rules of older GPUs on newer ones."""
+    if problem.rule != "cuda-device-max-connections" or "refused" in problem.text:
+        return False
+    return job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+
+
+def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
+    """Rules over shapes that the degrees break, with the places of those degrees."""
+    ctx, columns = rule_context(job), given_columns(degrees)
+    for rule in RULES:
+        if rule.mask(columns, ctx)[0]:
+            continue
+        sentence = rule.explain(ctx)
+        spoken = dict.fromkeys(_SPOKEN.findall(f"{sentence} {rule.sentence}"))
+        places = [found.where[own].place for own in spoken if own in found.where]
+        given = ", ".join(f"{own} {getattr(degrees, own)}" for own in spoken)
+        modelled = rule.name not in _NOT_MODELLED
+        yield Problem(
+            rule.name if modelled else "not-predictable",
+            sentence
+            + (f" (here {given})" if given else "")
+            + ("" if modelled else ", which is not modelled"),
+            severity="error" if modelled else "warning",
+            places=tuple(dict.fromkeys(places)),
+            late="run time" in rule.source,
+        )
+
+
+def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
+    """A degree that the framework has and its profile lacks: its reader has said so."""
+    apart = {place for own in problems if own.rule == "not-predictable" for place in own.places}
+    return (
+        broken.rule.endswith("-supported")
+        and bool(broken.places)
+        and apart.issuperset(broken.places)
+    )
+
+
+def _world_problem(found: Found, job: Job) -> Iterator[Problem]:
+    """The launcher starts another number of processes than there are GPUs."""
+    gpus = job.cluster.num_gpus
+    if found.world is None or found.world == gpus:
+        return
+    place = found.where.get("world")
+    yield Problem(
+        "launched-processes",
+        f"the files start {found.world:,} processes; this is checked for {gpus:,} GPUs",
+        "warning",
+        (place.place,) if place else (),
+    )
+
+
+def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
+    """SHARP is asked for, and these switches reduce nothing: NCCL takes the hosts unasked."""
+    if not found.sharp:
+        return
+    reason = why_not(setup.request.find_cluster())
+    if not reason:
+        use = sharp_use(job, setup.degrees)
+        reason = use.reason if use else f"{job.framework.name} names no communicator for it"
+    if reason:
+        own = found.setting("--use-sharp") or found.setting("dist.use_sharp")
+        place = (own.place,) if own else ()
+        text = f"the switches reduce nothing of this run: {reason}"
+        yield Problem("sharp-idle", text, "warning", place)
+
+
+def _prediction(setup: Setup) -> tuple[Plan | None, Problem | None]:
+    try:
+        return setup.plan(), None
+    except (UsageError, HardwareError, ConstraintError) as error:
+        return None, _from_error(str(error))
+
+
+def _from_error(text: str) -> Problem:
+    """A refusal as a problem; its rule stands at its end in brackets."""
+    match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
+    plain = (
+        re.sub(
+            r"--optimizer-offload|--activation-offload|--optimizer|--recompute",
+            "",
+            text[: match.start()],
+        )
+        if (match)
+        else text
+    )
+    return Problem(match[1] if match else "configuration", plain.strip())

@@ -1,0 +1,281 @@
+"""The best single changes of a launch: every option one step away, costed like any plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from constraints import ConstraintError
+from hardware import HardwareError
+from planner.job.errors import UsageError
+from planner.job.job import Job, searched_modes
+from planner.launch.check.assess import Assessment
+from planner.launch.check.request import LaunchRequest
+from planner.launch.read.torchtitan_layout import stage_layers
+from planner.predict.memory.advice import Setup
+from planner.predict.memory.solve import SAFE_PROBABILITY
+from planner.predict.plan import Degrees, Plan
+from planner.search.neighbours import neighbours
+
+Watch = Callable[[str, int, int], None]
+
+MOST_CHANGES = 3
+# A gain or a saving below this share is not worth an edit.
+LEAST_GAIN = 0.01
+_FACTORS = (4, 8)
+# Variations that a single switch of the file removes, and what to write.
+_REMOVABLE = {
+    "no-sequence-parallel": "sequence parallelism on",
+    "gradient-reduction-exposed": "overlap the gradient reduction",
+    "parameter-gather-exposed": "overlap the parameter gather",
+    "unfused-accumulation": "fuse gradient accumulation",
+    "pipeline-exposed": "overlap pipeline exchanges",
+    "eager-blocks": "torch.compile on",
+}
+# Those that a switch adds: (variation, words, formats).
+_ADDABLE = (
+    ("tp-overlap", "overlap tensor-parallel exchanges", ("megatron",)),
+    ("exchange-overlapped", "overlap the experts' exchange", ("megatron",)),
+)
+_EMBEDDING_AND_HEAD = (1, 1)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration one change away. `change`: that change in words."""
+
+    change: str
+    setup: Setup
+
+
+@dataclass(frozen=True)
+class Change:
+    """A candidate that is worth making.
+
+    `faster`: tokens/s over those of the launch, minus one; None where the launch does not run.
+    `saved_bytes`: less at the peak; `sufficient`: fits with the probability that a recommendation
+    needs.
+    """
+
+    candidate: Candidate
+    plan: Plan
+    faster: float | None
+    saved_bytes: float | None
+
+    @property
+    def change(self) -> str:
+        """What changes, in words."""
+        return self.candidate.change
+
+    @property
+    def sufficient(self) -> bool:
+        """Whether it fits safely."""
+        return self.plan.fit_probability >= SAFE_PROBABILITY
+
+
+@dataclass(frozen=True)
+class _Base:
+    """What neighbours are counted from, legal or not."""
+
+    degrees: Degrees
+    gbs: int
+    recompute: str
+
+
+def best_changes(assessment: Assessment, watch: Watch) -> tuple[Change, ...]:
+    """The three best changes: the fastest that fit safely; where none does, the lightest.
+
+    None where the configuration cannot be costed at all.
+    """
+    setup, job = assessment.setup, assessment.job
+    if setup is None or job is None or assessment.unpredictable:
+        return ()
+    candidates = list(_candidates(assessment, setup, job))
+    found = []
+    for index, candidate in enumerate(candidates):
+        watch("changes", index, len(candidates))
+        plan = _plan(candidate.setup)
+        if plan is not None:
+            found.append(_change(candidate, plan, assessment.plan))
+    return _best(found, assessment.plan)
+
+
+def _plan(setup: Setup) -> Plan | None:
+    """The plan of a candidate; None if it breaks a rule."""
+    try:
+        return setup.plan()
+    except (UsageError, HardwareError, ConstraintError):
+        return None
+
+
+def _change(candidate: Candidate, plan: Plan, base: Plan | None) -> Change:
+    if base is None:
+        return Change(candidate, plan, None, None)
+    faster = plan.tokens_per_s / base.tokens_per_s - 1.0
+    return Change(candidate, plan, faster, base.peak_bytes - plan.peak_bytes)
+
+
+def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
+    safe = sorted((own for own in changes if own.sufficient), key=lambda own: -_speed(own))
+    if base is None:
+        return tuple((safe or sorted(changes, key=_weight))[:MOST_CHANGES])
+    if base.fit_probability < SAFE_PROBABILITY:
+        if safe:
+            return tuple(safe[:MOST_CHANGES])
+        least = LEAST_GAIN * base.peak_bytes
+        lighter = [own for own in changes if (own.saved_bytes or 0.0) > least]
+        return tuple(sorted(lighter, key=_weight)[:MOST_CHANGES])
+    return tuple(own for own in safe if (own.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
+
+
+def _speed(own: Change) -> float:
+    return own.plan.tokens_per_s
+
+
+def _weight(own: Change) -> float:
+    return own.plan.peak_bytes
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+    """Every change, without duplicates."""
+    seen: set[object] = {_key(setup)}
+    for own in _all(assessment, setup, job):
+        completed = _completed(own, setup, job, assessment.found.format)
+        key = _key(completed.setup)
+        if key not in seen:
+            seen.add(key)
+            yield completed
+
+
+def _key(setup: Setup) -> object:
+    asked = setup.request.model_dump_json()
+    layout = (setup.block_layers, setup.recomputed, setup.mtp_apart)
+    return (asked, setup.degrees, setup.recompute, *layout)
+
+
+def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+    gbs = round(job.batch.sequences)
+    for own in neighbours(_Base(setup.degrees, gbs, setup.recompute), job):
+        if own.degrees.mbs * own.degrees.grad_acc * own.degrees.dp == gbs:
+            yield Candidate(
+                own.change, replace(setup, degrees=own.degrees, recompute=own.recompute)
+            )
+    yield from _jumps(setup, job, gbs)
+    if assessment.plan is None:
+        yield from _batches(setup, job, gbs)
+    yield from _modes(setup, job)
+    yield from _switches(assessment, setup, job)
+    if job.attention == "eager" and job.framework.attention == "flash":
+        request = setup.request.model_copy(update={"attention": "flash"})
+        yield Candidate("flash attention", replace(setup, request=request))
+
+
+def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
+    """Degrees by more than one step, dp making up for the GPUs; and data parallelism alone."""
+    own, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
+    offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
+    wanted: list[dict[str, int]] = [{}]
+    for name, has in offered.items():
+        value = getattr(own, name)
+        if has:
+            wanted += [{name: value * factor} for factor in (2, *_FACTORS)]
+        wanted += [{name: value // factor} for factor in (2, *_FACTORS) if value % factor == 0]
+    wanted += [{"mbs": own.mbs // factor} for factor in (2, *_FACTORS) if own.mbs % factor == 0]
+    for changes in wanted:
+        degrees = own.model_copy(update=changes)
+        completed = _filled(degrees, own, gpus, gbs)
+        if completed is not None and completed != own:
+            yield Candidate(_words(completed, own, changes), replace(setup, degrees=completed))
+
+
+def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
+    """The nearest global batches that the degrees divide."""
+    own = setup.degrees
+    grouped = own.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
+    step = own.mbs * own.dp * (own.pp if grouped else 1)
+    for size in (gbs // step * step, -(-gbs // step) * step):
+        if size and size != gbs:
+            request = setup.request.model_copy(update={"gbs": size})
+            degrees = own.model_copy(update={"grad_acc": size // (own.mbs * own.dp)})
+            yield Candidate(
+                f"global batch {size:,}", replace(setup, request=request, degrees=degrees)
+            )
+
+
+def _filled(degrees: Degrees, own: Degrees, gpus: int, gbs: int) -> Degrees | None:
+    """Degrees with dp from the GPUs, grad_acc from the batch and what follows of both."""
+    dp, rest = divmod(gpus, degrees.tp * degrees.pp * degrees.cp)
+    share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
+    if rest or left or not share:
+        return None
+    etp = degrees.tp if own.etp == own.tp else own.etp
+    vpp = 1 if degrees.pp == 1 else degrees.vpp
+    changes = {"dp": dp, "grad_acc": share, "etp": etp, "vpp": vpp}
+    return degrees.model_copy(update=changes)
+
+
+def _words(new: Degrees, own: Degrees, asked: dict[str, int]) -> str:
+    """`tp 4 (dp 8)`: what was asked for, and what follows from it."""
+    first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
+    other = [
+        f"{name.replace('_', '-')} {value}"
+        for name, value in new.model_dump().items()
+        if value != getattr(own, name) and name not in asked and name in ("dp", "vpp", "grad_acc")
+    ]
+    if not first:
+        return ", ".join(other)
+    shown = [text for text in other if not text.startswith("grad")]
+    return first + (f" ({', '.join(shown)})" if shown else "")
+
+
+def _modes(setup: Setup, job: Job) -> Iterator[Candidate]:
+    """Every recompute mode that makes sense for the model."""
+    for mode in searched_modes(job.model, job.framework):
+        if mode.name != setup.recompute:
+            yield Candidate(
+                f"recompute {mode.name}", replace(setup, recompute=mode.name, recomputed=None)
+            )
+
+
+def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
+    """Variations taken away, and added."""
+    request = setup.request
+    if not isinstance(request, LaunchRequest):
+        return
+    for name, words in _REMOVABLE.items():
+        if name in request.variations:
+            left = tuple(own for own in request.variations if own != name)
+            yield Candidate(words, _with_variations(setup, request, left))
+    for name, words, formats in _ADDABLE:
+        applies = setup.degrees.tp > 1 if name == "tp-overlap" else setup.degrees.ep > 1
+        sequence = "no-sequence-parallel" not in request.variations
+        absent = name not in request.variations and job.framework.name == "megatron-core"
+        if assessment.found.format in formats and applies and sequence and absent:
+            more = (*request.variations, name)
+            yield Candidate(words, _with_variations(setup, request, more))
+
+
+def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...]) -> Setup:
+    return replace(setup, request=request.model_copy(update={"variations": names}))
+
+
+def _completed(own: Candidate, base: Setup, job: Job, form: str) -> Candidate:
+    """Layers as the file's framework splits them, where the stages changed."""
+    setup = own.setup
+    if setup.recompute != base.recompute:
+        setup = replace(setup, recomputed=None)
+    degrees, before = setup.degrees, base.degrees
+    if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
+        blocks = _blocks(job, degrees, form)
+        setup = replace(setup, block_layers=blocks, recomputed=None, mtp_apart=False)
+    return replace(own, setup=setup)
+
+
+def _blocks(job: Job, degrees: Degrees, form: str) -> tuple[int, ...] | None:
+    """Layers of each block; None: even."""
+    if form.startswith("torchtitan") and degrees.pp > 1:
+        return stage_layers(job.model.layers, degrees.pp * degrees.vpp, _EMBEDDING_AND_HEAD)
+    return None

@@ -1,0 +1,352 @@
+"""A measurement beside the prediction: does it agree, and if not, what could explain the gap.
+
+Explanations are predictions of the same model with one thing changed (a collective no longer
+hidden, kernels issued twice as slowly, links at half their rate, …): those that come near the
+measurement are named, with what they predict. Nothing here is fitted to the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from constraints import ConstraintError
+from hardware import Cluster, HardwareError
+from planner.job.errors import UsageError
+from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.switches import Tables, with_tables
+from planner.job.job import Job
+from planner.launch.check.request import LaunchRequest
+from planner.launch.check.variations import nothing_overlapped
+from planner.predict.memory.advice import Setup
+from planner.predict.plan import Interval, Plan
+
+GIB = 2.0**30
+
+# An explanation is near where it predicts the measurement within this share.
+NEAR = 0.1
+# One that moves the prediction by less than this share of the gap explains nothing.
+LEAST_MOVE = 0.15
+MOST_EXPLANATIONS = 5
+# A stated MFU and a step time agree on a convention within this share.
+SAME_MFU = 0.03
+# Sparse peaks of datasheets: twice the dense ones (2:4 structured sparsity).
+SPARSE_OVER_DENSE = 2.0
+
+Figure = Literal["step time", "peak memory"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the user measured: seconds a step, MFU as a share, peak GiB on the heaviest GPU."""
+
+    step_time_s: float | None = None
+    mfu: float | None = None
+    memory_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("step-time", self.step_time_s),
+            ("mfu", self.mfu),
+            ("memory", self.memory_gib),
+        ):
+            if value is not None and value <= 0.0:
+                raise UsageError(f"--measured-{name} {value:g}: must be positive")
+        if self.mfu is not None and self.mfu > 1.0:
+            raise UsageError(f"--measured-mfu {self.mfu:g}: a share of 0 to 1, or as 41%")
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was measured."""
+        return any(own is not None for own in (self.step_time_s, self.mfu, self.memory_gib))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A measured figure beside its prediction; both in seconds or bytes."""
+
+    figure: Figure
+    measured: float
+    predicted: float
+    interval: Interval
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted."""
+        return self.measured / self.predicted
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it lies in the prediction's 80 % interval."""
+        return self.interval.low <= self.measured <= self.interval.high
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`what` could be different, and the figure that the model then predicts."""
+
+    figure: Figure
+    what: str
+    predicted: float
+    near: bool
+
+
+@dataclass(frozen=True)
+class Convention:
+    """A way to count MFU, and the step time that the stated one then means."""
+
+    name: str
+    step_time_s: float
+    plausible: bool
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Comparisons, explanations of those that disagree, and what a stated MFU means."""
+
+    comparisons: tuple[Comparison, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
+    conventions: tuple[Convention, ...] = ()
+    verdicts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    """Something that may differ: of the profile's tables, the request or the cluster."""
+
+    what: str
+    tables: Tables | None = None
+    exposed: bool = False
+    request: tuple[tuple[str, object], ...] = ()
+    recompute: str | None = None
+    links: float = 1.0
+    zero: int | None = None
+
+
+_SLOWER = (
+    _Hypothesis("no collective hidden beside compute", exposed=True),
+    _Hypothesis("gradient reduction not hidden", {"overlap": {"gradient_reduction": 0.0}}),
+    _Hypothesis("parameter gather not hidden", {"overlap": {"parameter_gather": 0.0}}),
+    _Hypothesis("weights not prefetched (ZeRO-3)", {"overlap": {"fsdp_prefetch": 0.0}}),
+    _Hypothesis(
+        "tensor-parallel exchanges not hidden", {"overlap": {"tensor_backward": 0.0, "tensor": 0.0}}
+    ),
+    _Hypothesis("pipeline exchanges not hidden", {"overlap": {"pipeline": 0.0}}),
+    _Hypothesis("context-parallel exchanges not hidden", {"overlap": {"context": 0.0}}),
+    _Hypothesis("links between nodes at half their rate", links=0.5),
+    _Hypothesis("links between nodes at a quarter of their rate", links=0.25),
+    _Hypothesis("attention not fused (scores in memory)", request=(("attention", "eager"),)),
+    _Hypothesis("full recomputation", recompute="full"),
+    _Hypothesis("busiest expert rank at 1.5 times the mean", request=(("expert_imbalance", 1.5),)),
+    _Hypothesis("busiest expert rank at 2 times the mean", request=(("expert_imbalance", 2.0),)),
+)
+_FASTER = (
+    _Hypothesis("tensor-parallel exchanges hidden (user buffers)", {"overlap": {"tensor": 0.8}}),
+    _Hypothesis("no recomputation", recompute="none"),
+    _Hypothesis("products in fp8", request=(("precision", "fp8"),)),
+    _Hypothesis("kernels issued as CUDA graphs", {"kernels": {"issue_s": 0.0}}),
+)
+_MEMORY = (
+    _Hypothesis("no recomputation", recompute="none"),
+    _Hypothesis("full recomputation", recompute="full"),
+    _Hypothesis("attention not fused (scores in memory)", request=(("attention", "eager"),)),
+    _Hypothesis("optimizer states not sharded", zero=0),
+    _Hypothesis("optimizer states sharded", zero=1),
+    _Hypothesis("weights sharded (ZeRO-3)", zero=3),
+    _Hypothesis("no sequence parallelism", {"parallelism": {"sequence_parallel": "never"}}),
+    _Hypothesis("busiest expert rank at 2 times the mean", request=(("expert_imbalance", 2.0),)),
+)
+# Rates of a GPU that is throttled, or shared, over the fitted ones.
+_GPU_RATES = (0.9, 0.75, 0.6)
+# Multiples of the profile's time to issue a kernel.
+_ISSUE_FACTORS = (2.0, 4.0)
+
+
+class _HypothesisRequest(LaunchRequest):
+    """A request under a hypothesis about profile or links."""
+
+    hypothesis_profile: FrameworkProfile | None = None
+    hypothesis_links: float = 1.0
+
+    def resolve(self) -> Job:
+        """The job with the hypothesis in place."""
+        job = super().resolve()
+        cluster = slower_links(job.cluster, self.hypothesis_links)
+        return replace(job, cluster=cluster)
+
+    def find_framework(self) -> FrameworkProfile:
+        """The profile under the hypothesis."""
+        return self.hypothesis_profile or super().find_framework()
+
+
+def slower_links(cluster: Cluster, share: float) -> Cluster:
+    """The cluster with the links between nodes at a share of their rate."""
+    if share == 1.0:
+        return cluster
+    slower = cluster.scale_out_bytes_per_s_per_gpu_per_direction * share
+    return cluster.model_copy(update={"scale_out_bytes_per_s_per_gpu_per_direction": slower})
+
+
+def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
+    """Each measurement against the prediction, with explanations where it disagrees."""
+    comparisons = list(_comparisons(plan, measured))
+    explanations = [
+        own
+        for comparison in comparisons
+        if not comparison.agrees
+        for own in explain_gap(setup, job, plan, comparison)
+    ]
+    conventions = _conventions(plan, job, measured) if measured.mfu is not None else ()
+    return Findings(
+        tuple(comparisons),
+        tuple(explanations),
+        tuple(conventions),
+        tuple(_verdicts(plan, measured, tuple(conventions))),
+    )
+
+
+def _comparisons(plan: Plan, measured: Measured) -> Iterator[Comparison]:
+    if measured.step_time_s is not None:
+        yield Comparison("step time", measured.step_time_s, plan.step_time_s, plan.step_time)
+    elif measured.mfu is not None:
+        seconds = plan.step_time_s * plan.mfu / measured.mfu
+        yield Comparison("step time", seconds, plan.step_time_s, plan.step_time)
+    if measured.memory_gib is not None:
+        size = measured.memory_gib * GIB
+        yield Comparison("peak memory", size, plan.peak_bytes, plan.peak_interval)
+
+
+def explain_gap(
+    setup: Setup, job: Job, plan: Plan, comparison: Comparison
+) -> tuple[Explanation, ...]:
+    """What could explain a gap, nearest first: at most five."""
+    if comparison.figure == "peak memory":
+        hypotheses: tuple[_Hypothesis, ...] = _MEMORY
+    elif comparison.ratio > 1.0:
+        hypotheses = (*_SLOWER, *_launch_bound(job))
+    else:
+        hypotheses = _FASTER
+    found = []
+    for own in hypotheses:
+        predicted = _figure(setup, own, comparison.figure)
+        if predicted is not None and _moves(predicted, comparison):
+            near = abs(predicted / comparison.measured - 1.0) <= NEAR
+            found.append(Explanation(comparison.figure, own.what, predicted, near))
+    if comparison.figure == "step time" and comparison.ratio > 1.0:
+        found += _throttled(plan, comparison)
+    found.sort(key=lambda own: abs(own.predicted - comparison.measured))
+    return tuple(found[:MOST_EXPLANATIONS])
+
+
+def _throttled(plan: Plan, comparison: Comparison) -> Iterator[Explanation]:
+    """Compute that takes longer by the rate of the GPU, everything else as predicted."""
+    compute_s = plan.time.compute_s + plan.time.recompute_s
+    for rate in _GPU_RATES:
+        predicted = plan.step_time_s + compute_s * (1.0 / rate - 1.0)
+        if _moves(predicted, comparison):
+            near = abs(predicted / comparison.measured - 1.0) <= NEAR
+            what = f"GPUs at {rate:.0%} of their rate (power, heat, or one slow GPU)"
+            yield Explanation("step time", what, predicted, near)
+
+
+def _moves(predicted: float, comparison: Comparison) -> bool:
+    """Whether a hypothesis closes a part of the gap."""
+    gap = comparison.measured - comparison.predicted
+    moved = (predicted - comparison.predicted) / gap
+    overshoots = abs(predicted - comparison.measured) > abs(gap)
+    return moved >= LEAST_MOVE and not overshoots
+
+
+def _launch_bound(job: Job) -> Iterator[_Hypothesis]:
+    issue = job.framework.kernels.issue_s
+    for factor in _ISSUE_FACTORS:
+        tables = {"kernels": {"issue_s": issue * factor}}
+        yield _Hypothesis(f"CPU issues kernels {factor:g} times as slowly (launch-bound)", tables)
+
+
+def _figure(setup: Setup, own: _Hypothesis, figure: Figure) -> float | None:
+    """The figure under a hypothesis; None where it does not apply."""
+    changed = _changed(setup, own)
+    try:
+        plan = changed.plan()
+    except (UsageError, HardwareError, ConstraintError):
+        return None
+    return plan.step_time_s if figure == "step time" else plan.peak_bytes
+
+
+def _changed(setup: Setup, own: _Hypothesis) -> Setup:
+    profile = setup.request.find_framework()
+    if own.exposed:
+        profile = nothing_overlapped(profile)
+    if own.tables:
+        profile = with_tables(profile, own.tables)
+    fields = {name: getattr(setup.request, name) for name in type(setup.request).model_fields}
+    request = _HypothesisRequest(
+        **(fields | dict(own.request)),
+        hypothesis_profile=profile,
+        hypothesis_links=own.links,
+    )
+    changed = replace(setup, request=request)
+    if own.zero is not None:
+        changed = replace(changed, degrees=setup.degrees.model_copy(update={"zero": own.zero}))
+    if own.recompute is not None:
+        changed = replace(changed, recompute=own.recompute, recomputed=None)
+    return changed
+
+
+# --- a stated MFU ---------------------------------------------------------------------------------
+
+
+def _conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, ...]:
+    """Step time that the stated MFU means under each way to count it."""
+    stated = measured.mfu or 0.0
+    sparse = 1.0 / SPARSE_OVER_DENSE
+    ways = {
+        "full attention square and dense 16-bit peak": plan.mfu,
+        "causal attention and dense 16-bit peak": plan.mfu_causal,
+        "full attention square and sparse 16-bit peak (2:4)": plan.mfu * sparse,
+        "causal attention and sparse 16-bit peak (2:4)": plan.mfu_causal * sparse,
+        "recomputed FLOP (HFU) and dense 16-bit peak": plan.hfu,
+    }
+    if job.precision not in ("bf16", "fp16"):
+        ways[f"full attention square and dense {job.precision} peak"] = plan.mfu_precision
+        ways[f"full attention square and sparse {job.precision} peak (2:4)"] = (
+            plan.mfu_precision * sparse
+        )
+    found: dict[str, Convention] = {}
+    for name, own in ways.items():
+        seconds = plan.step_time_s * own / stated
+        if any(abs(other.step_time_s / seconds - 1.0) < 1e-3 for other in found.values()):
+            continue
+        if measured.step_time_s is not None:
+            plausible = abs(seconds / measured.step_time_s - 1.0) <= SAME_MFU
+        else:
+            plausible = plan.step_time.low <= seconds <= plan.step_time.high
+        found[name] = Convention(name, seconds, plausible)
+    return tuple(found.values())
+
+
+def _verdicts(plan: Plan, measured: Measured, conventions: tuple[Convention, ...]) -> Iterator[str]:
+    """What a stated MFU turns out to be: certain beside a step time, likely without."""
+    if measured.mfu is None:
+        return
+    stated, first = f"{measured.mfu:.1%}", conventions[0]
+    fitting = [own.name for own in conventions if own.plausible]
+    named = " or ".join(fitting)
+    if measured.step_time_s is not None:
+        own = plan.mfu * plan.step_time_s / measured.step_time_s
+        here = f"counted with the {first.name}, the measured step time is {own:.1%}"
+        if not fitting:
+            yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
+        elif not first.plausible:
+            yield f"MFU {stated} is counted with the {named}; {here}"
+    elif not fitting:
+        yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
+    elif not first.plausible:
+        ratio = first.step_time_s / plan.step_time_s
+        yield (
+            f"MFU {stated} makes sense of a run as predicted only if counted with the {named}. "
+            f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
+            "predicted: give --measured-step-time to tell"
+        )

@@ -1,0 +1,186 @@
+"""From `Found` to a configuration that can be costed: a request, degrees, recompute, layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from constraints.context_kinds import ContextKind
+from hardware import Cluster, HardwareError, with_sharp
+from hardware.sharp import why_not
+from planner.job.errors import UsageError
+from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.job.models.catalog import ResolvedModel, load_model
+from planner.job.offload import has_module
+from planner.job.recompute import MODULES
+from planner.job.request import Request
+from planner.job.specs import ModelSpec
+from planner.launch.check.variations import varied_framework
+from planner.launch.read.found import Found
+from planner.predict.memory.advice import Setup
+from planner.predict.plan import Degrees
+
+# Stands for the model in a request whose shape the files describe.
+IN_FILES = "from the files"
+
+
+class LaunchRequest(Request):
+    """A request whose model may be described by the files and whose profile by their settings.
+
+    `shape`: the model, None where `model` names it; `variations`:
+    `planner.launch.check.variations`.
+    """
+
+    shape: ModelSpec | None = None
+    variations: tuple[str, ...] = ()
+
+    def find_model(self) -> ResolvedModel:
+        """The shape of the files, else the model by name."""
+        if self.shape is None:
+            return super().find_model()
+        return ResolvedModel(spec=self.shape, name=self.shape.name, asked=self.shape.name)
+
+    def offload_text(self, model: ModelSpec) -> str:
+        """Without modules that the model has not: Megatron passes them over."""
+        names = [name for name in self.activation_offload.split(",") if has_module(name, model)]
+        return ",".join(names) or "off"
+
+    def offload_share(self, model: ModelSpec) -> float:
+        """All where no module is left to offload a fraction of."""
+        return 1.0 if self.offload_text(model) == "off" else self.activation_offload_fraction
+
+    def offered_exchanges(
+        self, profile: FrameworkProfile, model: ModelSpec, seq: int
+    ) -> tuple[ContextKind, ...]:
+        """What the files say; whether its kernels have it, the rules check."""
+        if self.cp_comm_type is None:
+            return super().offered_exchanges(profile, model, seq)
+        if not profile.parallelism.context_in_transformer_engine:
+            return (self.cp_comm_type,)
+        return tuple(
+            own
+            for own in super().offered_exchanges(profile, model, seq)
+            if own == self.cp_comm_type
+        )
+
+    def job_cluster(self, profile: FrameworkProfile) -> Cluster:
+        """The machine; its switches reduce where the files ask for it and they can."""
+        cluster = self.find_cluster()
+        if self.sharp and profile.parallelism.sharp_groups and not why_not(cluster):
+            return with_sharp(cluster, cluster.sharp)
+        return cluster.model_copy(update={"sharp": ""})
+
+    def find_framework(self) -> FrameworkProfile:
+        """The profile as the settings change it."""
+        return varied_framework(self.framework, self.variations)
+
+
+def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Setup:
+    """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
+
+    The result's fields are the arguments of `planner.evaluate`; whether it obeys the rules is not
+    looked at. UsageError where something is missing that no default can stand for.
+    """
+    if gpus is None and cluster is None:
+        gpus = found.plan_gpus
+    if gpus is None and cluster is None:
+        raise UsageError("--gpus is missing: the files do not say on what they run, as 64xH100")
+    model = found.model or (IN_FILES if found.shape else None)
+    if model is None:
+        raise UsageError("the files do not describe the model: give --model")
+    draft = _request(found, model, gpus, cluster, gbs=1)
+    world = draft.find_cluster().num_gpus
+    degrees = _degrees(found, draft, world)
+    gbs = found.gbs or degrees.gbs
+    return Setup(
+        _request(found, model, gpus, cluster, gbs),
+        degrees,
+        canonical_mode(found),
+        found.block_layers,
+        found.recomputed,
+        found.mtp_apart,
+    )
+
+
+def _request(
+    found: Found, model: str, gpus: str | None, cluster: str | None, gbs: int
+) -> LaunchRequest:
+    optional: dict[str, Any] = {}
+    if found.optimizer_kernel is not None:
+        optional["optimizer_kernel"] = found.optimizer_kernel
+    return LaunchRequest(
+        model=model,
+        shape=found.shape if found.model is None else None,
+        variations=found.variations,
+        gpus=gpus,
+        cluster=cluster,
+        gbs=gbs,
+        seq=found.seq,
+        framework=found.framework,
+        precision=found.precision,
+        dtype=found.dtype,
+        optimizer=found.optimizer,
+        attention=found.attention,
+        schedule=found.schedule,
+        dropout=found.dropout,
+        expert_imbalance=found.expert_imbalance,
+        cp_comm_type=found.cp_comm_type,
+        cp_sizes=found.cp_sizes,
+        sharp=found.sharp,
+        gradient_as_bucket_view=found.gradient_as_bucket_view,
+        set_to_none=found.set_to_none,
+        cublas_workspace_config=found.cublas_workspace_config
+        or found.environment.get(CUBLAS_WORKSPACE_CONFIG),
+        bias=found.bias,
+        optimizer_offload=found.optimizer_offload,
+        activation_offload=found.activation_offload,
+        activation_offload_fraction=found.activation_offload_fraction,
+        # Launch files may split a product over nodes; it is slow, not wrong.
+        allow_tp_across_domains=True,
+        **optional,
+    )
+
+
+def _degrees(found: Found, draft: LaunchRequest, world: int) -> Degrees:
+    """Degrees with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
+    model = found.shape if found.model is None else load_model(found.model).spec
+    replica = found.tp * found.pp * found.cp
+    dp = found.dp or max(1, world // replica)
+    etp = found.etp
+    if model is None or model.moe is None:
+        # experts-needed says so if ep > 1.
+        etp = 1
+    elif etp is None:
+        etp = found.tp
+    step = found.mbs * dp
+    grad_acc = found.grad_acc or max(1, (found.gbs or step) // step)
+    replicated = dp * found.cp > 1
+    if model is not None and model.moe is not None:
+        replicated |= dp * found.cp * found.tp > found.ep * etp
+    zero = found.zero if replicated else _lowest_zero(draft)
+    shard = found.shard if found.shard != dp * found.cp else 0
+    return Degrees(
+        tp=found.tp, pp=found.pp, vpp=found.vpp if found.pp > 1 else 1, cp=found.cp, ep=found.ep,
+        etp=etp, dp=dp, zero=zero, mbs=found.mbs, grad_acc=grad_acc, shard=shard,
+    )  # fmt: skip
+
+
+def _lowest_zero(draft: LaunchRequest) -> int:
+    """The stage that stands for all where there is nothing to shard over."""
+    try:
+        job = draft.resolve()
+    except (UsageError, HardwareError):
+        return 0  # what is wrong is said where the whole configuration is looked at
+    return max(min(job.framework.parallelism.zero_stages), job.least_zero)
+
+
+def canonical_mode(found: Found) -> str:
+    """The recompute mode by the framework's name for its modules, where it has one."""
+    profile = load_framework(found.framework)
+    names = found.recompute.replace(",", "+").split("+")
+    wanted = {str(MODULES[name].name) for name in names if name in MODULES}
+    if len(wanted) == len(names):
+        for mode in profile.recompute:
+            if set(mode.modules) == wanted:
+                return mode.name
+    return found.recompute

@@ -1,0 +1,119 @@
+"""What single settings change in a framework's profile: overlap left out, gradients in bf16, …
+
+A profile describes the framework as its users launch it; a file that says otherwise brings
+variations, each a change of the profile's tables. Those that published runs state as well are
+shared with `planner.evidence.runs.variants`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks.profile import Overlap
+from planner.job.frameworks.switches import NO_SEQUENCE_PARALLEL, Tables, with_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """`words`: what the setting does; `tables`: what it changes in the profile."""
+
+    words: str
+    tables: Tables
+
+
+_VARIATIONS: Mapping[str, Variation] = {
+    "no-sequence-parallel": Variation(
+        "tensor parallelism without sequence parallelism",
+        NO_SEQUENCE_PARALLEL,
+    ),
+    "gradient-reduction-exposed": Variation(
+        "gradient reduction after backward instead of beside it",
+        {"overlap": {"gradient_reduction": 0.0}},
+    ),
+    "parameter-gather-exposed": Variation(
+        "parameter gather before forward instead of beside it",
+        {"overlap": {"parameter_gather": 0.0}},
+    ),
+    "pipeline-exposed": Variation(
+        "pipeline exchanges not overlapped", {"overlap": {"pipeline": 0.0}}
+    ),
+    "prefetch-exposed": Variation(
+        "weight gathers not prefetched", {"overlap": {"fsdp_prefetch": 0.0}}
+    ),
+    "tensor-exposed": Variation(
+        "tensor-parallel exchanges of backward not overlapped",
+        {"overlap": {"tensor_backward": 0.0}},
+    ),
+    # The gradient is read in bf16, its fp32 sum read and written (frameworks/
+    # megatron-core-no-overlap.toml).
+    "unfused-accumulation": Variation(
+        "weight gradients added by kernels of their own",
+        {"kernels": {"accumulation_traffic_bytes": 10.0}},
+    ),
+    "no-tp-overlap": Variation(
+        "tensor-parallel exchanges not beside the products", {"overlap": {"tensor": 0.0}}
+    ),
+    "fp32-gradients": Variation(
+        "gradients kept and reduced in fp32",
+        {"state": {"gradient_bytes": 4.0}, "kernels": {"gradient_communication_bytes": 4.0}},
+    ),
+    # FSDP2 shards what the model has, and torch's AdamW makes its state like that.
+    "bf16-parameters": Variation(
+        "parameters, gradients and optimizer state in bf16, without fp32 copies",
+        {
+            "state": {
+                "master_bytes": 0.0,
+                "zero3_keeps_weight_shard": True,
+                "gradient_bytes": 2.0,
+                "optimizer_state_element_bytes": 2.0,
+            }
+        },
+    ),
+    "bf16-reduction": Variation(
+        "gradients reduced in bf16", {"kernels": {"gradient_communication_bytes": 2.0}}
+    ),
+    "bf16-gradients": Variation(
+        "gradients kept and reduced in bf16",
+        {"state": {"gradient_bytes": 2.0}, "kernels": {"gradient_communication_bytes": 2.0}},
+    ),
+}
+# Name here -> the variant of measured runs that is the same mechanism.
+_SHARED: Mapping[str, tuple[str, str]] = {
+    "tp-overlap": ("TP overlap", "tensor-parallel exchanges beside the products (user buffers)"),
+    "cuda-graphs": ("CUDA graphs", "kernels issued as CUDA graphs"),
+    "fused-dispatch": ("fused dispatch", "experts' exchange fused with permutation"),
+    "exchange-overlapped": ("exchange overlapped", "experts' exchange beside compute"),
+    "fused-cross-entropy": ("fused cross-entropy", "cross-entropy fused by torch's compiler"),
+    "deterministic": ("deterministic", "deterministic mode"),
+    "sequential-experts": ("sequential experts", "experts issued one by one, not grouped"),
+    "eager-blocks": ("eager blocks", "blocks run without torch.compile"),
+    "async-tp": ("asynchronous tensor parallelism", "asynchronous tensor parallelism"),
+}
+
+
+def variation(name: str, profile: str) -> Variation:
+    """A variation by name, for a profile. KeyError for a name that no reader gives."""
+    if name in _SHARED:
+        from planner.evidence.runs.variants import tables_of
+
+        variant, words = _SHARED[name]
+        return Variation(words, tables_of(variant, profile))
+    return _VARIATIONS[name]
+
+
+@cache
+def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
+    """The profile with variations applied; one object for equal arguments."""
+    profile = load_framework(name)
+    for own in variations:
+        profile = with_tables(profile, variation(own, name).tables)
+    return profile
+
+
+def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
+    """The profile with every collective exposed."""
+    shares = {name: 0.0 for name in Overlap.model_fields if name != "contention"}
+    return with_tables(profile, {"overlap": shares})

@@ -1,0 +1,39 @@
+"""What a prediction takes for granted of the hardware: numbers that nobody published."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from hardware import Fact, cluster_facts, cluster_names, gpu_facts, gpu_names
+from planner.job.job import Job
+
+
+class Assumption(BaseModel):
+    """Something taken for granted, and by what part of the prediction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    about: str
+    text: str
+
+
+def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
+    """Numbers of GPU and nodes that nobody published; a user's own file has no provenance."""
+    gpu, cluster = job.cluster.gpu.name, job.cluster.name
+    facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
+    if cluster in cluster_names():
+        facts += [(cluster, fact) for fact in cluster_facts(cluster)]
+    return tuple(
+        Assumption(about=about, text=_fact_text(fact)) for about, fact in facts if fact.assumption
+    )
+
+
+def _fact_text(fact: Fact) -> str:
+    unit = "" if fact.unit == "1" else f" {fact.unit}"
+    return f"{fact.name} {fact.value:g}{unit}: {fact.note}"
+
+
+def hardware_ledger(jobs: tuple[Job, ...]) -> tuple[str, ...]:
+    """Those of several jobs as text, each once: `DGX H100: rail_latency_s 2e-06 s: why`."""
+    found = (own for job in jobs for own in hardware_assumptions(job))
+    return tuple(dict.fromkeys(f"{own.about}: {own.text}" for own in found))

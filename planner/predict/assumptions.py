@@ -1,0 +1,119 @@
+"""What a plan takes for granted: the sentences that stand with it."""
+
+from __future__ import annotations
+
+from constraints.rule import Layout
+from planner.job.job import Job
+from planner.job.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
+from planner.job.schedules import schedule_named
+from planner.predict.links import link_inputs
+from planner.predict.ops import parameter_count
+from planner.predict.plan import Degrees, Interval
+from planner.predict.sharp import sharp_notes
+
+GIB = 2.0**30
+# Plans that fit with less probability than this carry a warning.
+SAFE_FIT = 0.9
+
+
+def choice_notes(
+    job: Job, degrees: Degrees, layout: Layout, offloaded_bytes: float
+) -> tuple[str, ...]:
+    """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
+    return (
+        *_apart_notes(layout),
+        *sharp_notes(job, degrees),
+        *_offload_notes(job, degrees),
+        *_activation_notes(job, offloaded_bytes, layout.offload_fraction),
+    )
+
+
+def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """What an offloaded optimizer takes of the host, and how fast the host is taken to be."""
+    setting, cluster = job.optimizer_setting, job.cluster
+    if not setting.offload:
+        return ()
+    shard = degrees.shard or degrees.dp * degrees.cp
+    copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
+    total = parameter_count(job.model).total * copies
+    share = min(1.0, cluster.gpus_per_node / degrees.gpus)
+    size = total * share * host_bytes_per_parameter(job.framework, setting) / GIB
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size > there else "of the"
+    hidden = job.framework.optimizer.offload_overlap
+    return (
+        f"offloaded optimizer: {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory; "
+        f"CPU-Adam at {CPU_ADAM_BYTES_PER_S_PER_NODE / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
+        f"{hidden:.0%} of the way down beside backward, the way back exposed",
+    )
+
+
+def _apart_notes(layout: Layout) -> tuple[str, ...]:
+    """What a plan with multi-token prediction apart takes for granted."""
+    if not layout.mtp_apart:
+        return ()
+    return (
+        "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "
+        "every transfer between stages, counted as a message and a launch each; the final norm "
+        "counts with the head, though it follows the last layer; no measured run has it, so the "
+        "error bars do not cover it",
+    )
+
+
+def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
+    """What no measured run reaches, for which the interval of the step time is wider."""
+    if not interval.beyond:
+        return ()
+    return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
+
+
+FRACTION_NOTE = (
+    "a fraction of the activations: with several micro-batches in flight a stage has all of the "
+    "next one's back before its backward starts, for Megatron-Core fetches ahead; a layer that the "
+    "fraction divides counts as on the GPU, and as copied"
+)
+
+
+def _activation_notes(job: Job, size_bytes: float, fraction: float) -> tuple[str, ...]:
+    """What offloaded activations take of the host, and how fast its link is taken to be."""
+    if not job.activation_offload:
+        return ()
+    cluster = job.cluster
+    size = size_bytes * cluster.gpus_per_node / GIB
+    there = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size > there else "of the"
+    rate = link_inputs(cluster).host_bytes_per_s / 1e9
+    return (
+        f"offloaded activations: at most {size:,.0f} GiB {verdict} {there:,.0f} GiB of a node's "
+        f"memory, pinned; copies at {rate:.0f} GB/s a GPU and direction, beside the compute of a "
+        "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
+        "error bars do not cover it",
+        *([FRACTION_NOTE] if fraction < 1.0 else []),
+    )
+
+
+def schedule_assumptions(job: Job) -> list[str]:
+    """What the time of a pipeline schedule takes for granted."""
+    own = schedule_named(job.schedule)
+    notes = []
+    if own.splits_backward:
+        notes.append(
+            "backward split in gradients of inputs and of weights; attention and norms count "
+            "with the inputs"
+        )
+    if own.placement == "mirrored":
+        notes.append("two copies of the model, each with gradients and optimizer state")
+    return notes
+
+
+def plan_assumptions(job: Job, probability: float) -> tuple[str, ...]:
+    """What the prediction takes for granted."""
+    notes = list(job.framework.assumptions)
+    notes += schedule_assumptions(job)
+    if job.model.moe is not None:
+        notes.append(f"the busiest expert rank gets {job.expert_imbalance:g} times the mean load")
+    if probability < SAFE_FIT:
+        notes.append(
+            f"fits with probability {probability:.0%} only; --hbm-reserve keeps more memory free"
+        )
+    return tuple(notes)

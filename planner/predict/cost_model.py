@@ -1,0 +1,373 @@
+"""The cost model of one job: shapes and layouts in, seconds and bytes out.
+
+Built once per job. Keys, shapes and layouts are costed by the compiled core; this class only
+moves numbers between named columns and its arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from constraints.context_exchange import IMPOSSIBLE, inner_ranks
+from constraints.context_kinds import ContextKind
+from planner.cost import compiled
+from planner.cost import fields as f
+from planner.cost._jit import Entry
+from planner.cost.inputs import GpuInputs, LinkInputs
+from planner.cost.layout import usual_counts
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.job.job import Job
+from planner.predict import cost_tables
+from planner.predict.device import gpu_inputs
+from planner.predict.links import link_inputs, network
+from planner.predict.ops import Piece
+from planner.predict.space import model_numbers
+from planner.predict.threads import in_threads
+
+# A kind of exchange is preferred to those before it if it is faster by more than this share.
+_TIE = 1e-3
+
+# Whole numbers below this are ranked by a look-up table instead of sorting.
+_FEW = 1 << 16
+
+Columns = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class CostedShapes:
+    """Costs of shapes in their even layouts.
+
+    `steps[row, STEP_*]` per shape; `costs[key, piece, PIECE_*]` per distinct key, and
+    `keys`, `shapes` the tables they were computed from (`shapes[:, SHAPE_KEY]` links them).
+    """
+
+    steps: Array
+    shapes: Array
+    keys: Array
+    costs: Array
+
+    def piece_costs(self, row: int) -> Array:
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
+        key = int(self.shapes[row, f.SHAPE_KEY])
+        own: Array = self.costs[key]
+        return own
+
+    def exchange(self, row: int) -> int:
+        """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
+        return int(self.keys[int(self.shapes[row, f.SHAPE_KEY]), f.KEY_EXCHANGE])
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where layers live: `counts[piece, stage]`, and how many of them recompute.
+
+    `mtp_apart`: multi-token prediction is in the block before that of head and loss.
+    """
+
+    counts: Array
+    recomputed: Array
+    mtp_apart: bool = False
+
+
+@dataclass(frozen=True)
+class LayoutInputs:
+    """What the core costs a layout from: a row of the shape table and of the key table, costs of
+    the pieces, how many of them each stage has, and what they are told of job and framework."""
+
+    shape: Array
+    key: Array
+    costs: Array
+    layout: Layout
+    job: JobInputs
+    framework: FrameworkInputs
+
+
+def laid_out(shape: Array, mtp_apart: bool) -> Array:
+    """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
+    own = shape.copy()
+    own[f.SHAPE_MTP_APART] = float(mtp_apart)
+    return own
+
+
+def fill_groups(shapes: Array, keys: Array) -> None:
+    """Fill the groups that shard parameters: SHAPE_SHARDS, _EXPERT_SHARDS, _REPLICAS.
+
+    Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
+    hybrid sharding (HSDP, `SHAPE_SHARD` ranks) over that part of them that holds one replica,
+    neighbours in rank order.
+    """
+    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
+    ranks = shapes[:, f.SHAPE_DP] * key[:, f.KEY_CP]
+    expert_ranks = ranks * key[:, f.KEY_TP] / (key[:, f.KEY_EP] * key[:, f.KEY_ETP])
+    shard = shapes[:, f.SHAPE_SHARD]
+    hybrid = (shard > 0.0) & (shapes[:, f.SHAPE_ZERO] > 0.0)
+    replicas = np.where(hybrid, ranks / np.maximum(shard, 1.0), 1.0)
+    shapes[:, f.SHAPE_REPLICAS] = replicas
+    shapes[:, f.SHAPE_SHARDS] = ranks / replicas
+    shapes[:, f.SHAPE_EXPERT_SHARDS] = np.maximum(1.0, np.maximum(1.0, expert_ranks) / replicas)
+
+
+def numbered(table: Array) -> NDArray[np.int64]:
+    """A number for each row of a table, the same for equal rows."""
+    codes = np.zeros(len(table), dtype=np.int64)
+    for column in table.T:
+        ranks, count = _ranks(column)
+        if count > 1:
+            codes = codes * count + ranks
+    return codes
+
+
+def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
+    """(place of each value among the different ones, how many these are)."""
+    whole = column.astype(np.int64)
+    if len(column) and whole.min() >= 0 and whole.max() < _FEW and (whole == column).all():
+        there = np.zeros(int(whole.max()) + 1, dtype=np.int64)
+        there[whole] = 1
+        places = np.cumsum(there)
+        return places[whole] - 1, int(places[-1])
+    values, ranks = np.unique(column, return_inverse=True)
+    return ranks, len(values)
+
+
+def fill_frames(shapes: Array, keys: Array) -> None:
+    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone."""
+    key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
+    degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
+    grid = [f.SHAPE_DP, f.SHAPE_PP, f.SHAPE_VPP, f.SHAPE_ZERO, f.SHAPE_SHARD, f.SHAPE_MTP_APART]
+    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([key[:, degrees], shapes[:, grid]]))
+
+
+class CostModel:
+    """Costs shapes and layouts of one job; see the module docstring.
+
+    `compiled` False: in plain Python, to the same figures: a few configurations are costed before
+    a compiler is loaded.
+    """
+
+    def __init__(self, job: Job, *, compiled: bool = True) -> None:
+        self.job, self.compiled = job, compiled
+
+    def run(self, entry: Entry, *arguments: Any) -> Any:
+        """Call a function of the core, compiled or not."""
+        return entry(*arguments) if self.compiled else entry.plain(*arguments)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Layer kinds, then embedding, head and perhaps an MTP module and its loss."""
+        return cost_tables.job_pieces(self.job)
+
+    @cached_property
+    def op_table(self) -> OpTable:
+        """The op table as arrays."""
+        return cost_tables.flatten(self.pieces, self.job)
+
+    @cached_property
+    def job_inputs(self) -> JobInputs:
+        """Numbers of model and batch."""
+        return cost_tables.job_inputs(self.job)
+
+    @cached_property
+    def framework_inputs(self) -> FrameworkInputs:
+        """Numbers of framework and optimizer."""
+        return cost_tables.framework_inputs(self.job)
+
+    @cached_property
+    def share_inputs(self) -> FrameworkInputs:
+        """Numbers of framework and optimizer where some layers' activations stay."""
+        return self.framework_inputs._replace(reloads_ahead=1.0)
+
+    @cached_property
+    def _on_gpu(self) -> OpTable:
+        """The op table with nothing offloaded."""
+        plain = replace(self.job, activation_offload=(), offload_fraction=1.0)
+        return cost_tables.flatten(cost_tables.job_pieces(plain), plain)
+
+    @cached_property
+    def gpu_inputs(self) -> GpuInputs:
+        """Numbers of the GPU at the job's precision."""
+        return gpu_inputs(self.job.cluster.gpu, self.job.precision, self.job.fused_attention)
+
+    @cached_property
+    def link_inputs(self) -> LinkInputs:
+        """Numbers of the two link levels."""
+        return link_inputs(self.job.cluster)
+
+    @cached_property
+    def network(self) -> NDArray[Any]:
+        """The links as the compiled core takes them (`planner.predict.links.network`)."""
+        return network(self.link_inputs)
+
+    @property
+    def inputs(self) -> tuple[JobInputs, FrameworkInputs, GpuInputs, NDArray[Any]]:
+        """What every function of the compiled core is told of the job."""
+        return self.job_inputs, self.framework_inputs, self.gpu_inputs, self.network
+
+    @cached_property
+    def prefix(self) -> Array:
+        """prefix[kind, n]: layers of a kind among the first n."""
+        return cost_tables.kind_prefix(self.job.model)
+
+    @cached_property
+    def totals(self) -> Array:
+        """How many of each piece the model has."""
+        return cost_tables.piece_totals(self.job.model, len(self.pieces))
+
+    def cost_shapes(self, columns: Columns) -> CostedShapes:
+        """Cost every shape (columns tp cp ep etp dp pp vpp zero mbs grad_acc recompute, shard).
+
+        `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
+        """
+        own = self.price_shapes(columns)
+        order = np.argsort(own.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
+        in_threads(
+            lambda part: self.run(
+                compiled.cost_shapes, own.shapes, order[part], own.keys, own.costs, self.prefix,
+                self.totals, *self.inputs, own.steps,
+            ),
+            len(order),
+        )  # fmt: skip
+        return own
+
+    def price_shapes(self, columns: Columns) -> CostedShapes:
+        """Shapes and the costs of their pieces; their steps are zero."""
+        keys, key_of_shape = self._keys(columns)
+        keys, costs = self._exchanged(keys)
+        shapes = np.empty((len(key_of_shape), f.SHAPE_COLUMNS))
+        shapes[:, f.SHAPE_KEY] = key_of_shape
+        for column, name in (
+            (f.SHAPE_DP, "dp"),
+            (f.SHAPE_PP, "pp"),
+            (f.SHAPE_VPP, "vpp"),
+            (f.SHAPE_ZERO, "zero"),
+            (f.SHAPE_GRAD_ACC, "grad_acc"),
+        ):
+            shapes[:, column] = columns[name]
+        shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
+        shapes[:, f.SHAPE_MTP_APART] = 0.0
+        fill_groups(shapes, keys)
+        fill_frames(shapes, keys)
+        steps = np.zeros((len(shapes), f.STEP_COLUMNS))
+        return CostedShapes(steps, shapes, keys, costs)
+
+    def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
+        """Distinct keys of the shapes, and each shape's key."""
+        modes = np.array(
+            [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
+            dtype=np.float64,
+        ).reshape(-1, 3)
+        # Where nothing of a layer's cost depends on it, shapes of any pp share their keys.
+        between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
+        slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
+        table = np.column_stack(
+            [
+                columns["tp"],
+                columns["cp"],
+                columns["ep"],
+                columns["etp"],
+                columns["mbs"],
+                modes[columns["recompute"]],
+                (columns["pp"] > 1) & slowed,
+                np.ones(len(columns["tp"])),
+                np.where(columns["tp"] > 1, self.job_inputs.sequence_parallel, 0.0),
+            ]
+        ).astype(np.float64)
+        codes = numbered(table)
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return np.ascontiguousarray(table[first]), inverse
+
+    def _exchanged(self, keys: Array) -> tuple[Array, Array]:
+        """(keys, their costs), each with the fastest exchange of context parallelism it may have.
+
+        By the seconds of all pieces of the model, everything that recomputes run again; what it
+        holds is not looked at, for kinds differ in a part of one layer's working set.
+        """
+        best, costs = keys, self.cost_keys(keys)
+        if len(keys) == 0 or keys[:, f.KEY_CP].max() == 1.0:
+            return best, costs
+        fastest = np.where(keys[:, f.KEY_CP] > 1.0, np.inf, 0.0)
+        best = keys.copy()
+        for kind in self.job.context_kinds:
+            inner = self._inner_ranks(kind, keys)
+            rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
+            if not len(rows):
+                continue
+            own = keys[rows]
+            own[:, f.KEY_EXCHANGE] = inner[rows]
+            priced = self.cost_keys(own)
+            seconds = priced[:, :, f.PIECE_FORWARD : f.PIECE_RECOMPUTE_EP + 1].sum(axis=2)
+            seconds = seconds @ self.totals
+            better = seconds < fastest[rows] * (1.0 - _TIE)
+            taken = rows[better]
+            best[taken], costs[taken], fastest[taken] = own[better], priced[better], seconds[better]
+        return best, costs
+
+    def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
+        columns = {
+            "tp": keys[:, f.KEY_TP].astype(np.int64),
+            "cp": keys[:, f.KEY_CP].astype(np.int64),
+        }
+        model = model_numbers(self.job.model, self.job.seq)
+        domain = int(self.link_inputs.scale_up_domain)
+        return inner_ranks(kind, columns, model, domain, self.job.context_inner)
+
+    def cost_keys(self, keys: Array) -> Array:
+        """Piece costs [keys, pieces, PIECE_COLUMNS]; offloaded activations leave the GPU."""
+        return self._cost_keys(keys, self.op_table)
+
+    def cost_staying(self, keys: Array) -> Array:
+        """Piece costs of layers whose activations all stay."""
+        return self._cost_keys(keys, self._on_gpu)
+
+    def _cost_keys(self, keys: Array, table: OpTable) -> Array:
+        keys = np.ascontiguousarray(keys)
+        costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
+        in_threads(
+            lambda part: self.run(
+                compiled.cost_keys, keys[part], *table, *self.inputs, costs[part]
+            ),
+            len(keys),
+        )
+        return costs
+
+    def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
+        """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        return self.cost_inputs(self.layout_inputs(costed, row, layout))
+
+    def layout_inputs(self, costed: CostedShapes, row: int, layout: Layout) -> LayoutInputs:
+        """What a layout of one shape is costed from."""
+        shape = laid_out(costed.shapes[row], layout.mtp_apart)
+        key = int(shape[f.SHAPE_KEY])
+        return LayoutInputs(
+            shape, costed.keys[key], costed.costs[key], layout, self.job_inputs,
+            self.framework_inputs,
+        )  # fmt: skip
+
+    def cost_inputs(self, own: LayoutInputs) -> tuple[Array, Array]:
+        """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        pp = int(own.shape[f.SHAPE_PP])
+        step, stages = np.zeros(f.STEP_COLUMNS), np.zeros((pp, f.STAGE_COLUMNS))
+        self.run(
+            compiled.cost_layout, own.shape, own.key, own.costs,
+            np.ascontiguousarray(own.layout.counts), np.ascontiguousarray(own.layout.recomputed),
+            own.job, own.framework, self.gpu_inputs, self.network, step, stages,
+        )  # fmt: skip
+        return step, stages
+
+    def even_layout(self, costed: CostedShapes, row: int) -> Layout:
+        """The layout in which `cost_shapes` costed a shape."""
+        shape = costed.shapes[row]
+        pp = int(shape[f.SHAPE_PP])
+        counts = np.zeros((len(self.pieces), pp))
+        vpp, schedule = int(shape[f.SHAPE_VPP]), self.framework_inputs.schedule
+        usual_counts(self.prefix, pp, vpp, self.job_inputs, schedule, counts)
+        recomputed = np.zeros_like(counts)
+        if costed.keys[int(shape[f.SHAPE_KEY]), f.KEY_MODULES] != 0:
+            kinds = len(self.job.model.kinds)
+            recomputed[:kinds] = counts[:kinds]
+        return Layout(counts, recomputed)

@@ -1,0 +1,348 @@
+"""From a job to the numpy arrays and NamedTuples that the compiled core reads.
+
+The op table decides what is counted; this module only flattens it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from constraints.layout_context import greedy_costs
+from planner.cost import fields as f
+from planner.cost.inputs import as_declared, filled
+from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
+from planner.cost.schedule import SCHEDULE_1F1B
+from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
+from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.profile import FP32_PRECISIONS
+from planner.job.job import Job
+from planner.job.optimizer_terms import (
+    gradients_on_gpu,
+    moment_bytes,
+    offload_seconds_per_parameter,
+    parameter_update,
+    traffic_bytes,
+    trained_profile,
+)
+from planner.job.schedules import schedule_named
+from planner.job.specs import ModelSpec
+from planner.predict.device import gpu_inputs
+from planner.predict.links import link_inputs
+from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
+from planner.predict.ops.attention_core import score_parts
+from planner.predict.ops.context import OpContext
+
+
+def op_context(job: Job) -> OpContext:
+    """Context of the row builders for a job."""
+    return OpContext(
+        model=job.model,
+        profile=job.framework.in_precision(job.precision),
+        seq=job.seq,
+        attention=job.attention,
+        dropout=job.dropout,
+        expert_imbalance=job.expert_imbalance,
+        memory_budget=job.memory_budget,
+        mode=job.dtype,
+        offload=job.on_host,
+    )
+
+
+def job_pieces(job: Job) -> tuple[Piece, ...]:
+    """Pieces of the job's model under its framework, for the compiled core."""
+    return pieces(op_context(job))
+
+
+def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
+    """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
+    rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
+    ordered = [own for index, piece in enumerate(all_pieces) for own in _ordered(index, piece)]
+    return OpTable(
+        ops=_array([_op_row(index, op) for index, op in rows], f.OP_COLUMNS),
+        parameters=_array(
+            [
+                (
+                    index,
+                    *parameter_columns(op, count, shard).values(),
+                    *_update_row(op, count, job),
+                    after_core,
+                )
+                for index, op, after_core in ordered
+                for count, shard in op.parameters
+                if count
+            ],
+            f.PARAM_COLUMNS,
+        ),
+        saved=_array(
+            [
+                (index, *saved_columns(saved).values(), after_core)
+                for index, op, after_core in ordered
+                for saved in op.saved
+            ],
+            f.SAVED_COLUMNS,
+        ),
+        collectives=_array(
+            [
+                (
+                    index,
+                    comm.kind,
+                    comm.group,
+                    comm.bytes_per_token,
+                    comm.forward,
+                    comm.backward,
+                    comm.shard,
+                    comm.hidden_forward,
+                    comm.hidden_backward,
+                    comm.rerun_with,
+                    comm.sequence_parallel_only,
+                )
+                for index, op in rows
+                for comm in op.collectives
+            ],
+            f.COMM_COLUMNS,
+        ),
+    )
+
+
+def _ordered(index: int, piece: Piece) -> Iterator[tuple[int, Op, bool]]:
+    """(piece, row, whether it is behind the core of attention in forward)."""
+    behind = False
+    for op in piece.ops:
+        yield index, op, behind
+        behind = behind or op.kind is OpKind.ATTENTION
+
+
+def _array(rows: Sequence[Sequence[float]], columns: int) -> Array:
+    return np.array(rows, dtype=np.float64).reshape(len(rows), columns)
+
+
+def parameter_columns(op: Op, count: float, shard: ParamShard) -> dict[str, float]:
+    """Columns of some parameters of a row that do not depend on the optimizer. Vocabulary-parallel
+    tables are padded; a position table in the same row is not."""
+    pads = op.pads_vocabulary and shard is ParamShard.TP
+    return {"count": count, "shard": shard, "pads_vocabulary": pads}
+
+
+def saved_columns(saved: Saved) -> dict[str, float]:
+    """Columns of a saved tensor but for its piece."""
+    return {
+        "bytes": saved.bytes_per_token,
+        "shard": saved.shard,
+        "freed_by": saved.freed_by,
+        "only_with": saved.only_with,
+        "pads_vocabulary": saved.name in ("head/loss", "head/softcap"),
+        "fixed": saved.fixed_bytes,
+        "copies": saved.copies,
+        "leaves": saved.leaves,
+    }
+
+
+def _update_row(op: Op, count: float, job: Job) -> tuple[float, ...]:
+    """What the optimizer adds for some parameters of a row."""
+    update = parameter_update(
+        op, count, job.optimizer_setting, job.framework, float(job.model.hidden)
+    )
+    return update.state_bytes, update.temporary_bytes, update.flop
+
+
+def _op_row(index: int, op: Op) -> tuple[float, ...]:
+    return (
+        index,
+        op.kind,
+        op.tokens,
+        op.tokens_factor,
+        op.out_width,
+        op.out_shard,
+        op.kv_out_width,
+        op.in_width,
+        op.in_shard,
+        op.groups,
+        op.heads,
+        op.kv_heads,
+        op.qk_head_dim,
+        op.v_head_dim,
+        op.window,
+        op.forward_bytes,
+        op.backward_bytes,
+        op.forward_kernels,
+        op.backward_kernels,
+        op.low_precision,
+        op.pads_vocabulary,
+        op.rerun_with,
+        op.autocasts,
+    )
+
+
+def may_part(job: Job) -> bool:
+    """Whether multi-token prediction may stand in the block before that of head and loss."""
+    rules, code = job.framework.parallelism, schedule_named(job.schedule).code
+    split = rules.mtp_apart and rules.lone_ends and rules.layouts == "any"
+    return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
+
+
+def context_inputs(context: OpContext) -> JobInputs:
+    """Numbers of model and length for the compiled core, on one GPU without a job."""
+    model, parallelism = context.model, context.profile.parallelism
+    costs = (0, 0)
+    if parallelism.layouts == "greedy":
+        costs = greedy_costs(model.hidden, model.ffn, model.vocab)
+    return as_declared(
+        JobInputs(
+            seq=float(context.seq),
+            hidden=float(model.hidden),
+            kv_heads=float(model.heads if model.mla else model.kv_heads),
+            vocab=float(model.vocab),
+            vocabulary_multiple=float(
+                parallelism.vocabulary_multiple if parallelism.vocabulary_padded else 1
+            ),
+            layers=model.layers,
+            kinds=len(model.kinds),
+            pieces=len(model.kinds) + (4 if model.mtp_layers else 2),
+            mtp_layers=model.mtp_layers,
+            tied_embeddings=float(model.tied_embeddings),
+            sequence_parallel=float(parallelism.sequence_parallel == "with-tp"),
+            eager_attention=0.0,
+            top_k=float(model.moe.top_k if model.moe else 0),
+            world=1.0,
+            causal=1.0,
+            lone_ends=float(parallelism.lone_ends),
+            greedy_layer_cost=float(costs[0]),
+            greedy_head_cost=float(costs[1]),
+            kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
+            mtp_copies_embedding=float(parallelism.mtp_copies_embedding),
+        )
+    )
+
+
+def job_inputs(job: Job) -> JobInputs:
+    """Numbers of model and batch for the compiled core."""
+    return context_inputs(op_context(job))._replace(
+        eager_attention=_score_traffic(job),
+        world=float(job.cluster.num_gpus),
+        neighbour_share=_neighbour_share(job),
+    )
+
+
+def _neighbour_share(job: Job) -> float:
+    """Experts of a token over all experts, where the gate takes neighbours."""
+    moe = job.model.moe
+    if moe is None or not job.framework.kernels.neighbouring_experts:
+        return 0.0
+    return moe.top_k / moe.experts
+
+
+def _score_traffic(job: Job) -> float:
+    """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
+    if job.attention != "eager":
+        return 0.0
+    return TORCH_SOFTMAX_TRAFFIC if job.attention_kernel == "torch" else 1.0
+
+
+# Tables of a profile that may hold what the compiled core reads.
+_TABLES = ("parallelism", "overlap", "saved", "state", "kernels", "outside", "activation_offload")
+
+
+def profile_settings(profile: FrameworkProfile) -> dict[str, Any]:
+    """Settings of a profile by the name that they have in the compiled core's record."""
+    settings = {name: value for table in _TABLES for name, value in getattr(profile, table)}
+    return settings | {f"hide_{name}": share for name, share in profile.overlap}
+
+
+def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
+    """What the compiled core reads that is no setting of the framework as it stands."""
+    setting, state, kernels = job.optimizer_setting, profile.state, profile.kernels
+    gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
+    streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
+    return {
+        "optimizer_bytes": moment_bytes(profile, setting),
+        "logits_transient_bytes": _logits_transient(profile),
+        "issue_s": kernels.issue_s / job.cluster.host_speed,
+        "tensor_gather_share": _tensor_gather_share(job),
+        "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
+        "gather_copy_s": kernels.gather_copy_bytes / streaming,
+        "reduce_copy_s": kernels.reduce_copy_bytes / streaming,
+        "optimizer_traffic_bytes": traffic_bytes(setting) + kernels.update_traffic_bytes,
+        "host_step_s": profile.outside.host_step_s / job.cluster.host_speed,
+        "schedule": schedule_named(job.schedule).code,
+        "context_bytes": job.cluster.gpu.context_bytes,
+        "workspace_bytes": job.workspace_bytes,
+        "gradients_on_gpu": gradients_on_gpu(profile, setting),
+        "offload_s": offload_seconds_per_parameter(
+            job.framework,
+            setting,
+            link_inputs(job.cluster).host_bytes_per_s,
+            job.cluster.gpus_per_node,
+        ),
+        "update_sharded": setting.kernel == "forloop",
+        "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
+        "unfused_tensors": _unfused_tensors(job),
+        "softmax_bytes": _softmax_bytes(job, profile),
+        "mask_buffer_bytes": _mask_buffer(job),
+    }
+
+
+def framework_inputs(job: Job) -> FrameworkInputs:
+    """A framework profile, optimizer and the memory outside tensors, as numbers."""
+    profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
+    return filled(FrameworkInputs, profile_settings(profile) | derived_inputs(job, profile))
+
+
+def _tensor_gather_share(job: Job) -> float:
+    """Bytes of a gathered activation over 16 bits: half where products in 8 or 4 bits take operands
+    that were cast before the gather."""
+    low = job.precision not in ("bf16", "fp16", *FP32_PRECISIONS)
+    return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
+
+
+def _unfused_tensors(job: Job) -> float:
+    """Gradients of feed-forward width alive in an unfused backward, 0 in a fused one."""
+    if not job.framework.state.unfused_backward:
+        return 0.0
+    return 4.0 if job.model.gated else 2.0
+
+
+def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes per score that the backward of an unfused softmax holds beyond what is kept.
+
+    Gradients of its output and of its input, in its own type; what the product with the values
+    kept for itself is freed by then.
+    """
+    if job.attention != "eager" or not job.framework.state.unfused_backward:
+        return 0.0
+    softmax, operand, mask = score_parts(profile.saved, dropout=job.dropout)
+    return 2.0 * softmax - operand - mask
+
+
+def _mask_buffer(job: Job) -> float:
+    """Bytes of a layer's causal mask, where unfused attention registers one."""
+    if job.attention != "eager":
+        return 0.0
+    return float(job.framework.saved.mask_buffer_bytes * job.model.max_positions**2)
+
+
+def _logits_transient(profile: FrameworkProfile) -> float:
+    return max(0.0, profile.saved.logits_peak_bytes - profile.saved.logits_saved_bytes)
+
+
+def kind_prefix(model: ModelSpec) -> Array:
+    """prefix[kind, n]: how many of the model's first n layers are of that kind."""
+    prefix = np.zeros((len(model.kinds), model.layers + 1))
+    for position, kind in enumerate(model.kind_indices):
+        prefix[:, position + 1] = prefix[:, position]
+        prefix[kind, position + 1] += 1
+    return prefix
+
+
+def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
+    """How many of each piece the model has."""
+    totals = np.zeros(pieces_count)
+    for kind in model.kind_indices:
+        totals[kind] += 1
+    ends = len(model.kinds)
+    totals[ends] = totals[ends + 1] = 1
+    if model.mtp_layers:
+        totals[ends + 2] = totals[ends + 3] = model.mtp_layers
+    return totals

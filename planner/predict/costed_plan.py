@@ -1,0 +1,288 @@
+"""From costs to a `Plan`: the one place where arrays become a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from constraints.context_exchange import exchange_kind
+from constraints.layout import shared_count
+from constraints.rule import Layout
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.job.offload import offload_flags
+from planner.job.optimizer_rules import optimizer_flags
+from planner.job.recomputation import recomputation
+from planner.job.recompute import layout_flags
+from planner.job.schedules import plan_schedule
+from planner.predict.assumptions import choice_notes, plan_assumptions, unmeasured_notes
+from planner.predict.cost_model import Columns, CostedShapes, CostModel
+from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.device import half_precision
+from planner.predict.host_notes import waiting_notes
+from planner.predict.layouts import plain_context
+from planner.predict.memory.stage import named_terms
+from planner.predict.mixture import other_modes
+from planner.predict.ops import flop_per_token
+from planner.predict.plan import (
+    Degrees,
+    FullMemory,
+    Interval,
+    LayerLayout,
+    Plan,
+    StageMemory,
+    TimeTerms,
+)
+from planner.predict.sharp import or_by_hosts
+from planner.predict.uncertainty.full_memory import (
+    full_memory,
+    full_memory_notes,
+    full_step_time_s,
+    with_full_memory,
+)
+from planner.predict.uncertainty.intervals import (
+    fit_probability,
+    peak_interval,
+    plan_conditions,
+    step_time_interval,
+)
+from planner.search.offload_share import cost_any_layout, row_groups
+
+Status = Literal["optimal", "feasible", "evaluated"]
+TIME_TERMS = {
+    "compute_s": f.STEP_COMPUTE,
+    "recompute_s": f.STEP_RECOMPUTE,
+    "tp_s": f.STEP_TP,
+    "cp_s": f.STEP_CP,
+    "ep_s": f.STEP_EP,
+    "fsdp_s": f.STEP_FSDP,
+    "pp_s": f.STEP_PP,
+    "bubble_s": f.STEP_BUBBLE,
+    "dp_s": f.STEP_DP,
+    "optimizer_s": f.STEP_OPTIMIZER,
+    "straggler_s": f.STEP_STRAGGLERS,
+    "offload_s": f.STEP_OFFLOAD,
+    "host_s": f.STEP_HOST,
+}
+_PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
+    "backward",
+    "optimizer",
+    "forward",
+)
+_STAGE_TERMS = {
+    "in_flight": f.STAGE_IN_FLIGHT,
+    "weights": f.STAGE_WEIGHTS,
+    "gradients": f.STAGE_GRADIENTS,
+    "optimizer": f.STAGE_OPTIMIZER,
+    "activations": f.STAGE_ACTIVATIONS,
+    "working": f.STAGE_WORKING,
+    "logits": f.STAGE_LOGITS,
+    "gather_buffers": f.STAGE_GATHER,
+    "optimizer_temporary": f.STAGE_OPTIMIZER_TEMPORARY,
+    "fragmentation": f.STAGE_FRAGMENTATION,
+    "context": f.STAGE_CONTEXT,
+    "communication": f.STAGE_COMMUNICATION,
+    "allocated": f.STAGE_ALLOCATED,
+    "peak": f.STAGE_PEAK,
+    "forward_s": f.STAGE_FORWARD_S,
+    "backward_s": f.STAGE_BACKWARD_S,
+    "offloaded": f.STAGE_OFFLOADED,
+}
+
+
+def job_plan(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    columns: Columns,
+    status: Status,
+    gap: float = 0.0,
+) -> Plan:
+    """The plan of one shape in one layout, costed by the kernel."""
+    job = cost_model.job
+    degrees = Degrees(**{name: int(columns[name][row]) for name in Degrees.model_fields})
+    mode = job.recompute[int(columns["recompute"][row])]
+    modes = other_modes(job, mode) if layout.others else ()
+    again = recomputation(mode, job.framework)
+    ctx = plain_context(job, degrees.pp, degrees.vpp, again, len(modes))
+    groups = row_groups(job, columns, row)
+    costed_layout = cost_any_layout(cost_model, costed, row, layout, ctx, modes, groups)
+    step = costed_layout.step
+    step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
+    limit = job.hbm_limit_bytes
+    probability = fit_probability(job, peak, limit)
+    stages = named_terms(costed_layout.stages, costed_layout.memory)
+    at = plan_conditions(job, degrees, step)
+    interval = step_time_interval(job, step_time_s, at=at)
+    if job.cluster.sharp:
+        bare = replace(job, cluster=job.cluster.model_copy(update={"sharp": ""}))
+        hosts = CostModel(bare, compiled=cost_model.compiled)
+        by_hosts = cost_any_layout(hosts, costed, row, layout, ctx, modes, groups).step
+        by_hosts_s = float(by_hosts[f.STEP_TIME])
+        beside = step_time_interval(job, by_hosts_s, at=plan_conditions(job, degrees, by_hosts))
+        interval = or_by_hosts(interval, step_time_s, beside, by_hosts_s)
+    interval = with_full_memory(
+        interval, step_time_s, full_step_time_s(job, degrees, step_time_s), 1.0 - probability
+    )
+    gpu, risk = job.cluster.gpu, full_memory(job, degrees, step_time_s, probability)
+    return assemble_plan(
+        job,
+        CostedPlan(
+            degrees, mode, modes, layout, step, stages, costed.exchange(row),
+            recomputed_share(costed_layout.costs, costed_layout.counts), status, gap,
+        ),
+        Outlook(
+            step_time=interval,
+            peak_interval=peak_interval(job, peak),
+            peak_flop_per_s=gpu.peak(half_precision(gpu)),
+            precision_flop_per_s=gpu.peak(job.precision),
+            usable_bytes=gpu.hbm_usable_bytes,
+            limit_bytes=limit,
+            fits=peak <= limit,
+            fit_probability=probability,
+            assumptions=(
+                *plan_assumptions(job, probability),
+                *unmeasured_notes(interval),
+                *waiting_notes(job, at),
+                *full_memory_notes(risk),
+                *choice_notes(job, degrees, layout, float(stages[:, f.STAGE_OFFLOADED].max())),
+            ),
+            full_memory=risk,
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CostedPlan:
+    """A configuration and what the kernel says of it: `step[STEP_*]`, `stages[stage, STAGE_*]`.
+
+    `modes`: those that `layout.others` counts; `exchange`: ranks that exchange heads in
+    context parallelism (`KEY_EXCHANGE`); `again`: see `recomputed_share`.
+    """
+
+    degrees: Degrees
+    mode: RecomputeMode
+    modes: tuple[RecomputeMode, ...]
+    layout: Layout
+    step: Array
+    stages: Array
+    exchange: int
+    again: float
+    status: Status
+    gap: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a plan means on its GPUs. FLOP/s: mean peaks of a GPU, dense 16-bit and of the job's
+    precision; bytes: of the GPU of the heaviest stage. `stage_gpus`: where they differ."""
+
+    step_time: Interval
+    peak_interval: Interval
+    peak_flop_per_s: float
+    precision_flop_per_s: float
+    usable_bytes: float
+    limit_bytes: float
+    fits: bool
+    fit_probability: float
+    assumptions: tuple[str, ...]
+    stage_gpus: tuple[str, ...] = ()
+    full_memory: FullMemory | None = None
+
+
+def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
+    """The plan of a costed configuration, on GPUs of one type or of several."""
+    degrees, layout, step = own.degrees, own.layout, own.step
+    step_time_s = float(step[f.STEP_TIME])
+    tokens_per_s = degrees.gbs * job.seq / step_time_s
+    per_gpu = tokens_per_s / degrees.gpus
+    full_square = per_gpu * flop_per_token(job.model, job.seq)
+    kind, sizes = exchange_kind(degrees.cp, own.exchange)
+    peak16 = outlook.peak_flop_per_s
+    others = {
+        mode.name: counts for mode, counts in zip(own.modes, layout.others, strict=True)
+        if any(counts)
+    }  # fmt: skip
+    return Plan(
+        degrees=degrees,
+        layout=LayerLayout(
+            block_layers=layout.block_layers,
+            recomputed=layout.recomputed,
+            placement=layout.placement,
+            others=others,
+            mtp_apart=layout.mtp_apart,
+        ),
+        recompute=own.mode.name,
+        recompute_flags=layout_flags(
+            own.mode,
+            job.framework.recomputing,
+            layout.recomputed,
+            layout.stage_layers,
+            shared_count(layout),
+            {mode: others[mode.name] for mode in own.modes if mode.name in others},
+        ),
+        schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
+        gbs=degrees.gbs,
+        gbs_tokens=degrees.gbs * job.seq,
+        seq=job.seq,
+        step_time_s=step_time_s,
+        step_time=outlook.step_time,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=per_gpu,
+        mfu=full_square / peak16,
+        mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
+        mfu_precision=full_square / outlook.precision_flop_per_s,
+        # Backward is twice the forward pass, so forward is a third of the model's FLOP.
+        hfu=full_square * (1.0 + own.again / 3.0) / peak16,
+        peak_bytes=float(step[f.STEP_PEAK_BYTES]),
+        peak_interval=outlook.peak_interval,
+        allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
+        usable_bytes=outlook.usable_bytes,
+        limit_bytes=outlook.limit_bytes,
+        heaviest_stage=int(step[f.STEP_PEAK_STAGE]),
+        fits=outlook.fits,
+        fit_probability=outlook.fit_probability,
+        time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
+        stages=stage_memories(own.stages, layout),
+        status=own.status,
+        gap=own.gap,
+        assumptions=outlook.assumptions,
+        stage_gpus=outlook.stage_gpus,
+        optimizer=job.optimizer.name,
+        optimizer_kernel=job.optimizer_setting.kernel,
+        optimizer_offload=job.optimizer_offload,
+        optimizer_flags=optimizer_flags(job.framework, job.optimizer_setting),
+        activation_offload=job.activation_offload,
+        activation_offload_fraction=layout.offload_fraction,
+        activation_offload_flags=offload_flags(
+            job.framework, job.activation_offload, layout.offload_fraction
+        ),
+        cp_comm_type=kind,
+        cp_sizes=sizes,
+        full_memory=outlook.full_memory,
+    )
+
+
+def recomputed_share(costs: Array, layout: KernelLayout) -> float:
+    """Recomputed seconds over forward seconds: stands for the share of recomputed FLOP."""
+    forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
+    again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
+    return again / forward if forward else 0.0
+
+
+def stage_memories(stages: Array, layout: Layout) -> tuple[StageMemory, ...]:
+    """Memory of every stage from its STAGE_* row."""
+    return tuple(
+        StageMemory(
+            stage=index,
+            layers=layout.stage_layers[index],
+            phase=_PHASES[int(stage[f.STAGE_PHASE])],
+            **{name: float(np.float64(stage[column])) for name, column in _STAGE_TERMS.items()},
+        )
+        for index, stage in enumerate(stages)
+    )

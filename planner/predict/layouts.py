@@ -1,0 +1,76 @@
+"""Layouts between their two forms: blocks of layers for people, counts of pieces for the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from constraints.layout import LayoutContext, Recomputation, even_split, greedy_costs
+from constraints.rule import Layout, Placement
+from planner.cost.layout import mirror, place_ends
+from planner.job.job import Job
+from planner.job.offload import grouped_modules
+from planner.job.schedules import schedule_named
+from planner.job.specs import ModelSpec
+from planner.predict.cost_model import CostModel
+from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.cost_tables import may_part
+
+
+def job_placement(job: Job) -> Placement:
+    """Where blocks live under the job's schedule."""
+    return schedule_named(job.schedule).placement
+
+
+def plain_context(
+    job: Job, pp: int, vpp: int, recomputation: Recomputation, others: int = 0
+) -> LayoutContext:
+    """Layout rules' numbers of a shape, without a memory limit."""
+    placement = job_placement(job) if pp > 1 else "straight"
+    return LayoutContext(
+        pp=pp,
+        vpp=vpp,
+        kinds=job.model.kind_indices,
+        layouts="even" if placement == "mirrored" else job.framework.parallelism.layouts,
+        recomputation=recomputation,
+        placement=placement,
+        others=others,
+        lone_ends=job.framework.parallelism.lone_ends,
+        mtp_apart=bool(may_part(job)),
+        greedy_costs=model_costs(job.model),
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
+    )
+
+
+def model_costs(model: ModelSpec) -> tuple[int, int]:
+    """Costs of a layer and of the LM head by which greedy frameworks fill their stages."""
+    return greedy_costs(model.hidden, model.ffn, model.vocab)
+
+
+def even_layout(job: Job, pp: int, vpp: int, recomputes: bool, mtp_apart: bool = False) -> Layout:
+    """The layout in which the kernel costs a shape: the framework's own, else the most even.
+
+    `mtp_apart`: with multi-token prediction alone in the block before head and loss.
+    """
+    ctx = plain_context(job, pp, vpp, "none")
+    blocks = ctx.usual_split
+    if mtp_apart and ctx.may_part:
+        blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
+    placement = job_placement(job) if pp > 1 else "straight"
+    plain = Layout(pp, vpp, blocks, (0,) * pp, placement, mtp_apart=mtp_apart)
+    return replace(plain, recomputed=plain.stage_layers) if recomputes else plain
+
+
+def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
+    """Counts of pieces per stage: the layers, then embedding, head and MTP at their stages."""
+    job = cost_model.job_inputs
+    counts = np.zeros((job.pieces, layout.pp))
+    recomputed = np.zeros_like(counts)
+    schedule, apart = cost_model.framework_inputs.schedule, float(layout.mtp_apart)
+    place_ends(counts, layout.pp, job, schedule, apart)
+    if layout.placement == "mirrored":
+        mirror(counts, layout.pp)
+    counts[: job.kinds] = np.array(ctx.counts(layout)).T
+    recomputed[: job.kinds] = np.array(ctx.recomputed_counts(layout)).T
+    return KernelLayout(counts, recomputed, layout.mtp_apart)

@@ -1,0 +1,116 @@
+"""Memory of every pipeline stage of a configuration over a step, and what lies outside tensors.
+
+The bridge between a configuration (job, degrees, layout) and the cost core's account of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from constraints.rule import Layout
+from planner.cost.memory import COMMUNICATORS, communicator_sizes
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostModel, LayoutInputs
+from planner.predict.cost_tables import job_pieces
+from planner.predict.layouts import plain_context
+from planner.predict.memory.stage import Stage
+from planner.predict.memory.timeline import PhaseMemory, stage_timeline
+from planner.predict.plan import Degrees
+from planner.predict.shapes import given_columns
+from planner.search.offload_share import any_memory_inputs, row_groups
+
+
+@dataclass(frozen=True, slots=True)
+class StageAccount:
+    """Bytes on one GPU of a pipeline stage.
+
+    `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
+    (the piece at whose backward the phase is heaviest). `outside`: bytes outside live tensors by
+    name: allocator rounding and fragmentation, CUDA context, one entry a
+    communicator. `reserved_names`: those of them that torch's allocator reports as reserved.
+    `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
+    what the driver reports for the process (nvidia-smi).
+    """
+
+    stage: int
+    layers: int
+    in_flight: float
+    first_step: tuple[PhaseMemory, ...]
+    later_steps: tuple[PhaseMemory, ...]
+    outside: Mapping[str, float]
+    allocated_bytes: float
+    total_bytes: float
+    core: Stage = field(compare=False, repr=False)
+    reserved_names: frozenset[str] = frozenset({"fragmentation"})
+
+    @property
+    def peak(self) -> PhaseMemory:
+        """The heaviest phase of all steps."""
+        return max((*self.first_step, *self.later_steps), key=lambda phase: phase.total_bytes)
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What the allocator holds: `torch.cuda.max_memory_reserved`."""
+        own = sum(self.outside[name] for name in self.reserved_names)
+        return self.allocated_bytes + own
+
+
+def stage_accounts(
+    job: Job, degrees: Degrees, layout: Layout, mode: RecomputeMode | None = None
+) -> tuple[StageAccount, ...]:
+    """Accounts of all pipeline stages, first to last.
+
+    `layout` says which layers live and recompute where; `mode` what recomputing layers run again
+    (default: the job's first mode). Degrees and layout are taken as legal: the rules of
+    `constraints` check them.
+    """
+    one = replace(job, recompute=(job.recompute[0] if mode is None else mode,))
+    inputs, kinds = layout_inputs(one, degrees, layout), kind_names(one)
+    return tuple(
+        _account(one, degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
+    )
+
+
+def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
+    """What the core costs the memory of a configuration from, as `planner.evaluate` does."""
+    model, columns = CostModel(job, compiled=False), given_columns(degrees)
+    ctx = plain_context(
+        job, degrees.pp, degrees.vpp, recomputation(job.recompute[0], job.framework)
+    )
+    groups = row_groups(job, columns, 0)
+    return any_memory_inputs(model, model.price_shapes(columns), 0, layout, ctx, groups=groups)
+
+
+def _account(
+    job: Job, degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
+) -> StageAccount:
+    """Account of one pipeline stage; `kinds`: names of its kinds of layers."""
+    timeline = stage_timeline(stage, kinds)
+    row = stage.memory()
+    each = job.framework.outside.communicator_bytes
+    communicating = {f"communicator {name}": each for name in communicators(degrees)}
+    return StageAccount(
+        stage.index,
+        layout.stage_layers[stage.index],
+        row.in_flight,
+        timeline.first_step,
+        timeline.later_steps,
+        {"fragmentation": float(row.fragmentation), "context": row.context} | communicating,
+        float(row.allocated),
+        float(row.peak),
+        stage,
+    )
+
+
+def kind_names(job: Job) -> tuple[str, ...]:
+    """Names of the kinds of layers, as the op table has them."""
+    return tuple(piece.name for piece in job_pieces(job)[: len(job.model.kinds)])
+
+
+def communicators(degrees: Degrees) -> tuple[str, ...]:
+    """Communicators that a rank is a member of and that hold buffers, by name."""
+    sizes = communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
+    return tuple(name for name, size in zip(COMMUNICATORS, sizes, strict=True) if size > 1)

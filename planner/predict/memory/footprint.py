@@ -1,0 +1,136 @@
+"""The memory of one configuration: every stage's account, the limit, and how sure it is.
+
+What `planner memory` shows. The accounts are the cost core's, run without a compiler, and their
+peaks those of `planner.evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from constraints.rule import Layout
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.configuration import given_job, given_layout
+from planner.predict.memory.account import StageAccount, stage_accounts
+from planner.predict.plan import Degrees, Interval
+from planner.predict.uncertainty.intervals import fit_probability, peak_interval
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A job with one recompute mode, its degrees, and where its layers live; legal as a whole."""
+
+    job: Job
+    degrees: Degrees
+    layout: Layout
+
+    @property
+    def recompute(self) -> str:
+        """Name of the recompute mode."""
+        return self.job.recompute[0].name
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Accounts of all pipeline stages of a configuration; bytes on one GPU."""
+
+    configuration: Configuration
+    stages: tuple[StageAccount, ...]
+
+    @cached_property
+    def heaviest(self) -> StageAccount:
+        """The stage that decides whether the job fits."""
+        return max(self.stages, key=lambda stage: stage.total_bytes)
+
+    @property
+    def total_bytes(self) -> float:
+        """What the driver reports on the heaviest stage: live tensors and all beside them."""
+        return self.heaviest.total_bytes
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes that the job may use: usable HBM less the reserve."""
+        return self.configuration.job.hbm_limit_bytes
+
+    @property
+    def usable_bytes(self) -> float:
+        """Bytes of HBM that a process can use."""
+        return self.configuration.job.cluster.gpu.hbm_usable_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the predicted total stays within the limit."""
+        return self.total_bytes <= self.limit_bytes
+
+    @property
+    def fit_probability(self) -> float:
+        """Probability that the true total stays within the limit."""
+        return fit_probability(self.configuration.job, self.total_bytes, self.limit_bytes)
+
+    @property
+    def interval(self) -> Interval:
+        """Where the true total lies with 80 % probability, bytes."""
+        return peak_interval(self.configuration.job, self.total_bytes)
+
+
+def configure(
+    job: Job,
+    degrees: Degrees,
+    recompute: str = "none",
+    block_layers: Sequence[int] | None = None,
+    recomputed: Sequence[int] | None = None,
+    mtp_apart: bool = False,
+) -> Configuration:
+    """A configuration of a job, checked against every rule; arguments as `planner.evaluate`.
+
+    UsageError names the rules that it breaks.
+    """
+    one_mode = replace(job, recompute=(job.framework.recompute_mode(recompute),))
+    layout = given_layout(one_mode, degrees, block_layers, recomputed, mtp_apart=mtp_apart)
+    return Configuration(one_mode, degrees, layout)
+
+
+def footprint_of(configuration: Configuration) -> Footprint:
+    """The memory of a configuration."""
+    own = configuration
+    return Footprint(own, stage_accounts(own.job, own.degrees, own.layout))
+
+
+def memory_footprint(
+    request: Request,
+    degrees: Degrees,
+    recompute: str = "none",
+    block_layers: Sequence[int] | None = None,
+    recomputed: Sequence[int] | None = None,
+    mtp_apart: bool = False,
+) -> Footprint:
+    """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
+    job = given_job(request)
+    return footprint_of(configure(job, degrees, recompute, block_layers, recomputed, mtp_apart))
+
+
+def worst_expert_load(job: Job, degrees: Degrees) -> float:
+    """Load of the busiest expert rank over the mean if a dropless router sends it all it can.
+
+    A rank holds E/ep experts, so that it gets at most min(k, E/ep) of the k copies of each token
+    of its ep group, where the mean is k/ep. 1 without experts or without ep.
+    Symbols: E = experts, k = top_k.
+    """
+    moe = job.model.moe
+    if moe is None:
+        return 1.0
+    local = moe.experts / degrees.ep
+    return min(float(moe.top_k), local) * degrees.ep / moe.top_k
+
+
+def dropless_worst_case(configuration: Configuration) -> Footprint | None:
+    """The footprint if every token of the ep group is routed to one rank; None without experts
+    that are spread, or if the job already assumes as much."""
+    job = configuration.job
+    worst = worst_expert_load(job, configuration.degrees)
+    if worst <= job.expert_imbalance:
+        return None
+    return footprint_of(replace(configuration, job=replace(job, expert_imbalance=worst)))

@@ -1,0 +1,41 @@
+"""Groups in which a framework offloads activations."""
+
+from __future__ import annotations
+
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.job.modules import Module
+from planner.predict.cost_tables import job_pieces, op_context
+from planner.predict.memory.rows import Key, rank_key, saved_bytes
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.offload import offload_group
+from planner.predict.ops.rows import Piece
+
+
+def shape_groups(
+    job: Job, mode: RecomputeMode, *, tp: int, cp: int, ep: int, etp: int, mbs: int
+) -> tuple[int, ...]:
+    """Groups of activations of a layer of each kind that leave the GPU under a recompute mode and
+    degrees: one for each offloaded module with a tensor of the framework's least size."""
+    context, kinds = op_context(job), len(job.model.kinds)
+    key = rank_key(
+        tp=tp, cp=cp, ep=ep, etp=etp, mbs=mbs, recompute=mode.mask,
+        sequence_parallel=job.framework.parallelism.sequence_parallel == "with-tp",
+    )  # fmt: skip
+    return tuple(
+        sum(_leaves(name, piece, context, key) for name in job.activation_offload)
+        for piece in job_pieces(job)[:kinds]
+    )
+
+
+def _leaves(name: str, piece: Piece, context: OpContext, key: Key) -> bool:
+    group = offload_group(name, context, piece)
+    names = {*group.own, *group.shared}
+    least = context.profile.activation_offload.least_offload_bytes
+    return any(
+        row.name in names
+        and (not row.only_with or bool(row.only_with & Module(key.modules)))
+        and saved_bytes(row, context, key) >= least
+        for op in piece.ops
+        for row in op.saved
+    )

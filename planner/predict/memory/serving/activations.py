@@ -1,0 +1,128 @@
+"""Peak of the tensors that a forward pass and the sampling after it hold: no backward pass.
+
+While the layers run, a rank holds the hidden state and the residual of a chunk and what the
+widest operation reads and writes. After them the sampler holds its logits. The kernels of
+experts have buffers of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.predict.memory.serving.deployment import Deployment, layer_piece
+from planner.predict.ops.rows import Op, OpKind, Shard
+
+_ELEMENT_BYTES = 2.0
+# Hidden state and residual: fused norms carry both through the layers.
+_STREAMS = 2.0
+# vLLM cuts what its expert kernels see into pieces of this many tokens.
+_EXPERT_CHUNK = 32768
+# MLA expands cached tokens for prefill at most this many at a time: at least 8 sequences of full
+# length or 4 blocks a sequence, at most 64 Ki (vLLM, MLA's chunked prefill workspace).
+_MLA_CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes on a rank. `layers` and `sampling` do not live at once: their maximum counts."""
+
+    streams: float
+    layers: float
+    sampling: float
+    experts: float
+    experts_stay: bool
+
+    @property
+    def peak(self) -> float:
+        """Largest sum that is alive at once."""
+        after = self.sampling + (self.experts if self.experts_stay else 0.0)
+        return self.streams + max(self.layers + self.experts, after)
+
+
+def stage_activations(deployment: Deployment, stage: int) -> Activations:
+    """Peak of one stage; the last one samples."""
+    model = deployment.model
+    ops = [op for kind in set(deployment.stages[stage]) for op in layer_piece(deployment, kind).ops]
+    element = max(_ELEMENT_BYTES, deployment.weights.kept_bytes)
+    widest = max(_op_width(deployment, op) for op in ops)
+    layers = element * deployment.chunk * widest
+    last = stage == deployment.pp - 1
+    return Activations(
+        streams=_STREAMS * element * deployment.chunk * model.hidden,
+        layers=max(layers, _mla_context(deployment)),
+        sampling=_logits(deployment) if last else 0.0,
+        experts=element * _expert_elements(deployment, ops),
+        experts_stay=deployment.engine.moe_workspace_stays,
+    )
+
+
+def _share(deployment: Deployment, shard: Shard) -> float:
+    """Share of a width on the rank; serving splits no sequences."""
+    match shard:
+        case Shard.TP | Shard.ROUTED_TP:
+            return 1 / deployment.tp
+        case Shard.KV:
+            return 1 / min(deployment.tp, deployment.model.kv_heads)
+        case _:
+            return 1.0
+
+
+def _op_width(deployment: Deployment, op: Op) -> float:
+    """Elements a token that an operation reads and writes; those of experts are apart."""
+    if op.name.startswith("moe/"):
+        return 0.0
+    if op.kind is OpKind.ATTENTION:
+        heads = op.heads * (op.qk_head_dim + op.v_head_dim) / deployment.tp
+        kv = op.kv_heads * (op.qk_head_dim + op.v_head_dim)
+        return heads + kv / min(deployment.tp, int(op.kv_heads))
+    if op.kind is OpKind.GEMM:
+        out = op.out_width * _share(deployment, op.out_shard)
+        kv_out = op.kv_out_width * _share(deployment, Shard.KV)
+        return op.in_width * _share(deployment, op.in_shard) + out + kv_out
+    if op.name.endswith("/activation"):
+        # Reads what the projections up wrote and writes the input of the one down; the block's
+        # input and the attention's output are not freed yet (a compiled graph's buffers).
+        model = deployment.model
+        gates = 2.0 if model.gated else 1.0
+        width = model.ffn if op.name.startswith("mlp/") else _shared_width(deployment)
+        return (gates + 1.0) * width / deployment.tp + _STREAMS * model.hidden
+    return 0.0
+
+
+def _shared_width(deployment: Deployment) -> int:
+    return deployment.model.moe.shared_ffn if deployment.model.moe else 0
+
+
+def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
+    """Buffers of the experts' kernels: products up (reused for those down) and activations.
+
+    Each of the chunk's tokens is there top_k times, those of all dp replicas together.
+    """
+    moe = deployment.model.moe
+    if moe is None or not any(op.kind is OpKind.GROUPED_GEMM for op in ops):
+        return 0.0
+    width = moe.ffn / deployment.expert_tp
+    gates = 2.0 if deployment.model.gated else 1.0
+    copies = min(deployment.chunk * deployment.dp, _EXPERT_CHUNK) * moe.top_k
+    return copies * (max(gates * width, deployment.model.hidden) + width)
+
+
+def _logits(deployment: Deployment) -> float:
+    """The sampler's tensors over the whole vocabulary, which is gathered over tp."""
+    rows = deployment.sampled
+    if deployment.all_logits:
+        rows = max(rows, deployment.chunk)
+    return deployment.engine.logit_bytes * rows * deployment.model.vocab
+
+
+def _mla_context(deployment: Deployment) -> float:
+    """MLA's expanded keys and values of cached tokens beside the buffer that gathers them."""
+    mla = deployment.model.mla
+    if mla is None:
+        return 0.0
+    wanted = max(8 * deployment.context, 4 * deployment.sequences * deployment.block)
+    tokens = min(_MLA_CHUNK, wanted)
+    latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    heads = deployment.model.heads / deployment.tp
+    expanded = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return _ELEMENT_BYTES * tokens * (latent + expanded)

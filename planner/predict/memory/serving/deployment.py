@@ -1,0 +1,198 @@
+"""What is served, on what, with which settings; the rules that a deployment must obey."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from hardware.schema import Gpu
+from planner.job.errors import UsageError
+from planner.job.frameworks.profile import load_framework
+from planner.job.specs import LayerKind, ModelSpec
+from planner.predict.memory.serving.engine import ENGINES, Engine
+from planner.predict.memory.serving.formats import (
+    KV_FORMATS,
+    WEIGHT_FORMATS,
+    KvFormat,
+    WeightFormat,
+)
+from planner.predict.ops import Piece, pieces
+from planner.predict.ops.context import OpContext
+
+# Rows of the vocabulary on all tensor-parallel ranks together are a multiple of this in vLLM
+# (VocabParallelEmbedding).
+VOCABULARY_MULTIPLE = 64
+# Largest values that are taken: far beyond any machine, and small enough to count with.
+MAX_BATCH = 1_000_000
+MAX_TOKENS = 100_000_000
+MAX_DEGREE = 4096
+MAX_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One model served by dp·tp·pp GPUs.
+
+    batch: sequences served at once by all dp replicas together. context: tokens of each, prompt
+    and answer. chunk: tokens of one prefill step; sequences: what the engine reserves for
+    sampling. `dp`: data-parallel attention: dense weights once per replica, experts shared by
+    all of them. `ep` of the dp·tp ranks of a stage hold whole experts, the rest splits each.
+    `window_cache`: sliding-window layers drop tokens that left the window.
+    """
+
+    model: ModelSpec
+    gpu: Gpu
+    batch: int = 1
+    context: int = 4096
+    weights: WeightFormat = WEIGHT_FORMATS["bf16"]
+    kv: KvFormat = KV_FORMATS["bf16"]
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    utilization: float = 0.9
+    block: int = 16
+    chunk: int = 8192
+    sequences: int = 256
+    all_logits: bool = False
+    graphs: bool = True
+    window_cache: bool = True
+    engine: Engine = ENGINES["vllm"]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole deployment."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that split each expert's width."""
+        return self.tp * self.dp // self.ep
+
+    @property
+    def replica_batch(self) -> int:
+        """Sequences on one of the dp replicas, the fullest."""
+        return math.ceil(self.batch / self.dp)
+
+    @property
+    def sampled(self) -> int:
+        """Sequences for which one replica reserves logits: at most one a token of a chunk."""
+        return max(min(self.sequences, self.chunk), self.replica_batch)
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Vocabulary after padding, over all tp ranks."""
+        unit = math.lcm(VOCABULARY_MULTIPLE, self.tp)
+        return math.ceil(self.model.vocab / unit) * unit
+
+    @property
+    def table(self) -> dict[str, Piece]:
+        """The op table: layer kinds, embedding and head by name."""
+        return _table(self.model)
+
+    @cached_property
+    def stages(self) -> tuple[tuple[LayerKind, ...], ...]:
+        """Layers of each pipeline stage, split as vLLM does.
+
+        Layers beyond an even split go to the stages before the last, which has the head.
+        """
+        counts = [self.model.layers // self.pp] * self.pp
+        for index in range(self.model.layers % self.pp):
+            counts[-2 - index] += 1
+        kinds = iter(self.model.kind_sequence)
+        return tuple(tuple(next(kinds) for _ in range(count)) for count in counts)
+
+
+@cache
+def _table(model: ModelSpec) -> dict[str, Piece]:
+    """Rows by piece; parameters and widths are the same in every framework profile."""
+    context = OpContext(model, load_framework("megatron-core"), model.pretraining_seq)
+    return {piece.name: piece for piece in pieces(context)}
+
+
+def layer_piece(deployment: Deployment, kind: LayerKind) -> Piece:
+    """The op rows of a layer of this kind."""
+    return deployment.table[f"layer[{kind.attention},{kind.ffn}]"]
+
+
+def check_deployment(deployment: Deployment) -> None:
+    """UsageError for settings that no engine accepts, with the nearest that one does."""
+    _check_ranges(deployment)
+    _check_tensor_parallel(deployment)
+    _check_experts(deployment)
+    if deployment.pp > deployment.model.layers:
+        raise UsageError(
+            f"--pp {deployment.pp} exceeds the {deployment.model.layers} layers of "
+            f"{deployment.model.name}; every stage holds at least one layer"
+        )
+
+
+def _check_ranges(deployment: Deployment) -> None:
+    for option, value, largest in (
+        ("--batch", deployment.batch, MAX_BATCH),
+        ("--context", deployment.context, MAX_TOKENS),
+        ("--max-num-batched-tokens", deployment.chunk, MAX_TOKENS),
+        ("--max-num-seqs", deployment.sequences, MAX_BATCH),
+        ("--block-size", deployment.block, MAX_BLOCK),
+        ("--tp", deployment.tp, MAX_DEGREE),
+        ("--pp", deployment.pp, MAX_DEGREE),
+        ("--ep", deployment.ep, MAX_DEGREE),
+        ("--dp", deployment.dp, MAX_DEGREE),
+    ):
+        if not 1 <= value <= largest:
+            raise UsageError(f"{option} {value:,} is outside of 1 to {largest:,}")
+    if not 0 < deployment.utilization <= 1:
+        raise UsageError(
+            f"--gpu-memory-utilization {deployment.utilization:g} is outside of 0 to 1; vLLM's "
+            "usual value is 0.9"
+        )
+
+
+def _check_tensor_parallel(deployment: Deployment) -> None:
+    model, tp = deployment.model, deployment.tp
+    if model.heads % tp:
+        raise UsageError(
+            f"--tp {tp} does not divide the {model.heads} attention heads of {model.name}; "
+            f"nearest: {_nearest_divisors(model.heads, tp)}"
+        )
+    if model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
+        raise UsageError(
+            f"--tp {tp} neither divides the {model.kv_heads} kv heads of {model.name} nor is a "
+            f"multiple of them; nearest: {_nearest_divisors(model.heads, tp)}"
+        )
+    dense = any(kind.ffn == "dense" for kind in model.kinds)
+    if dense and model.ffn % tp:
+        raise UsageError(
+            f"--tp {tp} does not divide the FFN width {model.ffn:,} of {model.name}; "
+            f"nearest: {_nearest_divisors(math.gcd(model.ffn, model.heads), tp)}"
+        )
+
+
+def _check_experts(deployment: Deployment) -> None:
+    model, ep = deployment.model, deployment.ep
+    if model.moe is None:
+        if ep > 1:
+            raise UsageError(f"--ep {ep}: {model.name} has no experts; leave --ep out")
+        return
+    ranks = deployment.tp * deployment.dp
+    if ranks % ep:
+        raise UsageError(
+            f"--ep {ep} does not divide tp·dp = {ranks} ranks of a stage; "
+            f"nearest: {_nearest_divisors(ranks, ep)}"
+        )
+    if ep > model.moe.experts:
+        raise UsageError(f"--ep {ep} exceeds the {model.moe.experts} experts of {model.name}")
+    if model.moe.ffn % deployment.expert_tp:
+        raise UsageError(
+            f"tp·dp/ep = {deployment.expert_tp} does not divide the experts' width "
+            f"{model.moe.ffn:,}; give --ep {ranks} so that every rank holds whole experts"
+        )
+
+
+def _nearest_divisors(number: int, given: int) -> str:
+    """`4 or 8`: the divisors of a number around what was given."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    below = max((d for d in divisors if d <= given), default=None)
+    above = min((d for d in divisors if d > given), default=None)
+    return " or ".join(str(d) for d in (below, above) if d is not None)

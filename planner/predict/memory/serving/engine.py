@@ -1,0 +1,141 @@
+"""What a serving engine holds beside weights and KV cache, and which of it its budget counts.
+
+vLLM fills `gpu_memory_utilization` of the HBM: it loads the weights, runs one forward pass of
+`max_num_batched_tokens` tokens and a sampling step of `max_num_seqs` sequences, measures their
+peak, and gives the rest to the KV cache. What the process took before that measurement (CUDA
+context, NCCL) lies outside of the budget; CUDA graphs do as well before 0.21.
+
+Constants that are not counted from tensors were read off the start-up logs in
+`planner/predict/memory/serving/serving_logs.csv` (all on H100); each says which rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hardware.schema import Gpu
+from planner.job.errors import unknown_name
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One generation of the engine.
+
+    `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
+    buffers stay allocated while sampling. `non_torch_*`: memory beside torch's allocator that
+    grows while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`,
+    `pad_width`: multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the
+    engine of the start-up logs that its constants were read off.
+    """
+
+    name: str
+    title: str
+    logs: str
+    logit_bytes: float
+    moe_workspace_stays: bool
+    graphs_in_budget: bool
+    non_torch_alone_bytes: float
+    non_torch_pipeline_bytes: float
+    non_torch_tensor_bytes: float
+    pad_hidden: int
+    pad_width: int
+
+    def non_torch_bytes(self, tp: int, gpus: int) -> float:
+        """Memory beside torch's allocator that the budget counts, on one of `gpus` GPUs."""
+        if tp > 1:
+            return self.non_torch_tensor_bytes
+        return self.non_torch_alone_bytes if gpus == 1 else self.non_torch_pipeline_bytes
+
+
+def _recent(name: str, title: str, graphs_in_budget: bool) -> Engine:
+    """vLLM since 0.17.
+
+    Sampled logits: 16-bit as the head writes them, fp32, and two more fp32 tensors. Memory
+    beside torch: 0.24 to 0.27 GiB on one GPU (0.46 on granite, left out), 2.06 to 2.21 GiB under
+    TP (flashinfer's fused all-reduce), 0.07 GiB in a pipeline. mxfp4: gpt-oss-20b takes 13.64 GiB
+    and gpt-oss-120b 65.97 (vLLM issue 23278): hidden 2880 -> 3072 and width 2880 -> 2944.
+    """
+    return Engine(
+        name=name,
+        title=title,
+        logs="vllm-0.19",
+        logit_bytes=2.0 + 4.0 + 4.0 + 4.0,
+        moe_workspace_stays=True,
+        graphs_in_budget=graphs_in_budget,
+        non_torch_alone_bytes=0.25 * GIB,
+        non_torch_pipeline_bytes=0.07 * GIB,
+        non_torch_tensor_bytes=2.1 * GIB,
+        pad_hidden=256,
+        pad_width=128,
+    )
+
+
+def _sorting() -> Engine:
+    """vLLM 0.6.4 to 0.16, which sorts the logits for top-p.
+
+    Sorted values with 8-byte indices, double-buffered, and cumulative sums: 38.9 B a logit on
+    Llama-3.1-8B at 1,024 sequences (4.76 GiB), 38.3 to 41.2 B in logs of vLLM 0.6 and 0.7
+    (vLLM pull request 10511, issues 12330 and 13061). Memory beside torch: 0.13 to 0.14 GiB on
+    one GPU, 0.54 to 0.55 GiB under TP. mxfp4: gpt-oss-20b takes 13.47 GiB and gpt-oss-120b
+    64.38: width 2880 -> 3072.
+    """
+    return Engine(
+        name="vllm-0.16",
+        title="vLLM 0.6.4 to 0.16",
+        logs="vllm-0.11",
+        logit_bytes=39.0,
+        moe_workspace_stays=False,
+        graphs_in_budget=False,
+        non_torch_alone_bytes=0.13 * GIB,
+        non_torch_pipeline_bytes=0.07 * GIB,
+        non_torch_tensor_bytes=0.55 * GIB,
+        pad_hidden=1,
+        pad_width=256,
+    )
+
+
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        _recent("vllm", "vLLM 0.21 and later", graphs_in_budget=True),
+        _recent("vllm-0.19", "vLLM 0.17 to 0.20", graphs_in_budget=False),
+        _sorting(),
+    )
+}
+
+# NCCL as started before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4
+# (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
+NCCL_START_BYTES = 1.0 * GIB
+
+# CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
+# dense models, 8 to 80 layers on the rank; residuals within 0.21 GiB. The four rows of models
+# with experts took 0.05 to 1.1 GiB more.
+_GRAPH_FIXED_BYTES = 0.33 * GIB
+_GRAPH_LAYER_BYTES = 0.0171 * GIB
+
+# vLLM's own default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk
+# and sequences, larger on GPUs of 70 GiB and more that are not A100s.
+_LARGE_GPU_BYTES = 70 * GIB
+_LARGE_DEFAULTS = (8192, 1024)
+_SMALL_DEFAULTS = (2048, 256)
+
+
+def find_engine(name: str) -> Engine:
+    """The engine of --engine; UsageError lists the names."""
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES, f"one of {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def graph_bytes(layers: int) -> float:
+    """Bytes of captured CUDA graphs on a rank with `layers` layers."""
+    return _GRAPH_FIXED_BYTES + _GRAPH_LAYER_BYTES * layers
+
+
+def batch_defaults(gpu: Gpu) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs) that vLLM takes on this GPU."""
+    large = gpu.hbm_usable_bytes >= _LARGE_GPU_BYTES and not gpu.name.startswith("A100")
+    return _LARGE_DEFAULTS if large else _SMALL_DEFAULTS

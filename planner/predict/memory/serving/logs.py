@@ -1,0 +1,220 @@
+"""Start-up logs of real engines against the prediction, and the interval that follows from them.
+
+`planner/predict/memory/serving/serving_logs.csv` holds what vLLM printed while starting, GiB on one
+rank (of a pipeline, its first; the tokens are those of the tightest rank): facts published by
+others, with their source in each row. Rows of use `fit` are those that constants of the engine were
+read off; the others were looked up after that (A100: the catalogue's memory, as none was
+printed). qwen2.5-72b under TP 4 is Kimi-Dev-72B, of the same shape. The
+source lists gpt-oss-120b under a utilisation of 0.9; its printed terms add up at 0.95. Rows of
+multimodal models were left out: the catalogue has no vision towers.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hardware import load_gpu
+from planner.job.models.catalog import load_model
+from planner.predict.memory.serving.deployment import Deployment
+from planner.predict.memory.serving.engine import ENGINES, GIB
+from planner.predict.memory.serving.formats import kv_format, weight_format
+from planner.predict.memory.serving.stage import StageMemory, stage_memory, tokens_of
+
+_FILE = Path(__file__).with_name("serving_logs.csv")
+_LOW, _HIGH = 0.1, 0.9
+_FEWEST_ROWS = 5
+
+
+@dataclass(frozen=True)
+class LogRow:
+    """One start-up: the deployment, and what was printed (None where it was not). Bytes."""
+
+    engine: str
+    deployment: Deployment
+    weights: float
+    activation: float | None
+    non_torch: float | None
+    held_out: bool
+    graphs: float | None
+    kv_cache: float
+    kv_tokens: int | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A start-up and its prediction: bytes for the KV cache, and tokens if they were printed."""
+
+    row: LogRow
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def tightest(self) -> StageMemory:
+        """The stage that holds the fewest tokens."""
+        context = self.row.deployment.context
+        return min(self.stages, key=lambda stage: tokens_of(stage, context, 0.0))
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Predicted room for the KV cache on the rank that limits it."""
+        return self.tightest.available
+
+    @property
+    def measured_bytes(self) -> float:
+        """Room on the rank that limits it: as printed, in pipelines from the printed tokens."""
+        pool = self.tightest.pool
+        if self.row.deployment.pp == 1 or self.row.kv_tokens is None:
+            return self.row.kv_cache
+        blocks = self.row.kv_tokens / self.row.deployment.block
+        return blocks * (pool.full_groups + pool.window_groups) * pool.block_bytes
+
+    @property
+    def predicted_tokens(self) -> int:
+        """Tokens as vLLM prints them: admitted sequences times their context."""
+        context = self.row.deployment.context
+        admitted = min(s.blocks() / s.pool.admission_blocks(context) for s in self.stages)
+        return int(admitted * context)
+
+    @property
+    def token_error(self) -> float | None:
+        """Predicted over printed tokens, less one."""
+        if self.row.kv_tokens is None:
+            return None
+        return self.predicted_tokens / self.row.kv_tokens - 1
+
+    @property
+    def residual_bytes(self) -> float:
+        """Measured less predicted room."""
+        return self.measured_bytes - self.predicted_bytes
+
+    def residual_with_graphs(self) -> float:
+        """The same as if the budget had counted the CUDA graphs, where they were printed."""
+        if self.row.graphs is None:
+            return self.residual_bytes
+        first = self.stages[0]
+        predicted = first.graphs_beside + first.graphs_within
+        return self.residual_bytes - (self.row.graphs - predicted)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """80 % interval of the room for the KV cache: bytes to add to the prediction.
+
+    `uncovered`: what the logs have no row of; then the whole range of residuals is taken.
+    `rows`: start-ups it was read off, on `gpus`; `median_error` of their predicted room.
+    """
+
+    low: float
+    high: float
+    rows: int
+    gpus: tuple[str, ...]
+    uncovered: tuple[str, ...]
+    median_error: float
+
+
+def _number(text: str) -> float | None:
+    return float(text) * GIB if text else None
+
+
+def _log_row(fields: dict[str, str]) -> LogRow:
+    total = float(fields["gpu_total_gib"]) * GIB
+    gpu = load_gpu(fields["gpu"]).model_copy(update={"hbm_usable_bytes": total})
+    deployment = Deployment(
+        model=load_model(fields["model"]).spec,
+        gpu=gpu,
+        context=int(fields["context"]),
+        weights=weight_format(fields["weights"]),
+        kv=kv_format(fields["kv_cache"]),
+        tp=int(fields["tp"]),
+        pp=int(fields["pp"]),
+        utilization=float(fields["utilization"]),
+        block=int(fields["block"]),
+        chunk=int(fields["chunk"]),
+        sequences=int(fields["sequences"]),
+        engine=next(e for e in ENGINES.values() if _prints(e.name, fields["engine"])),
+    )
+    return LogRow(
+        engine=fields["engine"],
+        deployment=deployment,
+        weights=float(fields["weights_gib"]) * GIB,
+        activation=_number(fields["activation_gib"]),
+        non_torch=_number(fields["non_torch_gib"]),
+        held_out=fields["use"] == "held",
+        graphs=_number(fields["graphs_gib"]),
+        kv_cache=float(fields["kv_gib"]) * GIB,
+        kv_tokens=int(fields["kv_tokens"]) if fields["kv_tokens"] else None,
+        source=fields["source"],
+    )
+
+
+def _prints(engine: str, logged: str) -> bool:
+    """Whether rows of `logged` were written by that very generation of the engine."""
+    found = ENGINES[engine]
+    return found.logs == logged and not found.graphs_in_budget
+
+
+@cache
+def read_logs() -> tuple[LogRow, ...]:
+    """All rows of the file."""
+    with _FILE.open(encoding="utf-8", newline="") as stream:
+        return tuple(_log_row(fields) for fields in csv.DictReader(stream))
+
+
+@cache
+def compare_logs() -> tuple[Comparison, ...]:
+    """Every start-up with its prediction."""
+    return tuple(Comparison(row, stage_memory(row.deployment)) for row in read_logs())
+
+
+def spread_of(deployment: Deployment) -> Spread:
+    """The interval for a deployment, from the logs of its engine's generation.
+
+    Alone and together are apart: what GPUs allocate to communicate is the larger uncertainty.
+    """
+    rows = [c for c in compare_logs() if c.row.engine == deployment.engine.logs]
+    alike = [c for c in rows if (c.row.deployment.gpus > 1) == (deployment.gpus > 1)]
+    uncovered = _uncovered(deployment, [c.row.deployment for c in rows])
+    used = rows if uncovered or len(alike) < _FEWEST_ROWS else alike
+    graphs = deployment.engine.graphs_in_budget and deployment.graphs
+    gpus = tuple(dict.fromkeys(c.row.deployment.gpu.name for c in used))
+    residuals = sorted(c.residual_with_graphs() if graphs else c.residual_bytes for c in used)
+    errors = sorted(abs(c.residual_bytes) / c.measured_bytes for c in used)
+    ends = (0.0, 1.0) if uncovered else (_LOW, _HIGH)
+    low, high = (_quantile(residuals, end) for end in ends)
+    return Spread(min(low, 0.0), max(high, 0.0), len(used), gpus, uncovered, _quantile(errors, 0.5))
+
+
+def _uncovered(deployment: Deployment, logged: list[Deployment]) -> tuple[str, ...]:
+    """Traits of a deployment that no logged one has, in words."""
+    tested = {trait for other in logged for trait in _traits(other)}
+    return tuple(trait for trait in _traits(deployment) if trait not in tested)
+
+
+def _traits(deployment: Deployment) -> tuple[str, ...]:
+    """What could make a deployment's memory differ from that of others."""
+    model = deployment.model
+    attention = "MLA" if model.mla else "plain attention"
+    several = (
+        ("TP" if not model.mla else "MLA under TP", deployment.tp),
+        ("pipeline stages", deployment.pp),
+        ("expert parallelism", deployment.ep),
+        ("data-parallel attention", deployment.dp),
+    )
+    return (
+        f"{deployment.gpu.architecture} GPUs",
+        attention,
+        f"{deployment.weights.name} weights",
+        f"{deployment.kv.name} KV cache",
+        *(name for name, degree in several if degree > 1),
+    )
+
+
+def _quantile(values: list[float], share: float) -> float:
+    """Quantile of sorted values, linear between neighbours."""
+    position = share * (len(values) - 1)
+    below = int(position)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (position - below) * (values[above] - values[below])

@@ -1,0 +1,192 @@
+"""The largest batch or context that fits, and what to change when nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from planner.job.errors import UsageError
+from planner.predict.memory.serving.deployment import (
+    MAX_BATCH,
+    MAX_TOKENS,
+    Deployment,
+    check_deployment,
+)
+from planner.predict.memory.serving.formats import KV_FORMATS, PUBLISHED_FORMATS, WEIGHT_FORMATS
+from planner.predict.memory.serving.logs import Spread
+from planner.predict.memory.serving.stage import stage_memory
+
+_GPU_STEPS = (2, 4, 8, 16, 32)
+_HIGH_UTILIZATION = 0.95
+# Tensor parallelism beyond the usual node is rare; further GPUs become pipeline stages.
+_NODE_GPUS = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """A deployment near the one asked for, the options that make it, and its missing bytes."""
+
+    options: str
+    deployment: Deployment
+    missing: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits as expected."""
+        return self.missing <= 0
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The largest batch or context (`what`) that fits: as expected, and at the interval's ends."""
+
+    what: str
+    expected: int
+    low: int
+    high: int
+
+
+def solve(deployment: Deployment, what: str, spread: Spread) -> Solved:
+    """Solve for `batch` or `context`; UsageError for anything else."""
+    if what not in ("batch", "context"):
+        raise UsageError(f"--solve {what} is for training; with --inference: batch or context")
+    largest = largest_batch if what == "batch" else largest_context
+    low, expected, high = (largest(deployment, e) for e in (spread.low, 0.0, spread.high))
+    return Solved(what, expected, low, high)
+
+
+def solved_deployment(deployment: Deployment, solved: Solved) -> Deployment:
+    """The deployment with what was solved for put in; 1 if nothing fits."""
+    found = max(1, solved.expected)
+    if solved.what == "batch":
+        return replace(deployment, batch=found)
+    return replace(deployment, context=found)
+
+
+def missing_bytes(deployment: Deployment) -> float:
+    """Bytes by which the worst stage misses its limit; negative: bytes to spare."""
+    return max(stage.missing for stage in stage_memory(deployment))
+
+
+def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
+    """Largest number of sequences of the given context that fits; 0 if none does.
+
+    extra: bytes by which the room is larger than expected.
+    """
+    return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
+
+
+def largest_context(deployment: Deployment, extra: float = 0.0) -> int:
+    """Largest context at which the given batch fits; 0 if none does."""
+    return _largest(lambda n: missing_bytes(replace(deployment, context=n)) <= extra, MAX_TOKENS)
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """Largest number up to `most` for which `fits`, which stays false once it is."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high < most and fits(high):
+        low, high = high, high * 2
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def changes(deployment: Deployment) -> tuple[Change, ...]:
+    """Changes near the deployment, with what would then be missing; those that fit come first.
+
+    Single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
+    """
+    found = [_measured(options, near) for options, near in _near(deployment)]
+    known = {change.options for change in found}
+    found += [change for change in _together(deployment) if change.options not in known]
+    return tuple(sorted(found, key=lambda change: not change.fits))
+
+
+def _measured(options: str, deployment: Deployment) -> Change:
+    return Change(options, deployment, missing_bytes(deployment))
+
+
+def _near(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    """Changes in the order in which people would rather make them."""
+    yield from _smaller_requests(deployment)
+    if deployment.utilization < _HIGH_UTILIZATION:
+        text = f"--gpu-memory-utilization {_HIGH_UTILIZATION:g}"
+        yield text, replace(deployment, utilization=_HIGH_UTILIZATION)
+    yield from _smaller_formats(deployment)
+    for text, near in _more_gpus(deployment):
+        yield text, near
+        if missing_bytes(near) <= 0:
+            return
+
+
+def _smaller_requests(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    batch = largest_batch(deployment)
+    if 0 < batch < deployment.batch:
+        yield f"--batch {batch}", replace(deployment, batch=batch)
+    context = largest_context(deployment)
+    if 0 < context < deployment.context:
+        yield f"--context {context}", replace(deployment, context=context)
+
+
+def _smaller_formats(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    if KV_FORMATS["fp8"].element_bytes < deployment.kv.element_bytes:
+        yield "--kv-cache fp8", replace(deployment, kv=KV_FORMATS["fp8"])
+    for name in _narrower(deployment):
+        yield f"--weights {name}", replace(deployment, weights=WEIGHT_FORMATS[name])
+
+
+def _more_gpus(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    """The next degrees that are legal: tp up to 8, then pipeline stages."""
+    for factor in _GPU_STEPS:
+        grown = max(deployment.tp, min(deployment.tp * factor, _NODE_GPUS))
+        stages = deployment.pp * deployment.tp * factor // grown
+        experts = deployment.ep * grown // deployment.tp if deployment.ep > 1 else 1
+        near = replace(deployment, tp=grown, pp=stages, ep=experts)
+        if _legal(near):
+            yield gpu_options(near), near
+
+
+def gpu_options(deployment: Deployment) -> str:
+    """`--tp 8 --gpus 8xH100`, with the other degrees that are not 1."""
+    degrees = {"tp": deployment.tp, "pp": deployment.pp, "dp": deployment.dp, "ep": deployment.ep}
+    text = " ".join(f"--{name} {value}" for name, value in degrees.items() if value > 1)
+    return f"{text} --gpus {deployment.gpus}x{deployment.gpu.name}".strip()
+
+
+def _legal(deployment: Deployment) -> bool:
+    try:
+        check_deployment(deployment)
+    except UsageError:
+        return False
+    return True
+
+
+def _together(deployment: Deployment) -> list[Change]:
+    """The first combination of GPUs and formats that fits: fewest GPUs, then widest formats."""
+    wider = [deployment, *(near for _, near in _more_gpus(deployment))]
+    for grown in wider:
+        for weights, kv in product(("", *_narrower(deployment)), ("", "fp8")):
+            near, options = grown, [] if grown is deployment else [gpu_options(grown)]
+            if weights:
+                near = replace(near, weights=WEIGHT_FORMATS[weights])
+                options.append(f"--weights {weights}")
+            if kv and KV_FORMATS[kv].element_bytes < deployment.kv.element_bytes:
+                near = replace(near, kv=KV_FORMATS[kv])
+                options.append(f"--kv-cache {kv}")
+            change = _measured(" ".join(options), near)
+            if change.fits:
+                return [change]
+    return []
+
+
+def _narrower(deployment: Deployment) -> tuple[str, ...]:
+    """Narrower weight formats that are common, or the one in which the model was published."""
+    published = PUBLISHED_FORMATS.get(deployment.model.family)
+    names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
+    given = deployment.weights.element_bytes
+    return tuple(name for name in names if WEIGHT_FORMATS[name].element_bytes < given)

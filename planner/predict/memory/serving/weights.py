@@ -1,0 +1,180 @@
+"""Bytes of served weights on a rank: sums over the parameters of the op table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.predict.memory.serving.deployment import Deployment, layer_piece
+from planner.predict.ops.rows import Op, OpKind, ParamShard, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Weights by how they are stored.
+
+    matrices: linear layers in the format asked for; scales: their scales and zero points; kept:
+    embeddings, head, norms, router and biases; absorbed: 16-bit copies of MLA's up-projections,
+    which the engine multiplies into queries and outputs; rotary: cosines and sines of every
+    position, no weights but loaded with them.
+    """
+
+    matrices: float = 0.0
+    scales: float = 0.0
+    kept: float = 0.0
+    absorbed: float = 0.0
+    rotary: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.matrices + self.scales + self.kept + self.absorbed + self.rotary
+
+    def __add__(self, other: WeightBytes) -> WeightBytes:
+        return WeightBytes(
+            self.matrices + other.matrices,
+            self.scales + other.scales,
+            self.kept + other.kept,
+            self.absorbed + other.absorbed,
+            self.rotary + other.rotary,
+        )
+
+
+def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
+    """Weights on a rank of one pipeline stage; multi-token-prediction modules are not loaded."""
+    names = []
+    if stage == 0:
+        names.append("embedding")
+    if stage == deployment.pp - 1:
+        names.append("head")
+    held = [deployment.table[name] for name in names]
+    held += [layer_piece(deployment, kind) for kind in deployment.stages[stage]]
+    total = sum((_piece_weights(deployment, piece) for piece in held), WeightBytes())
+    return total + _tied_head(deployment, stage) + WeightBytes(rotary=_rotary(deployment))
+
+
+def _tied_head(deployment: Deployment, stage: int) -> WeightBytes:
+    """The last stage's copy of an embedding that the head shares."""
+    alone = deployment.pp == 1 or not deployment.model.tied_embeddings
+    if alone or stage != deployment.pp - 1:
+        return WeightBytes()
+    elements = deployment.padded_vocabulary * deployment.model.hidden / deployment.tp
+    return WeightBytes(kept=elements * deployment.weights.kept_bytes)
+
+
+def _rotary(deployment: Deployment) -> float:
+    """One table of max_positions by rotated width, in the dtype of the norms."""
+    model = deployment.model
+    if model.position != "rope":
+        return 0.0
+    width = model.mla.qk_rope_head_dim if model.mla else model.head_dim
+    return deployment.weights.kept_bytes * model.max_positions * width
+
+
+def _piece_weights(deployment: Deployment, piece: Piece) -> WeightBytes:
+    return sum((op_weights(deployment, op) for op in piece.ops), WeightBytes())
+
+
+def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
+    """Weights of one row on the rank."""
+    fmt = deployment.weights
+    padding = deployment.padded_vocabulary / deployment.model.vocab if op.pads_vocabulary else 1.0
+    kept = matrices = 0.0
+    share = 0.0
+    quantised = _takes_format(deployment, op)
+    matrix_part = _matrix_share(op) if quantised else 0.0
+    for count, shard in op.parameters:
+        padded = padding if shard is ParamShard.TP else 1.0
+        on_rank = count * padded * shard_share(deployment, shard)
+        in_matrix = on_rank * matrix_part if _carries_matrix(op, shard) else 0.0
+        matrices += in_matrix
+        kept += on_rank - in_matrix
+    if matrices:
+        share = matrices / _matrix_elements(op)
+    padded_matrix = _kernel_padding(deployment, op) if quantised else 1.0
+    return WeightBytes(
+        matrices=matrices * fmt.element_bytes * padded_matrix,
+        scales=share * padded_matrix * op.groups * _row_scales(deployment, op),
+        kept=kept * fmt.kept_bytes,
+        absorbed=_absorbed(deployment, op) if quantised else 0.0,
+    )
+
+
+def shard_share(deployment: Deployment, shard: ParamShard) -> float:
+    """Share of a row's parameters on the rank; the fullest rank of uneven experts."""
+    model = deployment.model
+    match shard:
+        case ParamShard.NONE:
+            return 1.0
+        case ParamShard.TP:
+            return 1 / deployment.tp
+        case ParamShard.KV:
+            return 1 / min(deployment.tp, model.kv_heads)
+        case ParamShard.EXPERT:
+            experts = model.moe.experts if model.moe else 1
+            held = math.ceil(experts / deployment.ep) / experts
+            return held / deployment.expert_tp
+
+
+def _takes_format(deployment: Deployment, op: Op) -> bool:
+    """Whether the row's matrices are stored in the weight format.
+
+    Quantisation methods leave alone what also trains in 16 bits (`Op.low_precision`): head and
+    router; a wider format than 16 bits applies to everything and is counted as kept.
+    """
+    fmt = deployment.weights
+    if not fmt.quantised or not op.low_precision:
+        return False
+    if fmt.scope == "experts" and deployment.model.moe:
+        return op.kind is OpKind.GROUPED_GEMM
+    return op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+
+def _matrix_elements(op: Op) -> float:
+    """Elements of the row's matrices, all of them and unsharded."""
+    return op.groups * (op.out_width + op.kv_out_width) * op.in_width
+
+
+def _carries_matrix(op: Op, shard: ParamShard) -> bool:
+    """Whether a parameter count of a row holds matrix elements: replicated ones are biases.
+
+    Unless the whole row is replicated (MLA's down-projections).
+    """
+    replicated = all(other is ParamShard.NONE for _, other in op.parameters)
+    return replicated or shard is not ParamShard.NONE
+
+
+def _matrix_share(op: Op) -> float:
+    """Share of the carrying parameters that are matrix elements, the rest being biases."""
+    carried = sum(count for count, shard in op.parameters if _carries_matrix(op, shard))
+    return _matrix_elements(op) / carried if carried else 0.0
+
+
+def _row_scales(deployment: Deployment, op: Op) -> float:
+    """Bytes of the scales of one of the row's matrices, unsharded."""
+    return deployment.weights.scales(op.out_width + op.kv_out_width, op.in_width)
+
+
+def _kernel_padding(deployment: Deployment, op: Op) -> float:
+    """Growth of an expert's matrix by what its kernel pads: hidden and width on the rank."""
+    model = deployment.model
+    padded = deployment.weights.padded_experts and op.kind is OpKind.GROUPED_GEMM
+    if not padded or model.moe is None:
+        return 1.0
+    width = model.moe.ffn // deployment.expert_tp
+    engine = deployment.engine
+    return _padding(model.hidden, engine.pad_hidden) * _padding(width, engine.pad_width)
+
+
+def _padding(width: int, multiple: int) -> float:
+    return math.ceil(width / multiple) * multiple / width
+
+
+def _absorbed(deployment: Deployment, op: Op) -> float:
+    """16-bit copies of MLA's key and value up-projections beside their quantised matrix.
+
+    Unquantised they are views of the same memory (vLLM, MLA attention after loading).
+    """
+    if op.name != "attention/kv_up":
+        return 0.0
+    return _matrix_elements(op) / deployment.tp * deployment.weights.kept_bytes

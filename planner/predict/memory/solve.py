@@ -1,0 +1,237 @@
+"""The largest micro-batch, sequence or number of layers that fits: `planner memory --solve`.
+
+Memory grows with each of the three, so that a bisection over the values that the rules allow
+finds the largest; every value it looks at is a real account, and both sides of the border are
+among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import lcm
+from typing import Literal
+
+from planner.job.errors import UsageError
+from planner.job.job import BatchTarget, Job
+from planner.job.request import LONGEST_SEQ
+from planner.job.specs import LayerKind, ModelSpec
+from planner.predict.memory.footprint import Configuration, Footprint, configure, footprint_of
+from planner.predict.plan import LARGEST_DEGREE, Degrees
+
+Unknown = Literal["mbs", "seq", "layers"]
+UNKNOWNS: tuple[Unknown, ...] = ("mbs", "seq", "layers")
+
+# A value fits if the true peak stays within the limit with this probability; the prediction
+# itself stays within it with one half.
+SAFE_PROBABILITY, EVEN_PROBABILITY = 0.8, 0.5
+MOST_LAYERS = 2**14
+# Units of a value that rules demand beyond those of the degrees (fp8: multiples of 16 or 32).
+_MOST_DOUBLINGS = 8
+
+
+@dataclass(frozen=True)
+class Border:
+    """The largest value that fits with a probability, and the next one, which does not.
+
+    `largest` None: not even the least value fits; `beyond` None: the rules end there.
+    """
+
+    probability: float
+    largest: Point | None
+    beyond: Point | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value and the account of the configuration with it."""
+
+    value: int
+    footprint: Footprint
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Borders for the safe and for the even chance; values are multiples of `step`, or what
+    divides the batch (`step` 0); `held` says in words what stays as it is."""
+
+    unknown: Unknown
+    step: int
+    held: str
+    safe: Border
+    even: Border
+
+
+def solve(configuration: Configuration, unknown: Unknown, *, batch_is_fixed: bool) -> Solution:
+    """The largest `mbs`, `seq` or number of `layers` that fits; the rest stays.
+
+    `batch_is_fixed`: the global batch stays and micro-batches divide it; otherwise the number of
+    micro-batches stays. UsageError if no value obeys the rules.
+    """
+    axis = _axis(configuration, unknown, batch_is_fixed)
+    return Solution(
+        unknown, axis.step, axis.held, axis.border(SAFE_PROBABILITY), axis.border(EVEN_PROBABILITY)
+    )
+
+
+@dataclass
+class _Axis:
+    """Values of the unknown, ascending, and the configuration of each."""
+
+    values: Sequence[int]
+    step: int
+    held: str
+    place: Callable[[int], Configuration]
+
+    @cached_property
+    def known(self) -> dict[int, Point]:
+        """Points by their index, each accounted for once."""
+        return {}
+
+    def point(self, index: int) -> Point:
+        if index not in self.known:
+            value = self.values[index]
+            self.known[index] = Point(value, footprint_of(self.place(value)))
+        return self.known[index]
+
+    def border(self, probability: float) -> Border:
+        """Gallop to the first index that does not fit, then bisect."""
+
+        def fits(index: int) -> bool:
+            return self.point(index).footprint.fit_probability >= probability
+
+        last = len(self.values) - 1
+        good, bad = -1, 0
+        while bad <= last and fits(bad):
+            good, bad = bad, min(2 * bad + 1, last) if bad < last else last + 1
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if fits(middle) else (good, middle)
+        return Border(
+            probability,
+            self.point(good) if good >= 0 else None,
+            self.point(bad) if bad <= last else None,
+        )
+
+
+def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) -> _Axis:
+    degrees = configuration.degrees
+    match unknown:
+        case "mbs" if batch_is_fixed:
+            return _dividing_micro_batches(configuration)
+        case "mbs":
+            count = degrees.grad_acc
+            held = "1 micro-batch a step" if count == 1 else f"{count:,} micro-batches a step"
+            return _stepped(configuration, held, LARGEST_DEGREE, 1, _with_mbs)
+        case "seq":
+            return _sequences(configuration)
+        case "layers":
+            blocks = degrees.pp * degrees.vpp
+            held = "everything else, the layers spread evenly"
+            return _stepped(configuration, held, MOST_LAYERS, blocks, _with_layers)
+
+
+def _sequences(configuration: Configuration) -> _Axis:
+    """Sequence lengths; a table of learned positions ends them."""
+    job, degrees = configuration.job, configuration.degrees
+    longest = job.model.max_positions if job.model.position == "learned" else LONGEST_SEQ
+    step = lcm(2 * degrees.cp if degrees.cp > 1 else 1, degrees.tp * degrees.cp)
+    held = f"a batch of {degrees.gbs:,} sequences" if degrees.gbs > 1 else "a batch of one sequence"
+    return _stepped(configuration, held, longest, step, _with_seq)
+
+
+def _dividing_micro_batches(configuration: Configuration) -> _Axis:
+    """Micro-batches that divide a data-parallel rank's share of the batch."""
+    degrees = configuration.degrees
+    share = degrees.mbs * degrees.grad_acc
+
+    def place(mbs: int) -> Configuration:
+        changes = {"mbs": mbs, "grad_acc": share // mbs}
+        return _again(configuration, configuration.job, degrees.model_copy(update=changes))
+
+    values = [
+        value
+        for value in range(1, min(share, LARGEST_DEGREE) + 1)
+        if share % value == 0 and _is_legal(place, value)
+    ]
+    if not values:
+        raise UsageError(f"no micro-batch that divides {share:,} sequences obeys the rules")
+    held = f"the global batch of {degrees.gbs:,} sequences, which mbs·dp divides"
+    return _Axis(values, 0, held, place)
+
+
+def _stepped(
+    configuration: Configuration,
+    held: str,
+    largest: int,
+    step: int,
+    place: Callable[[Configuration, int], Configuration],
+) -> _Axis:
+    """Multiples of the least step, a power of two times `step`, whose multiples are legal."""
+
+    def placed(value: int) -> Configuration:
+        return place(configuration, value)
+
+    for doubling in range(_MOST_DOUBLINGS):
+        unit = step << doubling
+        first = [unit * count for count in (1, 2, 3) if unit * count <= largest]
+        if first and all(_is_legal(placed, value) for value in first):
+            return _Axis(range(unit, largest + 1, unit), unit, held, placed)
+    place(configuration, step)
+    raise UsageError(f"no multiples of {step:,} up to {largest:,} obey the rules")
+
+
+def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
+    try:
+        place(value)
+    except UsageError:
+        return False
+    return True
+
+
+def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configuration:
+    """The same layout for another job or other degrees, checked against the rules."""
+    layout = configuration.layout
+    recomputed = layout.recomputed if configuration.job.recompute[0].mask else None
+    exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
+    return configure(
+        exact, degrees, configuration.recompute, layout.block_layers, recomputed, layout.mtp_apart
+    )
+
+
+def _with_mbs(configuration: Configuration, mbs: int) -> Configuration:
+    degrees = configuration.degrees.model_copy(update={"mbs": mbs})
+    return _again(configuration, configuration.job, degrees)
+
+
+def _with_seq(configuration: Configuration, seq: int) -> Configuration:
+    return _again(configuration, replace(configuration.job, seq=seq), configuration.degrees)
+
+
+def _with_layers(configuration: Configuration, layers: int) -> Configuration:
+    own, degrees = configuration.job, configuration.degrees
+    model = own.model.model_copy(
+        update={"layers": layers, "layer_kinds": repeated_kinds(own.model, layers)}
+    )
+    # A copy has the old layers' cached kinds.
+    job = replace(own, model=ModelSpec.model_validate(model.model_dump()))
+    exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
+    return configure(exact, degrees, configuration.recompute)
+
+
+def repeated_kinds(model: ModelSpec, layers: int) -> tuple[LayerKind, ...]:
+    """Kinds of a deeper or shallower model: the first ones, then the pattern of the second half
+    of the model's layers over again (dense layers before MoE ones stay first)."""
+    kinds = list(model.layer_kinds)
+    if not kinds:
+        return ()
+    half = len(kinds) // 2
+    period = next(
+        length
+        for length in range(1, len(kinds) + 1)
+        if all(kinds[i] == kinds[i - length] for i in range(max(half, length), len(kinds)))
+    )
+    while len(kinds) < layers:
+        kinds.append(kinds[-period])
+    return tuple(kinds[:layers])

@@ -1,0 +1,223 @@
+"""A pipeline stage as the cost core sees it: its contents, and what it holds in each phase.
+
+Nothing is computed here that the core does not compute: its functions run as plain Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from planner.cost import fields as f
+from planner.cost.light import light
+from planner.cost.phase_records import (
+    LAYER,
+    LAYER_AGAIN,
+    LAYER_LAST,
+    LAYER_SECOND,
+    LayerMaxima,
+    LayerParts,
+    Pass,
+    PhaseTerms,
+    StageHolds,
+)
+from planner.cost.phases import at_rest, gives_back, passes, phase_terms
+from planner.cost.schedule import Held, held_microbatches
+from planner.cost.stage import (
+    fill_terms,
+    heaviest_phase,
+    layer_maxima,
+    layer_parts,
+    stage_holds,
+    stage_maxima,
+    stage_memory,
+)
+from planner.cost.tables import Array
+from planner.predict.cost_model import LayoutInputs
+
+_INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
+
+
+@dataclass(frozen=True)
+class OneLayer:
+    """A layer that a phase is about: its kind, whether it recomputes, and how many micro-batches
+    keep it beside what `KeptCopies` says of all."""
+
+    kind: int
+    again: bool
+    copies: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a layout."""
+
+    inputs: LayoutInputs
+    index: int
+
+    @cached_property
+    def key(self) -> Any:
+        """The key as an object."""
+        return light(self.inputs.key, f.KEY_ROW)
+
+    @cached_property
+    def grid(self) -> Any:
+        """The shape as an object."""
+        return light(self.inputs.shape, f.SHAPE_ROW)
+
+    @cached_property
+    def costs(self) -> Any:
+        """Costs of the pieces as objects."""
+        return light(self.inputs.costs, f.PIECE_ROW)
+
+    def counts(self, piece: int) -> tuple[float, float]:
+        """(pieces of a kind, those of them that recompute) on the stage."""
+        layout = self.inputs.layout
+        count, again = layout.counts[piece, self.index], layout.recomputed[piece, self.index]
+        return float(count), float(again)
+
+    @cached_property
+    def _told(self) -> tuple[Any, ...]:
+        own = self.inputs
+        counts = own.layout.counts, own.layout.recomputed
+        return (*counts, self.costs, self.key, self.grid, own.job, own.framework)
+
+    @cached_property
+    def holds(self) -> StageHolds:
+        """Contents of the stage."""
+        return stage_holds(self.index, float(self.index), *self._told)
+
+    @cached_property
+    def most(self) -> LayerMaxima:
+        """Maxima over its kinds of layers."""
+        return stage_maxima(self.index, *self._told)
+
+    @cached_property
+    def held(self) -> Held:
+        """Micro-batches that it holds."""
+        grid, schedule = self.grid, self.inputs.framework.schedule
+        return held_microbatches(float(self.index), grid.pp, grid.vpp, grid.grad_acc, schedule)
+
+    @cached_property
+    def rest(self) -> PhaseTerms:
+        """Its terms in the optimizer's phase."""
+        own = self.inputs
+        return at_rest(self.holds, self.key, self.grid, own.job, own.framework)
+
+    @cached_property
+    def heaviest(self) -> tuple[int, Pass]:
+        """The phase in which it holds most, and the pass that it is in."""
+        own = self.inputs
+        phase, within, _ = heaviest_phase(
+            self.holds, self.most, self.held, self.key, self.grid, own.job, own.framework
+        )
+        return phase, passes(self.held, self.grid.grad_acc, own.framework)[within]
+
+    def memory(self) -> Any:
+        """The stage's STAGE_* columns on memory, as an object."""
+        out = SimpleNamespace()
+        stage_memory(self.index, float(self.index), *(*self._told, out))
+        return out
+
+    def terms(self, phase: int, own: Pass) -> PhaseTerms:
+        """Terms in one phase of a pass, as the core adds them up."""
+        told = self.inputs
+        return phase_terms(
+            phase, self.rest, self.holds, self.most, own, self.key, self.grid, told.job,
+            told.framework,
+        )  # fmt: skip
+
+    # --- the layer that a phase is about ---------------------------------------------------------
+
+    def taken_apart(self, phase: int, own: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
+        """Terms of a phase with what the core adds up inside the layers under its names, and the
+        layers that it is about, the one at work first."""
+        terms = self.terms(phase, own)
+        if phase not in _INSIDE or not self.holds.layers:
+            return terms, ()
+        if phase == LAYER_LAST:
+            return self._at_last(terms)
+        at_work = self._at_work(phase, own)
+        if at_work.again and self.counts(at_work.kind)[1]:
+            remade = self._parts(at_work.kind).remade
+            terms = terms._replace(recomputed=remade, working=terms.working - remade)
+        if phase != LAYER_SECOND:
+            return terms, (at_work,)
+        terms, done = self._behind(terms, own)
+        return terms, (at_work, done)
+
+    def _at_work(self, phase: int, own: Pass) -> OneLayer:
+        """The layer with the largest working set."""
+        most = self.most
+        plain = phase == LAYER or (phase == LAYER_SECOND and most.working >= most.working_again)
+        making = phase != LAYER_SECOND and own.accumulates == 0.0
+        name = ("making" if making else "working") + ("" if plain else "_again")
+        return OneLayer(self._kind(name, getattr(most, name)), not plain)
+
+    def _at_last(self, terms: PhaseTerms) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
+        """The last layer in backward, the stage's first: it is still kept, and has made no
+        gradients."""
+        kind = self._kind("last", self.most.last)
+        parts, again = self._parts(kind), self.counts(kind)[1] > 0.0
+        kept = parts.light if again else parts.kept
+        stays = gives_back(self.grid, self.inputs.framework)
+        return terms._replace(
+            working=terms.working - self.most.last + parts.making,
+            recomputed=parts.remade if again else 0.0,
+            gradients=terms.gradients - parts.made,
+            gathered_weights=terms.gathered_weights + parts.gathered,
+            weight_casts=terms.weight_casts + parts.casts,
+            activations=terms.activations + (kept if stays else 0.0),
+        ), (OneLayer(kind, again, float(stays)),)
+
+    def _behind(self, terms: PhaseTerms, own: Pass) -> tuple[PhaseTerms, OneLayer]:
+        """The first layer in backward is done as the second runs."""
+        name = "done_making" if own.accumulates == 0.0 else "done"
+        change = getattr(self.most, name)
+        kind = self._kind(name, change)
+        parts, (count, again) = self._parts(kind), self.counts(kind)
+        remade = count == again
+        gone = 0.0
+        if gives_back(self.grid, self.inputs.framework):
+            gone = parts.light if remade else parts.kept
+        made = parts.made if own.accumulates == 0.0 else 0.0
+        changed = terms._replace(
+            activations=terms.activations - change - gone,
+            gradients=terms.gradients + made,
+            gathered_weights=terms.gathered_weights - parts.gathered,
+        )
+        return changed, OneLayer(kind, remade, -1.0 if gone else 0.0)
+
+    def _kinds(self) -> Iterator[int]:
+        """Kinds of layers on the stage."""
+        return (kind for kind in range(self.inputs.job.kinds) if self.counts(kind)[0])
+
+    def _kind(self, name: str, value: float) -> int:
+        """The kind that a maximum is of."""
+        return next(kind for kind in self._kinds() if getattr(self._maxima(kind), name) == value)
+
+    def _maxima(self, kind: int) -> LayerMaxima:
+        return layer_maxima(*self._layer(kind))
+
+    def _parts(self, kind: int) -> LayerParts:
+        return layer_parts(*self._layer(kind))
+
+    def _layer(self, kind: int) -> tuple[Any, ...]:
+        count, again = self.counts(kind)
+        costs, framework = self.costs[kind], self.inputs.framework
+        return costs, count - again, again, self.key, self.grid, framework
+
+
+def named_terms(stages: Array, inputs: LayoutInputs) -> Array:
+    """[stage, STAGE_*] with what the core adds up inside the layers under its names."""
+    named = stages.copy()
+    for index in range(len(stages)):
+        stage, row = Stage(inputs, index), SimpleNamespace()
+        if stage.heaviest[0] in _INSIDE:
+            fill_terms(stage.taken_apart(*stage.heaviest)[0], row)
+            columns = [getattr(f, f"STAGE_{name.upper()}") for name in vars(row)]
+            named[index, columns] = list(vars(row).values())
+    return named

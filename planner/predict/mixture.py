@@ -1,0 +1,259 @@
+"""Layers of one stage in several recompute modes: costed by the kernel as so many kinds of layers.
+
+A layer that recomputes in another mode than the shape's own becomes a kind of its own. For memory
+it is a plain layer that keeps and works with what the mode leaves it, and whose backward contains
+what runs again; so every maximum and moment of the cost core holds for it unchanged. The pieces
+are the kinds, the kinds in each other mode, then the ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from constraints.layout import LayoutContext
+from constraints.rule import Layout
+from planner.cost import compiled, linear
+from planner.cost import fields as f
+from planner.cost.linear_memory import MemoryPhases
+from planner.cost.tables import Array, JobInputs
+from planner.job.frameworks import RecomputeMode
+from planner.job.job import Job
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostedShapes, CostModel, LayoutInputs
+from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.layouts import kernel_layout
+
+_PASSES = slice(f.PIECE_BACKWARD, f.PIECE_BACKWARD_EP + 1)
+_AGAIN = slice(f.PIECE_RECOMPUTE, f.PIECE_RECOMPUTE_EP + 1)
+_PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
+_AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
+
+
+def other_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
+    """Modes of the job that single layers may take beside `mode`, where the framework can say so.
+
+    Only modes that hold layer by layer: no checkpoints of several layers, no memory budgets.
+    """
+    mixes = job.framework.parallelism.recompute_layers == "mixed"
+    if not mixes or recomputation(mode, job.framework) != "free":
+        return ()
+    return tuple(
+        own
+        for own in job.recompute
+        if own.mask and own != mode and (own.every, own.span, own.budget) == (1, 1, None)
+    )
+
+
+@dataclass(frozen=True)
+class OtherMode:
+    """What a layer in another mode costs beside one that keeps everything.
+
+    `index`: place among `other_modes`; `seconds[kind]`: of backward, more; `freed[moment, stage,
+    kind]`: bytes, less; `working[moment, kind]`: its working set, bytes.
+    """
+
+    index: int
+    seconds: Array
+    freed: Array
+    working: Array
+
+
+@dataclass(frozen=True)
+class CostedLayout:
+    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts and costs of its pieces;
+    what its memory was costed from."""
+
+    step: Array
+    stages: Array
+    counts: KernelLayout
+    costs: Array
+    memory: LayoutInputs
+
+
+def mode_costs(cost_model: CostModel, costed: CostedShapes, row: int, mode: RecomputeMode) -> Array:
+    """Piece costs [pieces, PIECE_COLUMNS] of a shape's key in another recompute mode."""
+    key = costed.keys[int(costed.shapes[row, f.SHAPE_KEY])].copy()
+    key[[f.KEY_MODULES, f.KEY_SHARE, f.KEY_SPAN]] = int(mode.mask), mode.share, mode.span
+    costs: Array = cost_model.cost_keys(key[None, :])[0]
+    return costs
+
+
+def as_plain(costs: Array) -> Array:
+    """Layers that recompute, as plain layers that keep and take as much; see the module."""
+    out = costs.copy()
+    out[:, _PASSES] += out[:, _AGAIN]
+    out[:, _AGAIN] = 0.0
+    out[:, _PASS_LINKS] += out[:, _AGAIN_LINKS]
+    out[:, _AGAIN_LINKS] = 0.0
+    out[:, f.PIECE_SAVED] = out[:, f.PIECE_SAVED_RECOMPUTED]
+    out[:, f.PIECE_WORKING] += out[:, f.PIECE_AGAIN]
+    out[:, f.PIECE_SOFTMAX] += out[:, f.PIECE_AGAIN]
+    out[:, f.PIECE_AGAIN] = 0.0
+    return out
+
+
+def wider_job(job: JobInputs, others: int) -> JobInputs:
+    """The job with its kinds of layers once more for each other mode."""
+    return job._replace(
+        kinds=job.kinds * (1 + others),
+        pieces=job.pieces + job.kinds * others,
+        kinds_in_order=0.0,
+    )
+
+
+def stack(base: Array, others: list[Array], kinds: int) -> Array:
+    """Rows of the kinds, of the kinds in each other mode, then of the ends."""
+    rows = [base[:kinds], *(own[:kinds] for own in others), base[kinds:]]
+    return np.ascontiguousarray(np.concatenate(rows))
+
+
+def price_modes(
+    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
+) -> tuple[OtherMode, ...]:
+    """The other modes of a shape that no other is as good as, in every kind of layer."""
+    if not modes:
+        return ()
+    shape, base = costed.shapes[row], costed.piece_costs(row)
+    key = costed.keys[int(shape[f.SHAPE_KEY])]
+    job, framework = cost_model.job_inputs, cost_model.framework_inputs
+    wide = wider_job(job, len(modes))
+    costs = stack(
+        base, [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes], job.kinds
+    )
+    terms, _ = compiled.layout_terms(
+        shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.network
+    )
+    moments = compiled.memory_phases(shape, key, costs, wide, framework)
+    found = tuple(_price(index, job.kinds, terms, moments) for index in range(len(modes)))
+    return tuple(own for own in found if not any(_beats(other, own) for other in found))
+
+
+def _price(index: int, kinds: int, terms: Array, moments: MemoryPhases) -> OtherMode:
+    own = slice(kinds * (1 + index), kinds * (2 + index))
+    return OtherMode(
+        index,
+        terms[own, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
+        moments.layer[:, :, :kinds] - moments.layer[:, :, own],
+        moments.working[:, own],
+    )
+
+
+def _beats(one: OtherMode, other: OtherMode) -> bool:
+    """Whether a mode takes no longer, frees no less and works with no more; of equals the first."""
+    pairs = [
+        (one.seconds, other.seconds),
+        (-one.freed, -other.freed),
+        (one.working, other.working),
+    ]
+    if any((mine > theirs).any() for mine, theirs in pairs):
+        return False
+    equal = all((mine == theirs).all() for mine, theirs in pairs)
+    return one.index < other.index if equal else True
+
+
+def memory_inputs(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    modes: tuple[RecomputeMode, ...] = (),
+) -> LayoutInputs:
+    """What the memory of a layout is computed from; `modes`: those that `layout.others` counts."""
+    counts = kernel_layout(cost_model, layout, ctx)
+    if not any(map(any, layout.others)):
+        return cost_model.layout_inputs(costed, row, counts)
+    others = [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes]
+    return _wide_inputs(cost_model, costed, row, others, _mixed(counts, layout, ctx, again=False))
+
+
+def cost_layout(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    layout: Layout,
+    ctx: LayoutContext,
+    modes: tuple[RecomputeMode, ...] = (),
+) -> CostedLayout:
+    """The kernel's figures for a layout; `modes`: those that `layout.others` counts."""
+    held = memory_inputs(cost_model, costed, row, layout, ctx, modes)
+    step, stages = cost_model.cost_inputs(held)
+    if not any(map(any, layout.others)):
+        return CostedLayout(step, stages, held.layout, held.costs, held)
+    counts = kernel_layout(cost_model, layout, ctx)
+    others = [mode_costs(cost_model, costed, row, own) for own in modes]
+    # The same layers once as such that recompute: what runs again is then named as such.
+    mixed = _mixed(counts, layout, ctx, again=True)
+    timed = _wide_inputs(cost_model, costed, row, others, mixed)
+    seconds, _ = cost_model.cost_inputs(timed)
+    memory = [f.STEP_PEAK_BYTES, f.STEP_PEAK_STAGE, f.STEP_ALLOCATED_BYTES]
+    seconds[memory] = step[memory]
+    return CostedLayout(seconds, stages, mixed, timed.costs, held)
+
+
+def _mixed(
+    counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
+) -> KernelLayout:
+    """Counts with layers in other modes as kinds of their own; `again`: as such that recompute."""
+    taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
+    kinds, plain = taken.shape[1], counts.counts.copy()
+    plain[:kinds] -= taken.sum(axis=0)
+    remade = list(taken) if again else [np.zeros_like(own) for own in taken]
+    return KernelLayout(
+        stack(plain, list(taken), kinds), stack(counts.recomputed, remade, kinds), layout.mtp_apart
+    )
+
+
+def _wide_inputs(
+    cost_model: CostModel,
+    costed: CostedShapes,
+    row: int,
+    others: list[Array],
+    layout: KernelLayout,
+) -> LayoutInputs:
+    """Inputs of a layout with further kinds of given costs."""
+    own = cost_model.layout_inputs(costed, row, layout)
+    return replace(
+        own,
+        costs=stack(own.costs, others, own.job.kinds),
+        job=wider_job(own.job, len(others)),
+    )
+
+
+def cheapest_costs(
+    cost_model: CostModel, costed: CostedShapes, row: int, modes: tuple[RecomputeMode, ...]
+) -> Array:
+    """Piece costs of a shape for a lower bound: each freed byte at the best price of any mode.
+
+    A mix of modes lies on or above the line from a plain layer with the least seconds per byte
+    freed. Seconds more in backward are convex in those of recomputation (ZeRO-3's traffic hides
+    less and less behind them; frameworks that mix modes exchange nothing inside layers), so scaling
+    these by a share gives at most that share of the former.
+    """
+    costs, kinds = costed.piece_costs(row).copy(), cost_model.job_inputs.kinds
+    shape = costed.shapes[row]
+    terms, _ = compiled.layout_terms(
+        shape,
+        costed.keys[int(shape[f.SHAPE_KEY])],
+        costs,
+        cost_model.job_inputs,
+        cost_model.framework_inputs,
+        cost_model.gpu_inputs,
+        cost_model.network,
+    )
+    priced = price_modes(cost_model, costed, row, modes)
+    light = [mode_costs(cost_model, costed, row, modes[own.index]) for own in priced]
+    for kind in range(kinds):
+        saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
+        own_s = terms[kind, linear.TERM_RECOMPUTE]
+        for mode, other in zip(priced, light, strict=True):
+            left = other[kind, f.PIECE_SAVED_RECOMPUTED]
+            if left >= saved or kept >= saved or own_s <= 0.0:
+                continue
+            share = mode.seconds[kind] / (saved - left) * (saved - kept) / own_s
+            scaled = min(1.0, share) * costed.piece_costs(row)[kind, _AGAIN]
+            costs[kind, _AGAIN] = np.minimum(costs[kind, _AGAIN], scaled)
+            costs[kind, f.PIECE_SAVED_RECOMPUTED] = min(costs[kind, f.PIECE_SAVED_RECOMPUTED], left)
+    return costs

@@ -1,0 +1,181 @@
+"""What a framework's way of checkpointing changes in the rows of a layer: where recomputation
+stops, and which tensors torch's memory budget drops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, product
+
+from planner.job.modules import Module
+from planner.predict.ops.context import WHOLE_LAYER
+from planner.predict.ops.rows import Op, OpKind, Piece, Saved
+
+# FLOP that take as long as moving one byte: what torch's estimator of run times compares. H100:
+# 989 TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
+FLOP_PER_BYTE = 295.0
+# Keys that a query of a causal layer attends to on average, where the row does not say: half of a
+# sequence of 8,192. Attention is the dearest row per byte kept at any length beyond a few hundred.
+ATTENTION_SPAN = 4096.0
+# Rows whose input does not come from the row before them.
+_INPUT_FROM: Mapping[str, str] = {
+    "shared_experts/up": "ffn/norm",
+    "shared_experts/gate": "ffn/norm",
+    "attention/kv_norm": "attention/kv_down",
+}
+# Tensors that a row makes itself and keeps, instead of its input.
+_OWN = (
+    "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
+    "permutation",
+)  # fmt: skip
+# Rows beyond this number of distinct choices are taken in the order of their gain.
+_EXACT_CHOICES = 14
+
+
+def stop_early(piece: Piece) -> Piece:
+    """The piece as a non-reentrant checkpoint recomputes it.
+
+    Autograd stops once the last tensor that backward needs is back. A row's inputs are kept
+    before it runs, so the last row that keeps any, and those after it, do not run again
+    (torch.utils.checkpoint, `set_checkpoint_early_stop`).
+    """
+    keeping = [index for index, op in enumerate(piece.ops) if _keeps(op)]
+    if not keeping:
+        return piece
+    last = keeping[-1]
+    makes_own = any(_is_own(row) for row in piece.ops[last].saved if _is_dropped(row))
+    start = last + 1 if makes_own else last
+    ops = (*piece.ops[:start], *(_not_again(op) for op in piece.ops[start:]))
+    return replace(piece, ops=ops)
+
+
+def _is_dropped(row: Saved) -> bool:
+    return bool(row.freed_by & Module.FULL) and not row.only_with
+
+
+def _keeps(op: Op) -> bool:
+    return any(_is_dropped(row) for row in op.saved)
+
+
+def _not_again(op: Op) -> Op:
+    collectives = tuple(
+        replace(own, rerun_with=own.rerun_with & ~WHOLE_LAYER) for own in op.collectives
+    )
+    return replace(op, rerun_with=op.rerun_with & ~WHOLE_LAYER, collectives=collectives)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Tensors that one run of some rows brings back: bytes per token, and the time of the rows in
+    bytes moved per token."""
+
+    names: tuple[str, ...]
+    rows: tuple[str, ...]
+    size: float
+    time: float
+
+
+def with_budget(piece: Piece, budget: float) -> Piece:
+    """The piece under torch's memory budget: rows marked with `Module.BUDGET`.
+
+    0 keeps the layer's input alone, as full recomputation does, 1 all that is kept without it;
+    between them the set of tensors of at most that size whose recomputation would take longest
+    is kept (torch._functorch.config.activation_memory_budget: a 0-1 knapsack).
+    """
+    choices = _choices(piece)
+    room = budget * sum(choice.size for choice in choices)
+    kept = _best(choices, room)
+    dropped = [choice for choice, keep in zip(choices, kept, strict=True) if not keep]
+    names = {name for choice in dropped for name in choice.names}
+    rows = {name for choice in dropped for name in choice.rows}
+    return replace(piece, ops=tuple(_marked(op, names, op.name in rows) for op in piece.ops))
+
+
+def _marked(op: Op, names: set[str], again: bool) -> Op:
+    saved = tuple(
+        replace(row, freed_by=row.freed_by | Module.BUDGET) if row.name in names else row
+        for row in op.saved
+    )
+    if not again:
+        return replace(op, saved=saved)
+    collectives = tuple(
+        replace(own, rerun_with=own.rerun_with | (Module.BUDGET if own.forward else Module.NOTHING))
+        for own in op.collectives
+    )
+    return replace(
+        op, saved=saved, rerun_with=op.rerun_with | Module.BUDGET, collectives=collectives
+    )
+
+
+def _choices(piece: Piece) -> list[_Choice]:
+    """Kept tensors of a layer by the rows that make them; the layer's input is no choice."""
+    sizes: dict[tuple[str, ...], float] = {}
+    names: dict[tuple[str, ...], list[str]] = {}
+    order = {op.name: index for index, op in enumerate(piece.ops)}
+    for index, op in enumerate(piece.ops):
+        for row in op.saved:
+            if not _is_dropped(row) or not row.bytes_per_token:
+                continue
+            makers = (op.name,) if _is_own(row) else _makers(piece.ops, index, order)
+            if not makers:
+                continue
+            sizes[makers] = sizes.get(makers, 0.0) + row.bytes_per_token
+            names.setdefault(makers, []).append(row.name)
+    times = {op.name: _time(op) for op in piece.ops}
+    return [
+        _Choice(tuple(names[makers]), makers, size, sum(times[name] for name in makers))
+        for makers, size in sizes.items()
+    ]
+
+
+def _is_own(row: Saved) -> bool:
+    return row.name.rsplit("/", 1)[-1] in _OWN
+
+
+def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
+    """Rows that make the input of row `index`: from the last one that kept an input of its own."""
+    given = _INPUT_FROM.get(ops[index].name)
+    if given is not None and given in order:
+        return (given,)
+    start = index
+    while start > 0:
+        start -= 1
+        if _keeps(ops[start]):
+            return tuple(op.name for op in ops[start:index])
+    return ()
+
+
+def _time(op: Op) -> float:
+    """Forward time of a row, in bytes moved per token."""
+    if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM):
+        flop = 2.0 * op.tokens_factor * (op.out_width + op.kv_out_width) * op.in_width
+        return flop / FLOP_PER_BYTE
+    if op.kind is OpKind.ATTENTION:
+        span = op.window or ATTENTION_SPAN
+        return 2.0 * op.heads * (op.qk_head_dim + op.v_head_dim) * span / FLOP_PER_BYTE
+    return op.tokens_factor * op.forward_bytes
+
+
+def _best(choices: Sequence[_Choice], room: float) -> list[bool]:
+    """Which choices to keep: those of greatest time within `room` bytes per token."""
+    slack = room * (1.0 + 1e-12)
+    if len(choices) > _EXACT_CHOICES:
+        return _greedy(choices, slack)
+    best, best_key = [False] * len(choices), (-1.0, 0.0)
+    for keep in product((False, True), repeat=len(choices)):
+        size = sum(choice.size for choice in compress(choices, keep))
+        key = (sum(choice.time for choice in compress(choices, keep)), -size)
+        if size <= slack and key > best_key:
+            best, best_key = list(keep), key
+    return best
+
+
+def _greedy(choices: Sequence[_Choice], room: float) -> list[bool]:
+    """By time per byte, where there are too many choices to try all."""
+    kept = [False] * len(choices)
+    ranked = sorted(range(len(choices)), key=lambda i: -choices[i].time / choices[i].size)
+    for index in ranked:
+        if choices[index].size <= room:
+            kept[index] = True
+            room -= choices[index].size
+    return kept

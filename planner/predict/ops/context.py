@@ -1,0 +1,204 @@
+"""What the op rows of a job depend on besides the model: framework, length, kernels, dropout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from planner.job.frameworks.profile import DtypeModeName, FrameworkProfile
+from planner.job.frameworks.tensors import SavedTensors
+from planner.job.modules import Module
+from planner.job.specs import ModelSpec
+from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+
+# Any recomputation of the whole layer.
+WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
+
+
+@dataclass(frozen=True)
+class OpContext:
+    """Inputs of the row builders.
+
+    `seq` is the sequence length in tokens; `attention` the kernel family (`flash` keeps a
+    log-sum-exp per head, `eager` the scores); `mode` the dtype mode (16-bit weights, autocast
+    over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
+    which batched products need no contiguous copy; `memory_budget` torch's budget of kept
+    activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
+    activations are kept on the host.
+    """
+
+    model: ModelSpec
+    profile: FrameworkProfile
+    seq: int
+    attention: Literal["flash", "eager"] = "flash"
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+    mode: DtypeModeName = "bf16"
+    one_sequence: bool = False
+    memory_budget: float | None = None
+    offload: tuple[str, ...] = ()
+
+    @cached_property
+    def saved(self) -> SavedTensors:
+        """The framework's rules for tensors kept for backward, in this dtype mode and family."""
+        return self.profile.in_mode(self.mode).saved_of(self.model.family)
+
+    def applies(self, families: tuple[str, ...]) -> bool:
+        """Whether the model's family is among `families` (`*`: all)."""
+        return "*" in families or self.model.family in families
+
+    @property
+    def quantised_input_bytes(self) -> float:
+        """Bytes per element of a linear's kept input where it is quantised, else 0."""
+        size = self.saved.linear_input_bytes
+        return size if size < self.saved.activation_bytes else 0.0
+
+    @property
+    def norm_parameters(self) -> float:
+        """Parameters of one norm per unit of width: scale, and shift where there is one."""
+        return float(self.model.norm_weight) + float(self.model.norm_bias)
+
+    @property
+    def norm_statistics_bytes(self) -> float:
+        """fp32 statistics a norm keeps per token: rstd, and the mean of a LayerNorm."""
+        if not self.saved.norm_statistics:
+            return 0.0
+        return 4.0 if self.model.norm == "rmsnorm" else 8.0
+
+    @property
+    def norm_input_bytes(self) -> float:
+        """Bytes per element of the input that a norm of this model keeps."""
+        plain = self.saved.layernorm_input_bytes
+        if self.model.norm == "layernorm" and plain is not None:
+            return plain
+        return self.saved.norm_input_bytes
+
+    @property
+    def norm_extra_bytes(self) -> float:
+        """Bytes per element of the normalised tensor that a norm keeps beside its input."""
+        if self.model.norm == "layernorm" and self.saved.layernorm_input_bytes is not None:
+            return 0.0
+        return self.saved.norm_extra_bytes
+
+
+def present(rows: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    """The rows that hold anything."""
+    return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
+
+
+def norm(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    owner: Module,
+    *,
+    of_product: bool = False,
+    viewed: float = 0.0,
+) -> Op:
+    """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
+
+    Its output is the input of the next linear and is listed there. What it keeps beside the output
+    of a product (`of_product`) has that one's type unless it scales in fp32; an input that is a
+    part of a wider tensor keeps `viewed` more elements alive where norms make no copy.
+    """
+    saved = context.saved
+    copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
+    input_bytes = context.norm_input_bytes * (width if copies else width + viewed)
+    extra_bytes = context.norm_extra_bytes
+    if of_product and not saved.norm_scales_in_fp32:
+        extra_bytes = min(extra_bytes, saved.activation_bytes)
+    kept = Saved(f"{name}/input", input_bytes, shard, WHOLE_LAYER | owner)
+    statistics = Saved(
+        f"{name}/statistics", context.norm_statistics_bytes, shard, WHOLE_LAYER | owner
+    )
+    extra = Saved(f"{name}/normalised", extra_bytes * width, shard, WHOLE_LAYER | owner)
+    copy = Saved(
+        f"{name}/weight",
+        0.0,
+        shard,
+        WHOLE_LAYER | owner,
+        fixed_bytes=context.saved.norm_weight_copy_bytes * width,
+    )
+    element = context.saved.residual_bytes * context.profile.kernels.norm_traffic
+    return Op(
+        name=name,
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        forward_bytes=2 * element * width,
+        backward_bytes=3 * element * width,
+        forward_kernels=1,
+        backward_kernels=2,
+        parameters=((context.norm_parameters * width, ParamShard.NONE),),
+        saved=present((kept, statistics, extra, copy)),
+        rerun_with=WHOLE_LAYER | Module.LAYERNORM | owner,
+    )
+
+
+def elementwise(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    passes_forward: float,
+    passes_backward: float,
+    rerun_with: Module = WHOLE_LAYER,
+) -> Op:
+    """A fused elementwise kernel that moves `passes` tensors of `width` per token."""
+    element = context.saved.activation_bytes
+    return Op(
+        name=name,
+        kind=OpKind.MEMORY,
+        tokens=shard,
+        forward_bytes=passes_forward * element * width,
+        backward_bytes=passes_backward * element * width,
+        forward_kernels=1,
+        backward_kernels=1,
+        rerun_with=rerun_with,
+    )
+
+
+def residual(context: OpContext, name: str, owner: Module) -> Op:
+    """Residual addition, with the one-byte dropout mask where dropout is on."""
+    width = float(context.model.hidden)
+    add = elementwise(context, name, width, Shard.SEQUENCE, 3, 1, WHOLE_LAYER | owner)
+    if not context.dropout:
+        return add
+    mask = Saved(f"{name}/dropout_mask", width, Shard.SEQUENCE, WHOLE_LAYER)
+    return Op(
+        name=add.name,
+        kind=add.kind,
+        tokens=add.tokens,
+        forward_bytes=add.forward_bytes + width,
+        backward_bytes=add.backward_bytes + 2 * width,
+        backward_kernels=1,
+        saved=(mask,),
+        rerun_with=add.rerun_with,
+    )
+
+
+def linear_inputs(
+    context: OpContext,
+    name: str,
+    width: float,
+    shard: Shard,
+    consumers: int,
+    freed_by: Module,
+    factor: float = 1.0,
+    *,
+    low_precision: bool = True,
+) -> tuple[Saved, ...]:
+    """The kept input of one linear, or of several that read the same tensor.
+
+    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear
+    that stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
+    """
+    copies = 1 if context.saved.linear_inputs_shared else consumers
+    if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
+        shard = Shard.NONE
+    element = context.saved.linear_input_bytes
+    if not low_precision:
+        element = max(element, context.saved.activation_bytes)
+    size = copies * element * width * factor
+    return (Saved(f"{name}/input", size, shard, WHOLE_LAYER | freed_by),)

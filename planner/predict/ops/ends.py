@@ -1,0 +1,189 @@
+"""Rows outside the layers: embedding, final norm, LM head with its loss, multi-token prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.job.modules import Module
+from planner.predict.ops.attention import attention_rows
+from planner.predict.ops.context import OpContext, linear_inputs, norm
+from planner.predict.ops.ffn import ffn_rows
+from planner.predict.ops.rows import Op, OpKind, ParamShard, Saved, Shard
+
+
+def embedding_rows(context: OpContext) -> tuple[Op, ...]:
+    """Vocabulary-parallel lookup (and learned positions); backward scatters into fp32 gradients."""
+    model = context.model
+    hidden = float(model.hidden)
+    element = context.saved.residual_bytes
+    parameters = [(model.vocab * hidden, ParamShard.TP)]
+    if model.position == "learned":
+        parameters.append((model.max_positions * hidden, ParamShard.NONE))
+    saved = [
+        Saved("embedding/ids", context.saved.id_bytes, Shard.NONE, Module.NOTHING),
+        *_shared_tables(context),
+    ]
+    if context.dropout:
+        saved.append(Saved("embedding/dropout_mask", hidden, Shard.SEQUENCE, Module.NOTHING))
+    return (
+        Op(
+            name="embedding",
+            kind=OpKind.MEMORY,
+            tokens=Shard.SEQUENCE,
+            forward_bytes=2 * element * hidden,
+            backward_bytes=(element + 8) * hidden,
+            parameters=tuple(parameters),
+            saved=tuple(saved),
+            pads_vocabulary=True,
+            rerun_with=Module.NOTHING,
+        ),
+    )
+
+
+def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
+    """What all layers share: position ids, rotary tables, masks of unfused attention."""
+    model, rules = context.model, context.saved
+    nothing = Module.NOTHING
+    rows = []
+    if model.position == "learned":
+        positions = rules.position_bytes * context.seq
+        rows.append(Saved("embedding/positions", 0.0, Shard.NONE, nothing, fixed_bytes=positions))
+    if model.position == "rope":
+        sets = len({kind.attention for kind in model.kinds}) if rules.rotary_per_kind else 1
+        tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width * context.seq
+        rows.append(Saved("layers/rotary", 0.0, Shard.NONE, nothing, fixed_bytes=tables))
+        # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
+        angles = 4.0 * model.head_dim * context.seq if rules.rotary_layer_bytes else 0.0
+        rows.append(
+            Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
+        )
+    if context.attention == "eager":
+        mask = rules.shared_mask_bytes * context.seq**2
+        rows.append(Saved("layers/mask", 0.0, Shard.NONE, nothing, fixed_bytes=mask))
+        size = rules.checkpoint_mask_bytes * context.seq
+        rows.append(Saved("layers/mask", size, Shard.NONE, nothing, only_with=Module.FULL))
+    return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
+
+
+def head_rows(context: OpContext) -> tuple[Op, ...]:
+    """Final norm, LM head (vocabulary-parallel) and cross-entropy.
+
+    A tied head multiplies by the embedding's weights and owns none; on a pipeline it holds a
+    copy on the last stage, which the memory terms add.
+    """
+    model = context.model
+    hidden, vocab = float(model.hidden), float(model.vocab)
+    bias = vocab if model.head_bias else 0.0
+    own = 0.0 if model.tied_embeddings else vocab * hidden
+    final_norm = norm(context, "head/norm", hidden, Shard.SEQUENCE, Module.NOTHING)
+    head = Op(
+        name="head/logits",
+        kind=OpKind.GEMM,
+        out_width=vocab,
+        out_shard=Shard.TP,
+        in_width=hidden,
+        parameters=((own + bias, ParamShard.TP),),
+        saved=_never_freed(
+            linear_inputs(
+                context,
+                "head/logits",
+                hidden,
+                Shard.SEQUENCE,
+                1,
+                Module.NOTHING,
+                low_precision=False,
+            )
+        ),
+        low_precision=False,
+        pads_vocabulary=True,
+        rerun_with=Module.NOTHING,
+    )
+    return (_keep(final_norm), head, *_softcap(context), _loss(context))
+
+
+def _keep(op: Op) -> Op:
+    """The row with tensors that no recompute mode frees: heads are not checkpointed."""
+    return replace(op, saved=_never_freed(op.saved), rerun_with=Module.NOTHING)
+
+
+def _never_freed(saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
+    return tuple(replace(row, freed_by=Module.NOTHING) for row in saved)
+
+
+def _softcap(context: OpContext) -> tuple[Op, ...]:
+    """Capped logits, cap * tanh(x / cap), op by op: a division, a tanh that is kept, a product."""
+    if context.model.logits_softcap is None:
+        return ()
+    vocab, element = float(context.model.vocab), context.saved.activation_bytes
+    shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
+    kept = Saved("head/softcap", element * vocab, shard, Module.NOTHING)
+    return (
+        Op(
+            name="head/softcap",
+            kind=OpKind.MEMORY,
+            tokens=Shard.TP,
+            forward_bytes=6.0 * element * vocab,
+            backward_bytes=7.0 * element * vocab,
+            forward_kernels=3,
+            backward_kernels=3,
+            saved=(kept,),
+            pads_vocabulary=True,
+            rerun_with=Module.NOTHING,
+        ),
+    )
+
+
+def _loss(context: OpContext) -> Op:
+    """Cross-entropy over the vocabulary: fp32 logits read and written a few times each way."""
+    vocab = float(context.model.vocab)
+    kernels = context.profile.kernels
+    # The kernel scales elementwise rows by `memory_traffic`; the loss has a factor of its own.
+    passes = kernels.loss_traffic / kernels.memory_traffic
+    shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
+    kept = Saved("head/loss", context.saved.logits_saved_bytes * vocab, shard, Module.NOTHING)
+    return Op(
+        name="head/loss",
+        kind=OpKind.MEMORY,
+        tokens=Shard.TP,
+        forward_bytes=14.0 * vocab * passes,
+        backward_bytes=8.0 * vocab * passes,
+        forward_kernels=6,
+        backward_kernels=3,
+        saved=(kept,),
+        pads_vocabulary=True,
+        rerun_with=Module.NOTHING,
+    )
+
+
+def mtp_rows(context: OpContext) -> tuple[Op, ...]:
+    """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+    Two norms, a projection from 2h to h, a full layer of the last kind, and a norm before the
+    head, which `mtp_loss_rows` has.
+    """
+    model = context.model
+    hidden = float(model.hidden)
+    projection = Op(
+        name="mtp/projection",
+        kind=OpKind.GEMM,
+        out_width=hidden,
+        out_shard=Shard.TP,
+        in_width=2 * hidden,
+        parameters=((2 * hidden * hidden, ParamShard.TP),),
+        saved=linear_inputs(context, "mtp/projection", 2 * hidden, Shard.SEQUENCE, 1, Module.FULL),
+    )
+    kind = model.kind_sequence[-1]
+    return (
+        norm(context, "mtp/norm_hidden", hidden, Shard.SEQUENCE, Module.NOTHING),
+        norm(context, "mtp/norm_embedding", hidden, Shard.SEQUENCE, Module.NOTHING),
+        projection,
+        *attention_rows(context, kind),
+        *ffn_rows(context, kind),
+        head_rows(context)[0],
+    )
+
+
+def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
+    """LM head and loss of one module: the head's work on the head's matrix, without weights."""
+    rows = head_rows(context)[1:]
+    return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)

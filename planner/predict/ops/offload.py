@@ -1,0 +1,128 @@
+"""Which tensors of a layer leave the GPU when the activations of a module are offloaded.
+
+A framework offloads what autograd saves inside a module's forward. A tensor that another module
+saves as well is copied for each of them, and leaves the GPU only if both are offloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Op, Piece, Saved
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadGroup:
+    """Rows of the op table that a module saves, by the names of their tensors.
+
+    `own`: tensors that nothing else saves; `shared`: those that another module saves too.
+    """
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+
+
+_QKV = (
+    "attention/qkv/input",
+    "attention/q/input",
+    "attention/q_down/input",
+    "attention/kv_down/input",
+    "attention/q_norm/input",
+    "attention/kv_norm/input",
+    "attention/k_norm/input",
+    "attention/q_up/input",
+    "attention/kv_up/input",
+)
+# Megatron-Core 0.19, `--offload-modules`: attention.py, multi_latent_attention.py,
+# transformer_layer.py, moe/experts.py. Statistics of norms and the log-sum-exp of attention are
+# left out: they are small, and most are below the least size.
+GROUPS: Mapping[str, OffloadGroup] = {
+    "attn_norm": OffloadGroup(("attention/norm/input",)),
+    "qkv_linear": OffloadGroup(_QKV),
+    "core_attn": OffloadGroup(("attention/q", "attention/k", "attention/v"), ("attention/output",)),
+    "attn_proj": OffloadGroup((), ("attention/output",)),
+    "mlp_norm": OffloadGroup(("ffn/norm/input",)),
+    "expert_fc1": OffloadGroup(("moe/experts_up/input",)),
+    "moe_act": OffloadGroup(("moe/activation_input",)),
+    # torchtune, `enable_activation_offloading`: what checkpointed layers keep.
+    "checkpoints": OffloadGroup(("layer/checkpoint",)),
+}
+
+_EAGER: Mapping[str, OffloadGroup] = {
+    "core_attn": OffloadGroup(
+        (
+            *GROUPS["core_attn"].own,
+            "attention/scores",
+            "attention/k_expanded",
+            "attention/v_expanded",
+        )
+    ),
+    "attn_proj": OffloadGroup(("attention/output",)),
+}
+
+
+_QUANTISED: Mapping[str, OffloadGroup] = {
+    "core_attn": OffloadGroup((*GROUPS["core_attn"].own, "attention/output")),
+    "attn_proj": OffloadGroup(("attention/output_quantised",)),
+}
+
+
+def _special(context: OpContext) -> Mapping[str, OffloadGroup]:
+    if context.attention == "eager":
+        return _EAGER
+    return _QUANTISED if context.quantised_input_bytes else {}
+
+
+def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
+    """Tensors of a module in a layer.
+
+    Transformer Engine fuses a norm into the column-parallel product behind it, where that is one:
+    the norm of attention into the projection of queries, keys and values except under MLA, whose
+    down projections are not; that of a dense feed-forward block into its first product, which has
+    no module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
+    scores and not its output. The output projection keeps a quantised copy of the output in fp8 and
+    below, so that attention alone keeps the output.
+    """
+    group, mla = GROUPS[name], context.model.mla is not None
+    special = _special(context)
+    if name in special:
+        return special[name]
+    if name == "attn_norm" and not mla:
+        return OffloadGroup(())
+    if name == "qkv_linear" and not mla:
+        return OffloadGroup((*group.own, "attention/norm/input"))
+    if name == "mlp_norm" and not any(op.name.startswith("moe/") for op in piece.ops):
+        return OffloadGroup(())
+    return group
+
+
+def with_offload(piece: Piece, context: OpContext) -> Piece:
+    """A layer whose rows say what crosses the host link, and what of it leaves the GPU."""
+    if not context.offload:
+        return piece
+    groups = [offload_group(name, context, piece) for name in context.offload]
+    savers = [offload_group(name, context, piece) for name in GROUPS]
+    copies: dict[str, int] = {}
+    leaves: dict[str, bool] = {}
+    for tensor in {name for group in groups for name in (*group.own, *group.shared)}:
+        copies[tensor] = sum(tensor in (*group.own, *group.shared) for group in groups)
+        of_all = sum(tensor in group.shared for group in savers)
+        leaves[tensor] = sum(tensor in group.shared for group in groups) == of_all
+    return replace(piece, ops=tuple(_marked(op, copies, leaves) for op in piece.ops))
+
+
+def _marked(op: Op, copies: Mapping[str, int], leaves: Mapping[str, bool]) -> Op:
+    saved = tuple(
+        replace(row, copies=float(copies[row.name]), leaves=float(leaves[row.name]))
+        if row.name in copies
+        else row
+        for row in op.saved
+    )
+    return replace(op, saved=saved)
+
+
+def offloaded_rows(piece: Piece) -> tuple[Saved, ...]:
+    """Tensors of a piece that cross the host link."""
+    return tuple(row for op in piece.ops for row in op.saved if row.copies)

@@ -1,0 +1,179 @@
+"""Row types of the op table: what one operation of a transformer layer computes, holds and sends.
+
+Every quantity is *per token of the micro-batch* and unsharded; a `Shard` says what divides it on
+a rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over
+these rows, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from planner.job.modules import Module
+
+
+class Shard(IntEnum):
+    """What a rank holds of a per-token quantity (tokens are already divided by cp).
+
+    t = tp degree, e = expert-tp degree.
+    """
+
+    NONE = 0  # all of it, on every tp rank
+    TP = 1  # 1/t
+    SEQUENCE = 2  # 1/t under sequence parallelism, else all of it
+    KV = 3  # 1/min(t, kv heads): key/value heads are copied when t exceeds them
+    ROUTED = 4  # a routed token at full width: e/t (gathered over expert-tp)
+    ROUTED_TP = 5  # a routed token, width split by expert-tp: 1/t
+    EXPERT_TP = 6  # a width split by expert-tp: 1/e
+
+
+class ParamShard(IntEnum):
+    """What divides a row's parameters before ZeRO does."""
+
+    NONE = 0
+    TP = 1
+    KV = 2
+    EXPERT = 3  # 1/(ep·etp), and ZeRO shards over the expert-data group
+
+
+class OpKind(IntEnum):
+    """How the time of a row is computed."""
+
+    GEMM = 0
+    GROUPED_GEMM = 1
+    ATTENTION = 2
+    MEMORY = 3
+
+
+class Group(IntEnum):
+    """Communication groups of the rank grid."""
+
+    TP = 0
+    CP = 1
+    EP = 2
+    ETP = 3
+
+
+class CollectiveKind(IntEnum):
+    """What the ranks of a group do; bytes are counted as each kind's docstring in cost says."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    ALL_TO_ALL = 3
+    RING_EXCHANGE = 4
+
+
+class Hidden(IntEnum):
+    """What a collective may hide behind, where the framework overlaps it."""
+
+    EXPOSED = 0
+    BEHIND_GEMM = 1  # an independent GEMM of the same linear layer (backward)
+    BEHIND_ATTENTION = 2  # the attention blocks of a ring step
+    TP_OVERLAP = 3  # only with the framework's TP overlap (userbuffers, async TP)
+    EP_OVERLAP = 4  # only with the framework's expert overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor kept from forward to backward: bytes per token, and when a mode drops it.
+
+    `freed_by` names the modules whose recomputation makes it unnecessary; a row with
+    `only_with` set exists only under those modes (the checkpoint they keep instead).
+    `fixed_bytes`: further bytes per micro-batch, however many sequences it holds (masks, rotary
+    tables, random seeds), which nothing shards.
+    """
+
+    name: str
+    bytes_per_token: float
+    shard: Shard
+    freed_by: Module = Module.FULL
+    only_with: Module = Module.NOTHING
+    fixed_bytes: float = 0.0
+    # Offloaded to the host: copies each way, and 1 where the tensor leaves the GPU for them.
+    copies: float = 0.0
+    leaves: float = 0.0
+
+    def kept_under(self, modules: Module) -> bool:
+        """Whether the tensor lives from forward to backward under a recompute mode."""
+        return not self.freed_by & modules and (
+            not self.only_with or bool(self.only_with & modules)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
+
+    `forward`, `backward`: how many times it happens there; recompute modes in `rerun_with` run
+    the forward ones once more.
+    """
+
+    name: str
+    kind: CollectiveKind
+    group: Group
+    bytes_per_token: float
+    forward: float
+    backward: float
+    shard: Shard = Shard.NONE
+    hidden_forward: Hidden = Hidden.EXPOSED
+    hidden_backward: Hidden = Hidden.EXPOSED
+    rerun_with: Module = Module.FULL
+    sequence_parallel_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row. Widths in elements per token, bytes per token, kernels per micro-batch.
+
+    GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use
+    `heads`, `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move
+    `forward_bytes` and `backward_bytes`.
+    """
+
+    name: str
+    kind: OpKind
+    tokens: Shard = Shard.NONE
+    tokens_factor: float = 1.0
+    out_width: float = 0.0
+    out_shard: Shard = Shard.NONE
+    # Further outputs of the same product that divide as key/value heads do (fused qkv).
+    kv_out_width: float = 0.0
+    in_width: float = 0.0
+    in_shard: Shard = Shard.NONE
+    groups: float = 1.0
+    heads: float = 0.0
+    kv_heads: float = 0.0
+    qk_head_dim: float = 0.0
+    v_head_dim: float = 0.0
+    window: float = 0.0
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    forward_kernels: float = 1.0
+    backward_kernels: float = 2.0
+    autocasts: bool = True  # autocast multiplies 16-bit copies of the weights
+    low_precision: bool = True  # linear layers that run in fp8/fp4 when the job does
+    pads_vocabulary: bool = False
+    parameters: tuple[tuple[float, ParamShard], ...] = ()
+    saved: tuple[Saved, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    rerun_with: Module = Module.FULL
+
+    @property
+    def parameter_count(self) -> float:
+        """Parameters of the row, unsharded."""
+        return sum(count for count, _ in self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A unit that a pipeline stage can hold: a layer of one kind, the embedding, the head, MTP."""
+
+    name: str
+    ops: tuple[Op, ...] = field(default_factory=tuple)
+
+    @property
+    def parameters(self) -> float:
+        """Parameters of one such piece, unsharded and without vocabulary padding."""
+        return sum(op.parameter_count for op in self.ops)

@@ -1,0 +1,233 @@
+"""A plan: one chosen configuration with its predicted time and memory, ready to be written."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from constraints.context_kinds import ContextKind
+
+PLAN_FILE_VERSION = 1
+
+# Beyond any machine or model there is: larger numbers are slips of the pen.
+LARGEST_DEGREE = 2**20
+MOST_MICRO_BATCHES = 2**32
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Degrees(_Frozen):
+    """Parallel degrees and batch of a plan. dp·tp·pp·cp = GPUs; gbs = mbs·grad_acc·dp."""
+
+    tp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    pp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    vpp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    cp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    ep: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    etp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    dp: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    zero: int = Field(0, ge=0, le=3)
+    mbs: int = Field(1, ge=1, le=LARGEST_DEGREE)
+    grad_acc: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
+    # Data-parallel ranks that share a parameter under ZeRO (hybrid sharding); 0: all of dp·cp.
+    shard: int = Field(0, ge=0)
+
+    @property
+    def gbs(self) -> int:
+        """Global batch in sequences."""
+        return self.mbs * self.grad_acc * self.dp
+
+    @property
+    def gpus(self) -> int:
+        """World size."""
+        return self.dp * self.tp * self.pp * self.cp
+
+
+class LayerLayout(_Frozen):
+    """Transformer layers of each block in pipeline order.
+
+    `placement`: block b is on stage b mod pp (`straight`), on the way back in a V (`folded`), or
+    on both stages b and pp-1-b (`mirrored`: two copies of the model). `recomputed`: layers of
+    each stage that run again in backward, in the plan's mode. `others`: in a mix, for each further
+    mode the layers of each stage that run again in it; within a stage they follow those of the
+    plan's mode, in the order of the modes, and the layers that keep everything come last.
+    `mtp_apart`: multi-token prediction is in the block before the last, which holds head and loss
+    alone; else it is with them.
+    """
+
+    block_layers: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    placement: Literal["straight", "folded", "mirrored"] = "straight"
+    others: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    mtp_apart: bool = False
+
+    def stage_layers(self, pp: int) -> tuple[int, ...]:
+        """Layers per stage."""
+        from constraints.rule import Layout
+
+        vpp = len(self.block_layers) // pp
+        return Layout(pp, vpp, self.block_layers, (0,) * pp, self.placement).stage_layers
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every block holds the same number of layers."""
+        return len(set(self.block_layers)) <= 1
+
+
+class TimeTerms(_Frozen):
+    """Seconds of one step on the slowest stage; they add up to the step time."""
+
+    compute_s: float
+    recompute_s: float
+    tp_s: float
+    cp_s: float
+    ep_s: float
+    fsdp_s: float
+    pp_s: float
+    bubble_s: float
+    dp_s: float
+    optimizer_s: float
+    # 0 in plans written before the term existed.
+    straggler_s: float = 0.0
+    offload_s: float = 0.0
+    host_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Sum of the terms: the step time."""
+        return float(sum(self.model_dump().values()))
+
+
+class StageMemory(_Frozen):
+    """Bytes on one GPU of a pipeline stage at its peak.
+
+    The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
+    (logits inside a layer's backward, activations in the update). `weights` includes what else
+    stays for good: mask buffers, input ids, gradient buckets and library workspaces.
+    """
+
+    stage: int
+    layers: int
+    in_flight: float
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    working: float
+    logits: float
+    gather_buffers: float
+    optimizer_temporary: float
+    fragmentation: float
+    context: float
+    communication: float
+    allocated: float
+    peak: float
+    phase: Literal["backward", "optimizer", "forward"]
+    forward_s: float
+    backward_s: float
+    # Activations of this GPU in host memory, beside the terms above.
+    offloaded: float = 0.0
+
+
+class Interval(_Frozen):
+    """Where the true value lies with 80 % probability, and the measured rows that say so.
+
+    `beyond`: what lies outside these rows, for which the interval is wider.
+    """
+
+    low: float
+    high: float
+    family: str
+    # Empty in plans written before the field existed.
+    beyond: tuple[str, ...] = ()
+
+    @property
+    def basis(self) -> str:
+        """The rows, and what it is wider for."""
+        wider = f"; wider for {', '.join(self.beyond)}" if self.beyond else ""
+        return self.family + wider
+
+
+class FullMemory(_Frozen):
+    """The chance that what the allocator reserves does not fit, and what follows.
+
+    `step_time_s`: seconds of a step that goes on then, None where no measured run says;
+    `note`: what was measured near the limit.
+    """
+
+    probability: float
+    step_time_s: float | None = None
+    note: str = ""
+
+
+def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
+    are ranked by. A run that dies instead does no better than one that crawls."""
+    if full_s is None:
+        return step_time_s
+    return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
+
+
+# How near a plan's step time is to the best possible where it is called optimal.
+OPTIMAL_WITHIN = 0.01
+
+
+class Plan(_Frozen):
+    """One configuration and what it costs. Times in seconds, memory in bytes.
+
+    `mfu`: model FLOP with the full attention square over dense 16-bit peak; `mfu_causal` counts
+    the lower triangle; `mfu_precision` is against the peak of the training precision.
+    `schedule`: name of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if it
+    is proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory, by
+    the cost model; else `feasible` with `gap`, or `evaluated` for a configuration that was given.
+    """
+
+    degrees: Degrees
+    layout: LayerLayout
+    recompute: str
+    recompute_flags: str = ""
+    schedule: str = "1f1b"
+    gbs: int
+    gbs_tokens: int
+    seq: int
+    step_time_s: float
+    step_time: Interval
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    mfu_causal: float
+    mfu_precision: float
+    hfu: float
+    peak_bytes: float
+    peak_interval: Interval
+    allocated_bytes: float
+    usable_bytes: float
+    limit_bytes: float
+    heaviest_stage: int
+    fits: bool
+    fit_probability: float
+    time: TimeTerms
+    stages: tuple[StageMemory, ...]
+    status: Literal["optimal", "feasible", "evaluated"]
+    gap: float = 0.0
+    assumptions: tuple[str, ...] = ()
+    # GPU type of each stage, where they differ.
+    stage_gpus: tuple[str, ...] = ()
+    optimizer: str = "adamw"
+    optimizer_kernel: str = ""
+    optimizer_offload: float = 0.0
+    optimizer_flags: str = ""
+    # Modules whose activations are kept on the host.
+    activation_offload: tuple[str, ...] = ()
+    # Of the groups of these modules' activations that leave the GPU.
+    activation_offload_fraction: float = 1.0
+    activation_offload_flags: str = ""
+    # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
+    # cp is 1, and in plans written before the choice existed (p2p).
+    cp_comm_type: ContextKind | Literal[""] = ""
+    cp_sizes: tuple[int, ...] = ()
+    # None where memory is safe, and in plans written before the field existed.
+    full_memory: FullMemory | None = None

@@ -1,0 +1,174 @@
+"""The legal shapes of a job, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict, rules_of
+from constraints.context import IntArray, RuleContext
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.offload import grouped_modules
+from planner.predict.cost_tables import job_pieces
+from planner.predict.links import link_inputs
+from planner.predict.ops.offload import offloaded_rows
+from planner.predict.plan import Degrees
+from planner.predict.space import (
+    LegalityReport,
+    Shapes,
+    build_context,
+    enumerate_shapes,
+    largest_usable,
+    legal_shapes,
+)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Legal shapes of a job, perhaps on fewer GPUs than were given (`notes` then say so)."""
+
+    job: Job
+    columns: dict[str, IntArray]
+    report: LegalityReport
+    notes: tuple[str, ...] = field(default=())
+
+
+def rule_context(job: Job) -> RuleContext:
+    """The plain numbers that rules over shapes read."""
+    cluster = job.cluster
+    context = build_context(
+        job.model,
+        job.framework,
+        ClusterNumbers(
+            cluster.num_gpus,
+            cluster.gpus_per_node,
+            int(link_inputs(cluster).scale_up_domain),
+        ),
+        BatchGoal(max(1, round(job.batch.sequences)), job.batch.tolerance, job.batch.exact),
+        seq=job.seq,
+        precision=job.precision,
+        recompute_modes=len(job.recompute),
+        limits={name: degree_limit(values) for name, values in job.limits.items()},
+        allow_tp_across_nodes=job.allow_tp_across_domains,
+        least_zero=job.least_zero,
+        schedule=job.schedule,
+        conditions=job.conditions,
+        context_kinds=job.context_kinds,
+        context_inner=job.context_inner,
+    )
+    if not job.activation_offload:
+        return context
+    host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
+    return replace(
+        context,
+        offloaded={
+            name: job.offload_fraction * size for name, size in offloaded_per_token(job).items()
+        },
+        host_bytes_per_gpu=host_bytes,
+        offload_modules=grouped_modules(job.framework, job.activation_offload),
+    )
+
+
+def offloaded_per_token(job: Job) -> dict[str, float]:
+    """Bytes per token of all layers that leave the GPU, by what divides them on a rank."""
+    found: dict[str, float] = {}
+    kinds = job_pieces(job)[: len(job.model.kinds)]
+    for kind in job.model.kind_indices:
+        for row in offloaded_rows(kinds[kind]):
+            name = row.shard.name.lower()
+            found[name] = found.get(name, 0.0) + row.leaves * row.bytes_per_token
+    return found
+
+
+def degree_limit(values: Iterable[int]) -> DegreeLimit:
+    """A limit to a set of values."""
+    ordered = tuple(sorted(values))
+    return DegreeLimit(
+        ",".join(str(value) for value in ordered),
+        tuple((value, value) for value in ordered),
+        ordered,
+    )
+
+
+def legal_candidates(job: Job) -> Candidates:
+    """Legal shapes on all GPUs, else on the largest usable subset. UsageError if there are none."""
+    ctx = rule_context(job)
+    shapes = enumerate_shapes(ctx)
+    columns, report = legal_shapes(ctx, shapes)
+    if report.legal:
+        return Candidates(job, columns, report)
+    usable = largest_usable(ctx)
+    if not 0 < usable < job.cluster.num_gpus:
+        raise UsageError(no_legal_shape(ctx, shapes))
+    conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
+    reason = "; ".join(rule.explain(ctx) for rule in conflict)
+    smaller = replace(job, cluster=job.cluster.with_gpus(usable))
+    ctx = rule_context(smaller)
+    columns, report = legal_shapes(ctx, enumerate_shapes(ctx))
+    note = (
+        f"planned on {usable:,} of the {job.cluster.num_gpus:,} GPUs: no configuration uses all "
+        f"of them ({reason})"
+    )
+    return Candidates(smaller, columns, report, (note,))
+
+
+def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
+    """The rules that contradict each other, and batch sizes that would work."""
+    from planner.search.condition_hints import condition_hints
+
+    conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
+    lines = ["no configuration obeys these rules together:"]
+    lines += [f"  - {rule.explain(ctx)}  [{rule.name}]" for rule in conflict]
+    if any(rule.name == "batch-size" for rule in conflict):
+        batches = nearest_batches(ctx)
+        if batches:
+            sizes = " or ".join(f"{size:,}" for size in batches)
+            lines.append(f"nearest global batch that works: {sizes} sequences (--gbs)")
+    lines += condition_hints(ctx, shapes, conflict)
+    return "\n".join(lines)
+
+
+def nearest_batches(ctx: RuleContext) -> tuple[int, ...]:
+    """The nearest global batches below and above the goal that some legal shape has, sequences.
+
+    Candidates are multiples of the data-parallel degrees that the other rules leave; each is
+    tried against all rules.
+    """
+    others = tuple(rule for rule in rules_of(ctx) if rule.name != "batch-size")
+    columns, report = legal_shapes(ctx, enumerate_shapes(ctx), others)
+    if not report.legal:
+        return ()
+    steps = np.unique(columns["dp"] * columns["mbs"])
+    goal = ctx.batch.sequences
+    below = np.unique((goal - 1) // steps * steps)[::-1]
+    above = np.unique((goal + steps) // steps * steps)
+    found = [_first_legal(ctx, sizes) for sizes in (below, above)]
+    return tuple(size for size in found if size is not None)
+
+
+def _first_legal(ctx: RuleContext, sizes: IntArray) -> int | None:
+    for size in sizes[sizes > 0].tolist():
+        exact = replace(ctx, batch=BatchGoal(size, 0.0, True), recompute_modes=1)
+        if legal_shapes(exact, enumerate_shapes(exact))[1].legal:
+            return int(size)
+    return None
+
+
+def given_columns(degrees: Degrees) -> dict[str, IntArray]:
+    """One row of shape columns for a configuration that was given."""
+    values = degrees.model_dump() | {"gbs": degrees.gbs, "recompute": 0}
+    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
+
+
+def broken_rules(job: Job, degrees: Degrees) -> list[str]:
+    """What each rule that a configuration violates demands."""
+    ctx = rule_context(job)
+    columns = given_columns(degrees)
+    return [
+        f"{rule.explain(ctx)}  [{rule.name}]"
+        for rule in rules_of(ctx)
+        if not rule.mask(columns, ctx)[0]
+    ]

@@ -1,0 +1,120 @@
+"""Which communicators of a plan the switches reduce for (SHARP), and what stands against it.
+
+NCCL's plugin serves one kind of communicator, the first that is made with NCCL_COLLNET_ENABLE=1.
+A framework has to make it so: Megatron's --use-sharp does for its data-parallel groups (`dp`) or,
+with several instances of the distributed optimizer, for those between the instances
+(`dp_replica`) (megatron/core/parallel_state.py @00caa53a, initialize_model_parallel). The compiled
+core decides the same from the links: `planner.cost.in_network`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hardware import Cluster, with_sharp
+from hardware.link_curves import load_curve_table
+from planner.job.errors import UsageError
+from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
+from planner.job.job import Job
+from planner.predict.plan import Degrees, Interval
+
+OPTION = "--sharp"
+SharpGroup = Literal["dp", "dp_replica"]
+NOTE = (
+    "switches reduce as NCCL and SHARP's authors describe it; no run with it was compared, and "
+    "without plugin, aggregation manager or a free tree NCCL takes the hosts"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SharpUse:
+    """`group`: which communicators a plan has the switches for, of `size` ranks each, `groups` of
+    them; `reason`: why the switches do not reduce, empty if they do."""
+
+    group: SharpGroup
+    size: int
+    groups: int
+    reason: str = ""
+
+
+def framework_sharp(cluster: Cluster, profile: FrameworkProfile, asked: bool) -> Cluster:
+    """The cluster with what its switches do for a framework.
+
+    `asked`: the user wants SHARP (`--sharp`); then UsageError or HardwareError say why it cannot
+    be. A cluster that has it, under a framework that cannot name a communicator, goes without.
+    """
+    if profile.parallelism.sharp_groups:
+        return with_sharp(cluster, cluster.sharp) if asked else cluster
+    if asked:
+        having = ", ".join(
+            name for name in framework_names() if load_framework(name).parallelism.sharp_groups
+        )
+        raise UsageError(
+            f"{OPTION}: {profile.name} cannot name the communicator that the switches reduce for "
+            f"(NCCL takes the first that is made); frameworks that can: {having}"
+        )
+    return cluster.model_copy(update={"sharp": ""}) if cluster.sharp else cluster
+
+
+def most_groups(name: str) -> int:
+    """Communicators at most that switches of a generation reduce for at once."""
+    return int(load_curve_table().in_network[name].groups.value)
+
+
+def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
+    """What the switches do for a plan; None where the job has none that reduce."""
+    if not job.cluster.sharp:
+        return None
+    ranks = degrees.dp * degrees.cp
+    shard = degrees.shard if degrees.zero and degrees.shard else ranks
+    group: SharpGroup = "dp" if shard >= ranks else "dp_replica"
+    size, stride = (ranks, degrees.tp) if group == "dp" else (ranks // shard, degrees.tp * shard)
+    use = SharpUse(group, size, degrees.gpus // max(1, size))
+    return SharpUse(use.group, use.size, use.groups, _reason(job, degrees, use, stride))
+
+
+def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
+    from planner.cost.placement import touched_domains
+    from planner.predict.links import link_inputs
+
+    links = link_inputs(job.cluster)
+    domain = int(links.scale_up_domain)
+    if use.size <= 1 or touched_domains(use.size, stride, domain, degrees.gpus) == 1:
+        return "its data-parallel groups stay inside a scale-up domain"
+    most = most_groups(job.cluster.sharp)
+    if use.groups > most:
+        return (
+            f"{use.groups} data-parallel groups; switches of SHARP{job.cluster.sharp} reduce for "
+            f"{most}, the others go through the hosts"
+        )
+    if use.group == "dp" and degrees.zero >= 1 and links.in_network_gathers == 0.0:
+        return (
+            "under ZeRO gradients are reduce-scattered, which the switches do only where each GPU "
+            "has a NIC"
+        )
+    return ""
+
+
+def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
+    """What a plan takes for granted of switches that reduce, or why they reduce nothing of it."""
+    use = sharp_use(job, degrees)
+    if use is None:
+        return ()
+    return (f"the switches (SHARP) reduce nothing of it: {use.reason}" if use.reason else NOTE,)
+
+
+def or_by_hosts(
+    interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
+) -> Interval:
+    """The interval of a step with SHARP, which nobody measured here: up to what it may take if
+    the switches bring nothing.
+
+    `by_hosts`, `by_hosts_s`: of the same plan with collectives through the hosts alone.
+    """
+    ratio = by_hosts_s / step_time_s
+    if ratio <= 1.0 + 1e-9:
+        return interval
+    beyond = (*interval.beyond, f"SHARP, {ratio - 1.0:.1%} of the step")
+    high = max(interval.high, by_hosts.high)
+    return interval.model_copy(update={"high": high, "beyond": beyond})

@@ -1,0 +1,396 @@
+"""Degrees of parallelism as integer columns: enumerate the shapes, keep the legal ones.
+
+Enumeration proposes and rules dispose: a value is left out here only when it is useless (the
+bounds below), or when no split of the GPUs has it; what is *forbidden* is left to the rules,
+so that a conflict can name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from constraints import rules_of
+from constraints.condition import UserCondition
+from constraints.context import (
+    SHAPE_COLUMNS,
+    BatchGoal,
+    Capabilities,
+    ClusterNumbers,
+    Columns,
+    DegreeLimit,
+    IntArray,
+    Mask,
+    ModelNumbers,
+    RuleContext,
+)
+from constraints.context_kinds import ContextKind
+from constraints.rule import ShapeRule
+from planner.job.frameworks import FrameworkProfile
+from planner.job.specs import ModelSpec
+
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
+# A rank's slice of a sequence shorter than this makes its GEMMs too thin to be worth a cp more.
+LEAST_TOKENS_PER_RANK = 1024
+# A micro-batch beyond this many tokens per rank of tp·cp fills every GPU already and only costs
+# memory.
+MOST_TOKENS_PER_RANK = 65_536
+# Widest tensor parallelism tried across scale-up domains, when the user allows that.
+MOST_TENSOR_ACROSS_NODES = 64
+# Interleaving beyond this is tried only where it gives equal chunks.
+MOST_UNEVEN_CHUNKS = 4
+# `largest_usable`: node counts tried one by one before only powers of two are.
+NODE_COUNTS_TRIED = 64
+
+# Stands for the size of a shard group within a scale-up domain, until that is known.
+_WITHIN_DOMAIN = -1
+
+Shape = dict[str, IntArray]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Candidate shapes: each row of degrees with each of `modes` recompute modes.
+
+    `degrees`: int64 columns, all of SHAPE_COLUMNS but the last.
+    """
+
+    degrees: Shape
+    modes: int = 1
+
+    @cached_property
+    def columns(self) -> Shape:
+        """One int64 column for each name in SHAPE_COLUMNS, equally long."""
+        return _cross(self.degrees, "recompute", range(self.modes))
+
+    @property
+    def considered(self) -> int:
+        """Number of candidates."""
+        return len(self.degrees["tp"]) * self.modes
+
+
+@dataclass(frozen=True)
+class LegalityReport:
+    """What became of the candidates.
+
+    `removed` counts for each rule, in the order of the registry, the shapes that it was the
+    first to reject; they add up to considered - legal.
+    """
+
+    considered: int
+    legal: int
+    removed: Mapping[str, int]
+
+
+def build_context(
+    model: ModelSpec,
+    framework: FrameworkProfile,
+    cluster: ClusterNumbers,
+    batch: BatchGoal,
+    *,
+    seq: int | None = None,
+    precision: str = "bf16",
+    recompute_modes: int = 1,
+    limits: Mapping[str, DegreeLimit] | None = None,
+    allow_tp_across_nodes: bool = False,
+    least_zero: int = 0,
+    schedule: str | None = None,
+    conditions: tuple[UserCondition, ...] = (),
+    context_kinds: tuple[ContextKind, ...] = ("p2p",),
+    context_inner: int = 0,
+) -> RuleContext:
+    """The plain numbers that rules read, from the planner's own types.
+
+    `seq` in tokens defaults to the model's pretraining length; `recompute_modes` is the number
+    of recompute modes to try (column `recompute` holds their indices).
+    """
+    return RuleContext(
+        model=model_numbers(model, seq or model.pretraining_seq),
+        cluster=cluster,
+        batch=batch,
+        framework=_capabilities(framework),
+        precision=precision,
+        recompute_modes=recompute_modes,
+        limits=dict(limits or {}),
+        allow_tp_across_nodes=allow_tp_across_nodes,
+        least_zero=least_zero,
+        schedule=schedule,
+        conditions=conditions,
+        context_kinds=context_kinds,
+        context_inner=context_inner,
+    )
+
+
+def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
+    """The model's shape as rules read it."""
+    moe = model.moe
+    return ModelNumbers(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        query_width=model.query_width,
+        ffn=model.ffn if any(kind.ffn == "dense" for kind in model.kinds) else 0,
+        vocab=model.vocab,
+        seq=seq,
+        experts=moe.experts if moe else 0,
+        top_k=moe.top_k if moe else 0,
+        moe_ffn=moe.ffn if moe else 0,
+        shared_ffn=moe.shared_ffn if moe else 0,
+        has_mla=model.mla is not None,
+        tied_embeddings=model.tied_embeddings,
+        sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
+        attention_sinks=model.attention_sinks,
+        mtp_layers=model.mtp_layers,
+    )
+
+
+def _capabilities(framework: FrameworkProfile) -> Capabilities:
+    rules = framework.parallelism
+    return Capabilities(
+        name=framework.name,
+        zero_stages=rules.zero_stages,
+        tensor=rules.tensor,
+        pipeline=rules.pipeline,
+        interleaved=rules.interleaved,
+        context=rules.context,
+        expert=rules.expert,
+        expert_tensor=rules.expert_tensor,
+        zero3_with_pipeline=rules.zero3_with_pipeline,
+        zero2_with_pipeline=rules.zero2_with_pipeline,
+        sequence_parallel=rules.sequence_parallel,
+        kv_heads_rule=rules.kv_heads_rule,
+        vocabulary_padded=rules.vocabulary_padded,
+        interleaved_microbatches=rules.interleaved_microbatches,
+        layouts=rules.layouts,
+        needs_microbatches_at_least_pp=rules.needs_microbatches_at_least_pp,
+        tied_pipeline=rules.tied_pipeline,
+        mtp_split=rules.mtp_split,
+        shards_over_context=rules.shards_over_context,
+        experts_in_shards=rules.experts_in_shards,
+        hybrid_least_zero=rules.hybrid_least_zero,
+        schedules=rules.schedules,
+        zero_bubble_chunks=rules.zero_bubble_chunks,
+    )
+
+
+def enumerate_shapes(ctx: RuleContext) -> Shapes:
+    """Every candidate shape, legal or not, without duplicates.
+
+    Degrees tried: tp any divisor of the GPUs inside a scale-up domain; pp any divisor of the
+    GPUs; cp powers of two that leave LEAST_TOKENS_PER_RANK; ep any divisor of the experts; etp 1
+    or tp; vpp where chunks are equal (with or without the embedding and the head counted as
+    layers), or up to MOST_UNEVEN_CHUNKS where the framework takes any layout; MICRO_BATCHES
+    up to MOST_TOKENS_PER_RANK. dp and grad_acc follow. A number that the user names in a limit
+    is tried as well, even where it cannot work: the rules then say why.
+    """
+    shape = _parallel_degrees(ctx)
+    shape = _interleaving(ctx, shape)
+    shape = _expert_degrees(ctx, shape)
+    shape = _cross(shape, "zero", {*ctx.framework.zero_stages, *_named(ctx, "zero")})
+    shape = _shards(ctx, shape)
+    shape = _batches(ctx, shape)
+    names = (name for name in SHAPE_COLUMNS if name != "recompute")
+    return Shapes({name: shape[name] for name in names}, ctx.recompute_modes)
+
+
+def legal_shapes(
+    ctx: RuleContext, shapes: Shapes, rules: Sequence[ShapeRule] | None = None
+) -> tuple[Shape, LegalityReport]:
+    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed.
+
+    No rule reads the recompute mode, so each row of degrees is judged once for all modes.
+    """
+    columns, removed = shapes.degrees, {}
+    for rule in rules_of(ctx) if rules is None else rules:
+        before = len(columns["tp"])
+        mask = rule.mask(columns, ctx)
+        if not mask.all():
+            columns = _keep(columns, mask)
+        removed[rule.name] = (before - len(columns["tp"])) * shapes.modes
+    legal = Shapes(columns, shapes.modes)
+    return legal.columns, LegalityReport(shapes.considered, legal.considered, removed)
+
+
+def largest_usable(ctx: RuleContext) -> int:
+    """Most GPUs, not above those given, for which some shape is legal; 0 if there are none.
+
+    Tries one whole node less at a time, at most NODE_COUNTS_TRIED times, then powers of two.
+    """
+    single_mode = replace(ctx, recompute_modes=1)
+    for num_gpus in _gpu_counts(ctx.cluster):
+        smaller = replace(single_mode, cluster=replace(ctx.cluster, num_gpus=num_gpus))
+        _, report = legal_shapes(smaller, enumerate_shapes(smaller))
+        if report.legal:
+            return num_gpus
+    return 0
+
+
+def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
+    """Numbers of GPUs to try, downwards: as given, whole nodes, part of one node."""
+    nodes = cluster.num_gpus // cluster.gpus_per_node
+    tried = set(range(max(1, nodes - NODE_COUNTS_TRIED + 1), nodes + 1))
+    tried |= {1 << power for power in range(nodes.bit_length())}
+    counts = {cluster.num_gpus} | {count * cluster.gpus_per_node for count in tried if nodes}
+    counts |= set(range(1, min(cluster.num_gpus, cluster.gpus_per_node - 1) + 1))
+    return sorted(counts, reverse=True)
+
+
+# --- growing the table, one column at a time ----------------------------------------------------
+
+
+def _parallel_degrees(ctx: RuleContext) -> Shape:
+    """Columns tp, pp, cp, dp: splits of the GPUs, and whatever the user names."""
+    gpus = ctx.cluster.num_gpus
+    shape: Shape = {"tp": _values({*_tensor_degrees(ctx), *_named(ctx, "tp")})}
+    shape = _cross(shape, "pp", {*_divisors(gpus, ctx.model.layers), *_named(ctx, "pp")})
+    shape = _cross(shape, "cp", {*_context_degrees(ctx), *_named(ctx, "cp")})
+    replica = shape["tp"] * shape["pp"] * shape["cp"]
+    shape = _keep(shape, (gpus % replica == 0) | _names_any(ctx, shape, ("tp", "pp", "cp")))
+    replica = shape["tp"] * shape["pp"] * shape["cp"]
+    shape["dp"] = np.maximum(1, gpus // replica)
+    return _with_missing(ctx, shape, "dp")
+
+
+def _tensor_degrees(ctx: RuleContext) -> list[int]:
+    widest = ctx.cluster.scale_up_domain
+    if ctx.allow_tp_across_nodes:
+        widest = max(widest, MOST_TENSOR_ACROSS_NODES)
+    return _divisors(ctx.cluster.num_gpus, widest)
+
+
+def _context_degrees(ctx: RuleContext) -> list[int]:
+    most = max(1, min(ctx.model.seq // LEAST_TOKENS_PER_RANK, ctx.cluster.num_gpus))
+    return [1 << power for power in range(most.bit_length())]
+
+
+def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
+    """Column vpp: 1, and chunk counts that suit the number of layers."""
+    layers = ctx.model.layers
+    shape = _cross(shape, "vpp", {*range(1, max(1, layers // 2) + 1), *_named(ctx, "vpp")})
+    chunks = shape["pp"] * shape["vpp"]
+    # The embedding and the head may count as a layer each: 126 + 2 = 128 (Llama 3.1 405B).
+    useful = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
+    if ctx.framework.layouts == "any":
+        useful |= shape["vpp"] <= MOST_UNEVEN_CHUNKS
+    useful &= (shape["pp"] > 1) & (chunks <= layers)
+    return _keep(shape, (shape["vpp"] == 1) | useful | _names_any(ctx, shape, ("vpp",)))
+
+
+def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
+    """Columns ep and etp: splits of a stage's GPUs over the experts."""
+    experts = ctx.model.experts
+    shape = _cross(shape, "ep", {*_divisors(experts or 1, experts or 1), *_named(ctx, "ep")})
+    # 0 stands for "as tp"; it would repeat 1 where tp is 1.
+    shape = _cross(shape, "etp", {1, *([0] if experts else []), *_named(ctx, "etp")})
+    as_tp = shape["etp"] == 0
+    listed = np.isin(shape["tp"], _values({1, *_named(ctx, "etp")}))
+    shape = _keep(shape, ~(as_tp & listed))
+    shape["etp"] = np.where(shape["etp"] == 0, shape["tp"], shape["etp"])
+    stage = shape["dp"] * shape["cp"] * shape["tp"]
+    fills = stage % (shape["ep"] * shape["etp"]) == 0
+    return _keep(shape, fills | _names_any(ctx, shape, ("ep", "etp")))
+
+
+def _shards(ctx: RuleContext, shape: Shape) -> Shape:
+    """Column shard: all of dp·cp (0), the ranks of a stage in one scale-up domain, named sizes.
+
+    Within a domain only where ZeRO gathers weights or scatters gradients at every micro-batch
+    (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
+    """
+    limit = ctx.limits.get("shard")
+    named = _named(ctx, "shard")
+    tried = {size for size in named if limit is None or limit.allows_value(size)}
+    shape = _cross(shape, "shard", {0, _WITHIN_DOMAIN, *tried})
+    inside = np.maximum(1, ctx.cluster.scale_up_domain // shape["tp"])
+    ranks = shape["dp"] * shape["cp"]
+    least = ctx.framework.hybrid_least_zero
+    is_inside = shape["shard"] == _WITHIN_DOMAIN
+    useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least or 0))
+    useful &= (least is not None) & (ranks % inside == 0) & ~np.isin(inside, _values(tried))
+    shape["shard"] = np.where(is_inside, inside, shape["shard"])
+    # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.
+    repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))
+    return _keep(shape, (~is_inside | useful) & ~repeated)
+
+
+def _batches(ctx: RuleContext, shape: Shape) -> Shape:
+    """Columns mbs, grad_acc, gbs: each shape's own global batch, nearest to the one wanted."""
+    goal = ctx.batch.sequences
+    shape = _cross(shape, "mbs", {*MICRO_BATCHES, *_named(ctx, "mbs")})
+    tokens = shape["mbs"] * ctx.model.seq // (shape["cp"] * shape["tp"])
+    useful = tokens <= MOST_TOKENS_PER_RANK
+    useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
+    # The smallest micro-batch stays, so that the rule on the batch says what is wrong.
+    shape = _keep(shape, useful | (shape["mbs"] == 1) | _names_any(ctx, shape, ("mbs",)))
+    shape["grad_acc"] = _accumulation(ctx, shape)
+    shape = _with_missing(ctx, shape, "grad_acc")
+    shape["gbs"] = shape["mbs"] * shape["grad_acc"] * shape["dp"]
+    return shape
+
+
+def _accumulation(ctx: RuleContext, shape: Shape) -> IntArray:
+    """Micro-batches per step that bring the batch nearest to the goal.
+
+    Interleaved schedules that run groups of pp get the nearest multiple of pp, where that
+    stays within the tolerance.
+    """
+    step = shape["mbs"] * shape["dp"]
+    nearest = _nearest_multiple(ctx.batch.sequences, step)
+    if ctx.framework.interleaved_microbatches == "any":
+        return nearest
+    grouped = shape["pp"] * _nearest_multiple(ctx.batch.sequences, step * shape["pp"])
+    close = np.abs(grouped * step - ctx.batch.sequences) <= ctx.batch.largest_difference
+    return np.where((shape["vpp"] > 1) & close, grouped, nearest)
+
+
+def _nearest_multiple(goal: int, step: IntArray) -> IntArray:
+    """The factor, at least 1, whose multiple of `step` is nearest to `goal`."""
+    counts: IntArray = np.maximum(1, (2 * goal + step) // (2 * step))
+    return counts
+
+
+def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
+    """Adds rows for values that the user names but that no row has by derivation."""
+    missing = sorted({*_named(ctx, name)} - set(np.unique(shape[name]).tolist()))
+    if not missing:
+        return shape
+    forced = _cross({key: column for key, column in shape.items() if key != name}, name, missing)
+    return {key: np.concatenate((column, forced[key])) for key, column in shape.items()}
+
+
+def _named(ctx: RuleContext, degree: str) -> tuple[int, ...]:
+    """Numbers of a degree that the user names."""
+    return ctx.named(degree)
+
+
+def _names_any(ctx: RuleContext, shape: Shape, degrees: Iterable[str]) -> Mask:
+    """Rows in which some degree has a value that the user names."""
+    masks = [np.isin(shape[degree], _values(_named(ctx, degree))) for degree in degrees]
+    mask: Mask = np.logical_or.reduce(masks)
+    return mask
+
+
+def _divisors(number: int, largest: int) -> list[int]:
+    """Divisors of `number` up to `largest`, ascending."""
+    return [divisor for divisor in range(1, min(number, largest) + 1) if number % divisor == 0]
+
+
+def _values(values: Iterable[int]) -> IntArray:
+    return np.array(sorted(values), dtype=np.int64)
+
+
+def _cross(shape: Columns, name: str, values: Iterable[int]) -> Shape:
+    """Every row with every value of a new column."""
+    column = _values(values)
+    rows = len(next(iter(shape.values())))
+    crossed = {key: np.repeat(old, len(column)) for key, old in shape.items()}
+    crossed[name] = np.tile(column, rows)
+    return crossed
+
+
+def _keep(shape: Columns, mask: Mask) -> Shape:
+    return {key: column[mask] for key, column in shape.items()}

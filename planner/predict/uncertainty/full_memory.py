@@ -1,0 +1,93 @@
+"""Plans near full memory: how likely memory fills up, and what a step takes then.
+
+Torch's caching allocator that gets no new segment frees those it holds unused, synchronises the
+device and asks again (`num_alloc_retries` of `torch.cuda.memory_stats`); only then it gives up.
+So a plan whose reserved memory outgrows the GPU runs slowly or not at all. The chance of that is
+what the memory model's own error leaves; the seconds come from the framework's measured runs near
+the limit, where they slowed down at all (`full_memory` of the profile). It is a risk beside the
+step time that the search proves, not a term of it: the kernel, its bounds and the layout solver
+know nothing of it.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, log
+from statistics import NormalDist
+
+from planner.job.job import Job
+from planner.predict.plan import Degrees, FullMemory, Interval
+from planner.predict.uncertainty.residuals import COVERAGE
+
+# Plans more likely than this to be full, and to fit, are shown, and their error bars widened.
+SMALL_CHANCE = 0.1
+
+_QUANTILE = 0.5 + COVERAGE / 2
+_Z = NormalDist().inv_cdf(_QUANTILE)
+
+
+def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
+    """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
+    more (`exchange_wait_s`). None where no measured run of the framework tells."""
+    from planner.cost.pipeline import exchange_wait_s
+
+    wait_s = job.framework.full_memory.exchange_s
+    if degrees.tp > 2 * job.cluster.scale_up_domain_gpus:
+        # Such a stage waits in the step as it is.
+        wait_s -= job.framework.kernels.wide_stage_wait_s
+    if wait_s <= 0.0 or degrees.pp == 1:
+        return None
+    return step_time_s + float(exchange_wait_s(wait_s, degrees.pp, degrees.grad_acc))
+
+
+def full_memory(
+    job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
+) -> FullMemory | None:
+    """The risk of a configuration; None where it hardly exists (nor does a plan that hardly fits
+    go on), or the allocator is not torch's."""
+    known, chance = job.framework.full_memory, 1.0 - fit_probability
+    if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
+        return None
+    return FullMemory(
+        probability=chance,
+        step_time_s=full_step_time_s(job, degrees, step_time_s),
+        note=known.evidence or "no run near the limit",
+    )
+
+
+def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
+    """That the step time holds with memory to spare, where runs without it were slower."""
+    if risk is None or risk.step_time_s is None:
+        return ()
+    return (
+        f"the step time is that with memory to spare; full, of which the chance is "
+        f"{risk.probability:.0%}, a step takes {risk.step_time_s:.3g} s",
+    )
+
+
+def with_full_memory(
+    interval: Interval, step_time_s: float, full_s: float | None, chance: float
+) -> Interval:
+    """The interval with its upper end at the 90 % quantile of both outcomes.
+
+    (1 - p) F(x) + p F(x · t/full), with F the half normal above the prediction in ln(x) that the
+    interval's own upper end is the 90 % quantile of. Its lower end stays.
+    """
+    if full_s is None or not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE:
+        return interval
+    width, ratio = log(interval.high / step_time_s), log(full_s / step_time_s)
+
+    def below(log_ratio: float) -> float:
+        return (1.0 - chance) * _share(log_ratio, width) + chance * _share(log_ratio - ratio, width)
+
+    low, high = width, width + ratio
+    while high - low > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if below(middle) < _QUANTILE else (low, middle)
+    return interval.model_copy(update={"high": step_time_s * exp(high)})
+
+
+def _share(log_ratio: float, width: float) -> float:
+    """Distribution function of ln(true / predicted) whose 90 % quantile is `width`."""
+    if width <= 0.0:
+        return NormalDist().cdf(inf if log_ratio >= 0.0 else -inf)
+    return NormalDist().cdf(_Z * log_ratio / width)

@@ -1,0 +1,155 @@
+"""How sure a prediction is: 80 % intervals from residuals on measured runs.
+
+ln(measured / predicted) is taken as two half normals that meet at its median, with the 10 and
+90 % quantiles of the nearest measured family (`planner.predict.uncertainty.residuals`): a family
+whose runs are slower than predicted has an interval that reaches further up. The prediction itself
+lies in the interval. What was never measured widens it on both sides, and is named.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import copysign, exp, hypot, log
+from statistics import NormalDist
+
+import numpy as np
+
+from hardware.curves import load_compute_curves
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.job.job import Job
+from planner.predict.plan import Degrees, Interval
+from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.residuals import (
+    COVERAGE,
+    Ends,
+    Further,
+    Spread,
+    shipped_further,
+    shipped_spread,
+)
+
+_DIGITS = re.compile(r"\d+")
+# Communication that no compute hides.
+_EXPOSED = [f.STEP_TP, f.STEP_CP, f.STEP_EP, f.STEP_FSDP, f.STEP_PP, f.STEP_DP]
+_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+
+# Spread of what lies outside live tensors, which few of the measured peaks include: three
+# published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
+# share is predicted; context and communication buffers differ by driver and library.
+OUTSIDE_SPREAD = 0.02
+
+
+def family_of(job: Job) -> Family:
+    """The family of measured runs that a job belongs to."""
+    inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
+    return Family(
+        framework=job.framework.family or job.framework.name,
+        architecture=job.cluster.gpu.architecture,
+        scale="one domain" if inside else "several domains",
+        model="moe" if job.model.moe else "dense",
+    )
+
+
+def conditions_of(job: Job) -> Conditions:
+    """Where a job lies on the axes that do not hang on its layout."""
+    return Conditions(
+        gpus=job.cluster.num_gpus,
+        seq=job.seq,
+        hidden=job.model.hidden,
+        bits=int(_DIGITS.findall(job.precision)[-1]),
+        guessed=job.cluster.gpu.name if load_compute_curves(job.cluster.gpu).guessed else "",
+    )
+
+
+def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
+    """Where a configuration lies; `step`: its STEP_* vector."""
+    exposed = float(step[_EXPOSED].sum())
+    total = float(step[f.STEP_TIME])
+    return conditions_of(job)._replace(
+        gpus=degrees.gpus,
+        tokens=degrees.mbs * job.seq / degrees.cp,
+        overhead=total / max(total - exposed, 0.01 * total),
+        waiting=min(1.0, float(step[f.STEP_ISSUE]) / total),
+    )
+
+
+def spread_of(
+    job: Job, figure: Figure, without: str = "", at: Conditions | None = None
+) -> tuple[Spread, Further]:
+    """Quantiles of ln(measured / predicted) for a job, and what widened them; `without` leaves
+    one source out."""
+    family = family_of(job)
+    further = shipped_further(figure, family, at or conditions_of(job), without)
+    own = shipped_spread(figure, family, without)
+    return widened(own, further.deviation, figure), further
+
+
+def widened(own: Spread, deviation: float, figure: Figure) -> Spread:
+    """The spread with an independent normal error, and with what residuals of memory leave out."""
+    further = float(further_width(figure, deviation))
+    return replace(
+        own,
+        low=own.middle - hypot(own.middle - own.low, further),
+        high=own.middle + hypot(own.high - own.middle, further),
+    )
+
+
+def further_width(figure: Figure, deviation: Ends) -> Ends:
+    """Half width, at 80 %, of the errors outside the residuals, of this standard deviation."""
+    outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
+    wide: Ends = _Z * np.hypot(deviation, outside)
+    return wide
+
+
+def log_bounds(own: Spread) -> tuple[float, float]:
+    """Ends of the interval as ln(bound / predicted); the prediction lies in it."""
+    return min(0.0, own.low), max(0.0, own.high)
+
+
+def family_text(own: Spread) -> str:
+    """`145 runs, dense, megatron-core on hopper, several domains`."""
+    framework, architecture, scale, model = own.family
+    if not any(own.family):
+        return f"all {own.rows:,} measured runs: nothing nearer was measured"
+    place = f" on {architecture}" if architecture else " on other GPUs"
+    words = (model, f"{framework or 'other frameworks'}{place}", scale)
+    noun = "run" if own.rows == 1 else "runs"
+    wider = "" if own.own_share >= 0.5 else ", and wider families"
+    return f"{own.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
+
+
+def step_time_interval(
+    job: Job, step_time_s: float, without: str = "", at: Conditions | None = None
+) -> Interval:
+    """Where the true step time lies with 80 % probability, s; `at`: of its configuration."""
+    return _interval(step_time_s, *spread_of(job, "time", without, at))
+
+
+def peak_interval(job: Job, peak_bytes: float, without: str = "") -> Interval:
+    """Where the true peak lies with 80 % probability, bytes."""
+    return _interval(peak_bytes, *spread_of(job, "memory", without))
+
+
+def _interval(value: float, spread: Spread, further: Further) -> Interval:
+    low, high = log_bounds(spread)
+    return Interval(
+        low=value * exp(low),
+        high=value * exp(high),
+        family=family_text(spread),
+        beyond=further.reasons,
+    )
+
+
+def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: str = "") -> float:
+    """Probability that the true peak stays within the limit; `without` leaves one source out."""
+    if limit_bytes <= 0.0:
+        return 0.0
+    own, _ = spread_of(job, "memory", without)
+    beyond = log(limit_bytes / peak_bytes) - own.middle
+    side = own.high - own.middle if beyond > 0.0 else own.middle - own.low
+    if side <= 0.0:
+        return 0.5 + copysign(0.5, beyond)
+    return NormalDist().cdf(_Z * beyond / side)

@@ -1,0 +1,131 @@
+"""Compiling the cost core before its first use: on two processors by two processes, with progress.
+
+Machine code goes to the user's cache (`planner.cost._jit.cache_folder`), where every later process
+finds it. Where that cannot be, each process compiles what it calls.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from planner.cost import compiled
+from planner.cost import fields as f
+from planner.cost._jit import Entry, cache_is_writable
+from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
+from planner.cost.tables import FrameworkInputs, JobInputs
+
+Progress = Callable[[str, int, int], None]
+
+# In order of use; the second half takes another process about as long as the first one this.
+_HERE = (
+    compiled.cost_shapes, compiled.cost_layout, compiled.bound_shapes,
+)  # fmt: skip
+_BESIDE = (
+    compiled.cost_keys, compiled.sharp_bound_s, compiled.layout_terms, compiled.memory_phases,
+    compiled.least_together,
+)  # fmt: skip
+
+
+def missing() -> list[Entry]:
+    """Entries that a search calls and that are not in the cache."""
+    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
+
+
+def warm_up(progress: Progress | None = None) -> None:
+    """Compile what is missing; `progress` is told (what, done, total)."""
+    wanted = missing()
+    if not wanted:
+        return
+    beside = [entry for entry in wanted if entry in _BESIDE]
+    here = [entry for entry in wanted if entry in _HERE]
+    helper = _start_helper(beside) if here else None
+    own = here if helper else wanted
+    for done, entry in enumerate(own):
+        if progress:
+            progress(_text(entry), done, len(wanted))
+        _compile(entry)
+    if helper:
+        if progress:
+            progress(_text(beside[-1]), len(own), len(wanted))
+        helper.wait()
+        # Loads what the helper compiled; compiles it where that failed.
+        for entry in beside:
+            _compile(entry)
+    if progress:
+        progress("compiled the cost core", len(wanted), len(wanted))
+
+
+def _text(entry: Entry) -> str:
+    return f"compiling the cost core, once: {entry.__name__.replace('_', ' ')}"
+
+
+def _start_helper(entries: Sequence[Entry]) -> subprocess.Popen[bytes] | None:
+    """A process that compiles some entries into the cache; None if it could not help."""
+    if not entries or not cache_is_writable() or (os.cpu_count() or 1) < 2:
+        return None
+    names = [entry.__name__ for entry in entries]
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "planner.predict.warmup", *names],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+
+
+def _compile(entry: Entry) -> None:
+    entry.compile_for(*_samples()[entry.__name__])
+
+
+def _zeros(inputs: type[Any]) -> Any:
+    return as_declared(inputs(*[0] * len(inputs._fields)))
+
+
+def _samples() -> dict[str, tuple[Any, ...]]:
+    """Arguments of the types that each entry is called with."""
+    from planner.predict.links import network
+
+    def table(columns: int, *shape: int) -> Any:
+        return np.zeros((*shape, columns))
+
+    vector, matrix = np.zeros(1), np.zeros((1, 1))
+    inputs = (
+        _zeros(JobInputs), _zeros(FrameworkInputs), _zeros(GpuInputs), network(_zeros(LinkInputs))
+    )  # fmt: skip
+    ops = [table(columns, 1) for columns in (
+        f.OP_COLUMNS, f.PARAM_COLUMNS, f.SAVED_COLUMNS, f.COMM_COLUMNS
+    )]  # fmt: skip
+    keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
+    costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
+    shape = (shapes[0], keys[0], costs[0])
+    limited = (shapes[0], 0, 0.0, keys[0], costs[0])
+    return {
+        "cost_keys": (keys, *ops, *inputs, costs),
+        "cost_shapes": (shapes, vector, keys, costs, matrix, vector, *inputs, steps),
+        "cost_layout": (*shape, matrix, matrix, *inputs, steps[0], table(f.STAGE_COLUMNS, 1)),
+        "bound_shapes": (shapes, vector, vector, keys, costs, vector, *inputs, matrix),
+        "layout_terms": (*shape, *inputs),
+        "memory_phases": (*shape, *inputs[:2]),
+        "sharp_bound_s": (*limited, matrix, vector, *inputs),
+        "least_together": (
+            np.zeros((1, 2), np.int64),
+            np.zeros(1, np.int64),
+            vector,
+            False,
+            matrix,
+        ),
+    }
+
+
+if __name__ == "__main__":
+    for each in compiled.__dict__.copy().values():
+        if isinstance(each, Entry) and each.__name__ in sys.argv[1:]:
+            _compile(each)

@@ -1,0 +1,325 @@
+"""Why a plan is what it is: memory and time by term, assumptions, and its neighbours.
+
+Typed data only; `planner.report.explain` says how it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from constraints import ConstraintError
+from planner.job.errors import UsageError
+from planner.job.job import Job, offered_exchanges
+from planner.predict.assumed_hardware import Assumption, hardware_assumptions
+from planner.predict.plan import Degrees, Plan, StageMemory
+from planner.search.neighbours import Neighbour, neighbours
+from planner.search.result import JobSummary, SearchResult
+from planner.search.what_if_result import WhatIf
+
+if TYPE_CHECKING:
+    from constraints.rule import Layout
+    from planner.predict.cost_model import Columns, CostedShapes, CostModel
+
+Evaluator = Callable[[Degrees, str], Plan]
+Outcome = Literal["slower", "faster", "equal", "does-not-fit", "not-legal"]
+
+MEMORY_TERMS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations kept for backward",
+    "working": "working set of one layer",
+    "logits": "logits and loss",
+    "gather_buffers": "gathered parameters (ZeRO-3)",
+    "optimizer_temporary": "optimizer temporaries",
+    "fragmentation": "allocator rounding and fragmentation",
+    "communication": "communication buffers",
+    "context": "CUDA context and libraries",
+}
+TIME_TERMS = {
+    "compute_s": "compute",
+    "recompute_s": "recompute",
+    "tp_s": "exposed TP traffic",
+    "cp_s": "exposed CP traffic",
+    "ep_s": "exposed EP traffic",
+    "fsdp_s": "exposed parameter gathers (ZeRO-3)",
+    "pp_s": "exposed pipeline traffic",
+    "bubble_s": "pipeline bubble and waiting",
+    "dp_s": "exposed gradient traffic",
+    "optimizer_s": "optimizer step",
+    "straggler_s": "waiting for the slowest node",
+    "offload_s": "copies to and from the host, not hidden",
+    "host_s": "host: data loading, logging",
+}
+# Two plans whose pace differs by less than this share are called equal.
+SAME_PACE = 0.0005
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Term(_Frozen):
+    """One term of a sum: bytes or seconds, and its share of the total."""
+
+    name: str
+    label: str
+    amount: float
+    share: float
+
+
+class StageGroup(_Frozen):
+    """Pipeline stages with the same memory, and that memory."""
+
+    stages: tuple[int, ...]
+    memory: StageMemory
+
+
+class NeighbourReport(_Frozen):
+    """What became of a neighbour. `pace`: tokens/s over the plan's, minus one.
+
+    `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
+    and `reason_s` by how many seconds, at the plan's batch; `text` the rule that it breaks, or
+    the user's conditions that it does not obey.
+    """
+
+    change: str
+    outcome: Outcome
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    peak_bytes: float | None = None
+    limit_bytes: float | None = None
+    fit_probability: float | None = None
+    pace: float | None = None
+    reason: str | None = None
+    reason_s: float | None = None
+    text: str = ""
+
+
+class StagePlace(_Frozen):
+    """Neighbouring pipeline stages on GPUs of one type; `ranks`: the first and the last."""
+
+    gpu: str
+    stages: tuple[int, ...]
+    ranks: tuple[int, int]
+    layers: int
+
+
+class Explanation(_Frozen):
+    """Everything that `planner explain` shows of one plan.
+
+    `places`: which stages live where, if there are several types of GPUs.
+    """
+
+    number: int
+    of: int
+    job: JobSummary
+    plan: Plan
+    memory: tuple[Term, ...]
+    stages: tuple[StageGroup, ...]
+    time: tuple[Term, ...]
+    assumptions: tuple[Assumption, ...]
+    neighbours: tuple[NeighbourReport, ...]
+    what_if: WhatIf | None = None
+    places: tuple[StagePlace, ...] = ()
+
+
+def explain(
+    result: SearchResult, number: int, job: Job, evaluator: Evaluator | None = None
+) -> Explanation:
+    """Explain plan `number` (from 1). Without an `evaluator` there are no neighbours.
+
+    Raises UsageError if there is no such plan.
+    """
+    plan = pick_plan(result, number)
+    reports = () if evaluator is None else neighbour_reports(plan, job, evaluator)
+    return Explanation(
+        number=number,
+        of=len(result.plans),
+        job=result.job,
+        plan=plan,
+        memory=memory_terms(plan.stages[plan.heaviest_stage]),
+        stages=stage_groups(plan),
+        time=time_terms(plan),
+        assumptions=assumptions(plan, job),
+        neighbours=reports,
+    )
+
+
+def job_evaluator(job: Job, plan: Plan) -> Evaluator:
+    """Costs configurations of a job, whatever limits and conditions it sets on the degrees.
+
+    Beside a searched plan each gets its best layout (CP-SAT), since the plan has its own;
+    beside an evaluated one the plan's layout where it can have it, else the even one.
+    """
+    from planner.predict.cost_model import CostModel
+    from planner.predict.costed_plan import job_plan
+    from planner.predict.shapes import broken_rules, given_columns
+
+    def evaluator(degrees: Degrees, recompute: str) -> Plan:
+        mode = job.framework.recompute_mode(recompute)
+        free = replace(job, limits={}, conditions=(), recompute=(mode,))
+        moved = (degrees.tp, degrees.cp) != (plan.degrees.tp, plan.degrees.cp)
+        if moved and plan.cp_comm_type not in ("", "p2p"):
+            # How heads are exchanged was chosen for these two degrees.
+            kinds = offered_exchanges(job.framework, job.model, job.seq)
+            free = replace(free, context_kinds=kinds, context_inner=0)
+        broken = broken_rules(free, degrees)
+        if broken:
+            raise UsageError("; ".join(broken))
+        cost_model = CostModel(free, compiled=plan.status != "evaluated")
+        columns = given_columns(degrees)
+        costed = cost_model.cost_shapes(columns)
+        layout = _layout(plan, degrees, cost_model, costed, columns)
+        return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
+
+    return evaluator
+
+
+def _layout(
+    plan: Plan, degrees: Degrees, cost_model: CostModel, costed: CostedShapes, columns: Columns
+) -> Layout:
+    """Layout of a neighbour; see `job_evaluator`."""
+    from planner.predict.layouts import even_layout
+    from planner.search.explorer import Effort, Explorer
+
+    job = cost_model.job
+    recomputes = bool(job.recompute[0].mask)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
+    even = replace(even, offload_fraction=job.offload_fraction)
+    if plan.status == "evaluated" or job.offload_fraction != 1.0:
+        own = plan.degrees
+        if (own.pp, own.vpp) != (degrees.pp, degrees.vpp):
+            return even
+        stages = plan.layout.stage_layers(own.pp)
+        again = stages if recomputes else (0,) * own.pp
+        return replace(
+            even,
+            block_layers=plan.layout.block_layers,
+            recomputed=again,
+            mtp_apart=plan.layout.mtp_apart,
+        )
+    limit = job.hbm_limit_bytes
+    explorer = Explorer(cost_model, costed, columns, limit, Effort())
+    if explorer.only_even[0]:
+        return even
+    return explorer.solution(0, limit).layout or even
+
+
+def pick_plan(result: SearchResult, number: int) -> Plan:
+    """Plan by its number in the table, from 1."""
+    count = len(result.plans)
+    if not 1 <= number <= count:
+        has = "only plan 1" if count == 1 else f"plans 1 to {count}"
+        raise UsageError(f"there is no plan {number}; the file holds {has}")
+    return result.plans[number - 1]
+
+
+def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
+    """Terms of a stage's peak, without those that are zero at that moment."""
+    return _terms(MEMORY_TERMS, stage, stage.peak)
+
+
+def time_terms(plan: Plan) -> tuple[Term, ...]:
+    """Terms of the step time, without those that are zero."""
+    return _terms(TIME_TERMS, plan.time, plan.step_time_s)
+
+
+def _terms(labels: dict[str, str], source: BaseModel, total: float) -> tuple[Term, ...]:
+    amounts = {name: float(getattr(source, name)) for name in labels}
+    return tuple(
+        Term(name=name, label=labels[name], amount=amount, share=amount / total)
+        for name, amount in amounts.items()
+        if amount
+    )
+
+
+def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
+    """Neighbouring stages that differ in nothing but their index, together."""
+
+    def likeness(stage: StageMemory) -> tuple[object, ...]:
+        return tuple(stage.model_dump(exclude={"stage"}).values())
+
+    return tuple(
+        StageGroup(stages=tuple(stage.stage for stage in group), memory=group[0])
+        for _, members in groupby(plan.stages, key=likeness)
+        for group in [list(members)]
+    )
+
+
+def assumptions(plan: Plan, job: Job) -> tuple[Assumption, ...]:
+    """What the plan, the framework profile and the hardware catalogue take for granted."""
+    return (
+        *(
+            Assumption(about="plan", text=text)
+            for text in plan.assumptions
+            if text not in job.framework.assumptions
+        ),
+        *(Assumption(about=job.framework.name, text=text) for text in job.framework.assumptions),
+        *hardware_assumptions(job),
+    )
+
+
+def neighbour_reports(plan: Plan, job: Job, evaluator: Evaluator) -> tuple[NeighbourReport, ...]:
+    """Every neighbour costed and compared with the plan."""
+    return tuple(_report(plan, near, evaluator, job) for near in neighbours(plan, job))
+
+
+def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> NeighbourReport:
+    try:
+        other = evaluator(near.degrees, near.recompute)
+    except (UsageError, ConstraintError) as error:
+        return NeighbourReport(change=near.change, outcome="not-legal", text=str(error))
+    pace = other.tokens_per_s / plan.tokens_per_s - 1
+    reason, reason_s = main_difference(plan, other)
+    return NeighbourReport(
+        change=near.change,
+        outcome=_outcome(other, pace),
+        step_time_s=other.step_time_s,
+        tokens_per_s=other.tokens_per_s,
+        peak_bytes=other.peak_bytes,
+        limit_bytes=other.limit_bytes,
+        fit_probability=other.fit_probability,
+        pace=pace,
+        reason=reason,
+        reason_s=reason_s,
+        text=_disobeyed(job, near.degrees),
+    )
+
+
+def _disobeyed(job: Job, degrees: Degrees) -> str:
+    """The user's conditions that a configuration does not obey."""
+    if not job.conditions:
+        return ""
+    from planner.predict.shapes import given_columns, rule_context
+
+    ctx, columns = rule_context(job), given_columns(degrees)
+    broken = [own.option for own in job.conditions if not own.mask(columns, ctx)[0]]
+    return "; ".join(broken)
+
+
+def _outcome(other: Plan, pace: float) -> Outcome:
+    if not other.fits:
+        return "does-not-fit"
+    if abs(pace) < SAME_PACE:
+        return "equal"
+    return "faster" if pace > 0 else "slower"
+
+
+def main_difference(plan: Plan, other: Plan) -> tuple[str, float]:
+    """The time term that explains a difference in pace most, and its seconds.
+
+    The other plan's times are scaled to the plan's batch. Of terms that push the way of the
+    total, the largest.
+    """
+    scale = plan.gbs_tokens / other.gbs_tokens
+    ours, theirs = plan.time.model_dump(), other.time.model_dump()
+    differences = {name: theirs[name] * scale - ours[name] for name in ours}
+    slower = sum(differences.values()) >= 0
+    name = (max if slower else min)(differences, key=lambda term: differences[term])
+    return name, differences[name]

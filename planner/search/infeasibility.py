@@ -1,0 +1,153 @@
+"""Why nothing fits, as typed data: the rules that exclude each other, and changes that were tried.
+
+`planner.search.infeasible` finds it out; `planner.report.infeasible` says how it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.job.errors import NothingFitsError
+from planner.job.request import Request
+from planner.predict.plan import Plan
+
+GIB = 2.0**30
+# Among what was left untried: which of the user's choices take part in the conflict.
+UNDECIDED_RULES = "rules in conflict"
+
+RelaxationKind = Literal[
+    "condition",
+    "limit",
+    "recompute",
+    "reserve",
+    "zero",
+    "tp",
+    "batch",
+    "optimizer",
+    "offload",
+    "activation-offload",
+    "dtype",
+    "sequence",
+    "framework",
+    "gpus",
+    "gpu-type",
+    "everything",
+]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConflictingRule(_Frozen):
+    """One rule of a conflict, with its numbers. `name`: of the option or rule."""
+
+    name: str
+    text: str
+
+
+class Relaxation(_Frozen):
+    """The smallest change of one kind after which a plan was found, and the plan.
+
+    `change` is what to add to the command, or to leave out. `smallest`: nothing smaller of
+    the kind that was tried fits.
+    """
+
+    kind: RelaxationKind
+    change: str
+    smallest: bool
+    plan: Plan
+
+    @property
+    def seconds_per_token(self) -> float:
+        """What relaxations are ordered by: their batches may differ a little."""
+        return self.plan.step_time_s / self.plan.gbs_tokens
+
+
+class WhyNothingFits(_Frozen):
+    """`conflict`: rules that together exclude every plan, none of which could be left out of it;
+    `layouts`: why other splits of the lightest configuration's layers do not help, if that was
+    established. `proven`: no plan exists within the cost model; otherwise none was found within
+    the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
+    `in_vain`: of each kind without a plan, the last change that was tried.
+    """
+
+    outcome: Literal["nothing-fits"] = "nothing-fits"
+    planner_version: str
+    request: Request
+    legal: int
+    usable_bytes: float
+    limit_bytes: float
+    proven: bool
+    conflict: tuple[ConflictingRule, ...]
+    layouts: tuple[ConflictingRule, ...]
+    relaxations: tuple[Relaxation, ...]
+    stopped: Literal["", "time-limit", "interrupted"] = ""
+    untried: tuple[str, ...] = ()
+    in_vain: tuple[str, ...] = ()
+
+    @property
+    def cut(self) -> str:
+        """What ended the search before all changes were tried; an empty text if nothing did."""
+        if not self.untried:
+            return ""
+        reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
+        return f"{reason} came first: not, or not all, tried: {', '.join(self.untried)}"
+
+    def sentences(self) -> str:
+        """The whole in plain lines."""
+        first = "no configuration fits" if self.proven else "no configuration was found that fits"
+        lines = [f"{first}:", *(f"  - {rule.text}" for rule in (*self.conflict, *self.layouts))]
+        if self.relaxations:
+            lines.append("each of these fits (searched):")
+            lines += [f"  - {relaxation_sentence(own)}" for own in self.relaxations]
+        elif self.in_vain or not self.untried:
+            lines.append("none of the changes that were tried makes it fit")
+        if self.cut:
+            lines.append(self.cut)
+        return "\n".join(lines)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a relaxation: SI units."""
+        return [
+            {
+                "kind": own.kind,
+                "change": own.change,
+                "smallest": own.smallest,
+                "step_time_s": own.plan.step_time_s,
+                "step_time_low_s": own.plan.step_time.low,
+                "step_time_high_s": own.plan.step_time.high,
+                "gbs_tokens": own.plan.gbs_tokens,
+                "peak_bytes": own.plan.peak_bytes,
+                "limit_bytes": own.plan.limit_bytes,
+                "fit_probability": own.plan.fit_probability,
+                "status": own.plan.status,
+                "gap": own.plan.gap,
+                **own.plan.degrees.model_dump(),
+                "recompute": own.plan.recompute,
+            }
+            for own in self.relaxations
+        ]
+
+
+def relaxation_sentence(own: Relaxation) -> str:
+    """The change and what it leads to."""
+    time = own.plan.step_time
+    middle, low, high = (_digits(own) for own in (own.plan.step_time_s, time.low, time.high))
+    peak = own.plan.peak_bytes / GIB
+    return f"{own.change}: {middle} s a step ({low} to {high}), {peak:.1f} GiB"
+
+
+def _digits(value: float) -> str:
+    """Three digits, never with an exponent: 1,020 and 9.84."""
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
+
+
+class DoesNotFitError(NothingFitsError):
+    """Every legal configuration exceeds the memory; `why` says which rules exclude it."""
+
+    def __init__(self, why: WhyNothingFits) -> None:
+        self.why = why
+        super().__init__(why.sentences())

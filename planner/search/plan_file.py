@@ -1,0 +1,130 @@
+"""Plan files: JSON documents of one `SearchResult`, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planner.job.errors import UsageError
+from planner.predict.plan import PLAN_FILE_VERSION
+from planner.search.result import SearchResult
+
+_MADE_BY = "make one with: planner search ... -o plans.json"
+
+
+def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
+    """UsageError if nothing could be written there, before any work is done."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path.parent} does not exist; create it first")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"the folder {path.parent} is not writable")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """`write_text` for bytes. UsageError if the folder takes no files."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(temporary).chmod(_mode(path))
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _mode(path: Path) -> int:
+    """Permissions of the file that is replaced, else those that the umask leaves."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def to_json(result: SearchResult) -> str:
+    """The content of a plan file."""
+    return result.model_dump_json(indent=1) + "\n"
+
+
+def read_plan_file(path: Path) -> SearchResult:
+    """The result in a plan file. UsageError says what is wrong with it."""
+    document = _read_json(path)
+    if not isinstance(document, dict) or "version" not in document:
+        raise UsageError(f"{path} is JSON but not a plan file; {_MADE_BY}")
+    _check_version(path, document)
+    if "points" in document and "results" in document:
+        raise UsageError(
+            f"{path} holds plans of several clusters; here one is needed: search it alone"
+        )
+    return _result(path, document)
+
+
+def _check_version(path: Path, document: dict[str, Any]) -> None:
+    version = document.get("version")
+    if version != PLAN_FILE_VERSION:
+        raise UsageError(
+            f"{path} has plan-file version {version!r}; this planner reads version "
+            f"{PLAN_FILE_VERSION}: search again with it"
+        )
+
+
+def _result(path: Path, document: Any) -> SearchResult:
+    request = document.get("request") if isinstance(document, dict) else None
+    if isinstance(request, dict) and request.get("activation_offload_fraction") == "search":
+        request["activation_offload_fraction"] = 1.0  # older searches; each plan has its own
+    try:
+        return SearchResult.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
+
+
+def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
+    """The result that holds plan `number` of a file, and the plan's number in that result.
+
+    In the file of a search of one cluster the two numbers are the same; that of several clusters
+    numbers the plans of its front. UsageError says what is wrong.
+    """
+    document = _read_json(path)
+    if not isinstance(document, dict) or "points" not in document or "results" not in document:
+        return read_plan_file(path), number
+    _check_version(path, document)
+    points = document["points"]
+    if not 1 <= number <= len(points):
+        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {len(points)}")
+    point = points[number - 1]
+    return _result(path, document["results"].get(point["cluster"])), point["plan"]
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{path} is not JSON (line {error.lineno}: {error.msg}); {_MADE_BY}"
+        ) from None

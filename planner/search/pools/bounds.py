@@ -1,0 +1,145 @@
+"""Lower bounds on the step time of a shape whose stages live on GPUs of several types.
+
+As `planner.cost.bounds` for one type: a stage on part q that may take T seconds of forward and
+backward has room for so many layers within its time and its own GPU's memory; the least T at which
+the rooms of all stages add up to all layers bounds the slowest stage from below. With several kinds
+of layers, the largest of one bound for all layers, each term that of its cheapest kind, and one for
+the layers of each kind alone. Then, with m = grad_acc and v = vpp,
+
+    T_step >= (m - 1/v)·T + total/v + update + exposed transfers and host
+
+where `total` takes every piece at the pace of the part that is fastest at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost import bounds, compiled, linear
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.predict.cost_model import CostedShapes, CostModel
+
+
+@dataclass(frozen=True)
+class PartTerms:
+    """One shape on one part: `stages[stage, STAGE_*]` before layers, `layers[kind, LAYER_*]`
+    (`planner.cost.bounds`), `terms[piece, TERM_*]`, `scalars[SCALAR_*]` (`planner.cost.linear`)."""
+
+    stages: Array
+    layers: Array
+    terms: Array
+    scalars: Array
+    fragmentation: float
+
+    def live_bytes(self, limit_bytes: float) -> float:
+        """Live tensors that a limit on reserved memory leaves room for."""
+        fixed = float(self.scalars[linear.SCALAR_FIXED_BYTES])
+        return (limit_bytes - fixed) / (1.0 + self.fragmentation)
+
+
+def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> PartTerms:
+    """The terms of a shape on one part; `code`: RECOMPUTE_* of `planner.cost.bounds`."""
+    shape = costed.shapes[row]
+    index = int(shape[f.SHAPE_KEY])
+    key, costs = costed.keys[index], costed.costs[index]
+    job, framework = model.job_inputs, model.framework_inputs
+    terms, scalars = compiled.layout_terms(
+        shape, key, costs, job, framework, model.gpu_inputs, model.network
+    )
+    return PartTerms(
+        compiled.empty_stages(terms, costs, key, shape, job, framework),
+        compiled.layer_columns(terms, code, costs, key, shape, job, framework),
+        terms,
+        scalars,
+        framework.fragmentation,
+    )
+
+
+def pool_bound_s(
+    own: Sequence[PartTerms],
+    parts: Sequence[int],
+    limits_bytes: Sequence[float],
+    totals: Array,
+    code: int,
+    grad_acc: float,
+    vpp: float,
+    lone_ends: float,
+) -> float:
+    """No layout of a shape with its stages on `parts` has a shorter step, s; infinite if none fits.
+
+    `own`, `limits_bytes` (reserved, context included): of each part. `totals[piece]`: how many of
+    each piece the model has.
+    """
+    live = [part.live_bytes(limit) for part, limit in zip(own, limits_bytes, strict=True)]
+    kinds = len(own[0].layers)
+    ranges = [(0, kinds, float(totals[:kinds].sum()), vpp)]
+    if kinds > 1:
+        ranges += [(kind, kind + 1, float(totals[kind]), 0.0) for kind in range(kinds)]
+    slowest_s = 0.0
+    for first, end, layers, fewest in ranges:
+        cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in own]
+        rooms = _Rooms(own, parts, cheapest, live, code, layers, fewest, lone_ends)
+        slowest_s = rooms.least_s(slowest_s)
+        if slowest_s == np.inf:
+            return slowest_s
+    seconds = [_pass_seconds(part, code, kinds) for part in own]
+    total_s = float(totals @ np.min(seconds, axis=0))
+    update = np.min([part.terms[:, linear.TERM_OPTIMIZER] for part in own], axis=0)
+    fixed_s = max(float(part.scalars[linear.SCALAR_FIXED_S]) for part in own)
+    span_s = (grad_acc - 1.0 / vpp) * slowest_s + max(total_s, slowest_s) / vpp
+    return span_s + float(totals @ update) / len(parts) + fixed_s
+
+
+def _pass_seconds(part: PartTerms, code: int, kinds: int) -> Array:
+    """[piece] forward and backward of one micro-batch, recomputation where all layers have it."""
+    seconds: Array = part.terms[:, linear.TERM_FORWARD] + part.terms[:, linear.TERM_BACKWARD]
+    if code == bounds.RECOMPUTE_ALL:
+        seconds[:kinds] += part.terms[:kinds, linear.TERM_RECOMPUTE]
+    return seconds
+
+
+@dataclass(frozen=True)
+class _Rooms:
+    """How many layers the stages have room for."""
+
+    own: Sequence[PartTerms]
+    parts: Sequence[int]
+    layer: Sequence[Array]
+    live_bytes: Sequence[float]
+    code: int
+    layers: float
+    fewest: float
+    lone_ends: float
+
+    def fit(self, seconds: float) -> bool:
+        """Whether all layers find room on stages that take at most `seconds` each."""
+        total = 0.0
+        for stage, part in enumerate(self.parts):
+            empty, layer = self.own[part].stages[stage], self.layer[part]
+            room = compiled.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
+            if room < bounds.fewest_layers(stage, len(self.parts), self.fewest, self.lone_ends):
+                return False
+            total += room
+        return total >= self.layers
+
+    def least_s(self, low_s: float) -> float:
+        """Least seconds of the slowest stage, `low_s` at least; infinite if nothing fits."""
+        columns = [bounds.LAYER_SECONDS, bounds.LAYER_RECOMPUTE]
+        slowest = max(float(own[columns].sum()) for own in self.layer)
+        pinned = max(float(part.stages[:, bounds.STAGE_SECONDS].max()) for part in self.own)
+        high_s = slowest * max(self.layers, self.fewest) + pinned + low_s
+        if not self.fit(high_s):
+            return float(np.inf)
+        if self.fit(low_s):
+            return low_s
+        for _ in range(bounds.BISECTIONS):
+            middle_s = 0.5 * (low_s + high_s)
+            if self.fit(middle_s):
+                high_s = middle_s
+            else:
+                low_s = middle_s
+        return low_s

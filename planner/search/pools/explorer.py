@@ -1,0 +1,333 @@
+"""The search of a pool's shapes: the fastest layout under each of a ladder of memory limits.
+
+All shapes are bounded, visited in order of their bounds, and laid out by CP-SAT for every order of
+the parts along the pipeline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from constraints.context import IntArray
+from constraints.layout import Recomputation
+from constraints.rule import Layout
+from planner.cost import fields as f
+from planner.cost.tables import Array
+from planner.job.recomputation import recomputation
+from planner.predict.cost_model import CostedShapes
+from planner.predict.cost_model import Layout as KernelLayout
+from planner.predict.layouts import even_layout, kernel_layout, plain_context
+from planner.search.explorer import TIE, Effort, Progress, Stopped, gap_to_bound, stopped_by_signal
+from planner.search.layout_model import solve_layout
+from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
+from planner.search.pools.cost import CostedPool, PoolModel
+from planner.search.pools.pool import Pool
+from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.terms import recompute_code
+
+# Share of each GPU's limit at the rungs of the memory ladder.
+RUNGS = (1.0, 0.85, 0.7, 0.55)
+
+Parts = tuple[int, ...]
+# Bound on the pace of a shape in one order, whether it is the sharp one, row, parts of the stages.
+Waiting = tuple[float, bool, int, Parts]
+
+
+@dataclass(frozen=True)
+class PoolPoint:
+    """A costed layout. `pace`: seconds of step time per sequence; `fill`: largest share of a
+    GPU's memory that a stage takes at its peak."""
+
+    row: int
+    parts: Parts
+    layout: Layout
+    pace: float
+    fill: float
+
+
+@dataclass(frozen=True)
+class PoolRung:
+    """The fastest plan within a share of the memory, and a pace that no plan beats."""
+
+    point: PoolPoint | None
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Share of the pace that a better plan could save at most."""
+        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
+
+
+class PoolExplorer:
+    """Finds the rungs of a pool's shapes."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        model: PoolModel,
+        columns: dict[str, IntArray],
+        effort: Effort,
+        progress: Progress | None,
+    ) -> None:
+        self.pool = pool
+        self.model = model
+        self.columns = columns
+        self.effort = effort
+        self.progress = progress or (lambda _what, _done, _total: None)
+        self.limits: tuple[float, ...] = ()
+        self.solved: list[PoolPoint] = []
+        self.solved_rows: set[int] = set()
+        # Never solved, and not shown unable to improve the front.
+        self.undecided: set[int] = set()
+        self.solves = 0
+        self.effort_s = 0.0
+        self.costing_s = 0.0
+        self.deadline = np.inf if effort.deadline is None else effort.deadline
+        self.stopped: Stopped = ""
+        # Terms of shapes on each part, and paces that no layout of a shape beats.
+        self._terms: dict[int, tuple[PartTerms, ...]] = {}
+        self._proven: dict[tuple[int, Parts], float] = {}
+
+    @cached_property
+    def costed(self) -> CostedPool:
+        """All shapes on all parts."""
+        # The first call of a process loads the kernels, or compiles them: not part of their speed.
+        self.model.cost_shapes({name: values[:1] for name, values in self.columns.items()})
+        started = time.perf_counter()
+        found = self.model.cost_shapes(self.columns)
+        self.costing_s = time.perf_counter() - started
+        return found
+
+    @cached_property
+    def orders(self) -> list[list[Parts]]:
+        """Per shape, the parts of its stages in each order along the pipeline."""
+        stage = self.columns["tp"] * self.columns["cp"] * self.columns["dp"]
+        return [list(self.pool.stage_parts(int(size))) for size in stage]
+
+    @cached_property
+    def gbs(self) -> Array:
+        """Global batch of each shape, sequences."""
+        return np.asarray(self.columns["gbs"], dtype=np.float64)
+
+    @cached_property
+    def balanced(self) -> Array:
+        """No layout of a shape has a better pace, whatever the memory."""
+        return np.array([self._balanced_s(row) for row in range(len(self.orders))]) / self.gbs
+
+    def bound(self, row: int, parts: Parts, share: float) -> float:
+        """No layout of a shape in this order has a better pace within a share of the limits."""
+        totals = self.model.models[0].totals
+        shape = self.costed.parts[0].shapes[row]
+        bound_s = pool_bound_s(
+            self._part_terms(row),
+            parts,
+            [share * limit for limit in self.limits],
+            totals,
+            self._code(row),
+            float(shape[f.SHAPE_GRAD_ACC]),
+            float(shape[f.SHAPE_VPP]),
+            self.model.models[0].job_inputs.lone_ends,
+        )
+        return bound_s / float(self.gbs[row])
+
+    def _part_terms(self, row: int) -> tuple[PartTerms, ...]:
+        if row not in self._terms:
+            self._terms[row] = tuple(
+                part_terms(model, part, row, self._code(row))
+                for model, part in zip(self.model.models, self.costed.parts, strict=True)
+            )
+        return self._terms[row]
+
+    def _code(self, row: int) -> int:
+        return recompute_code(self._recomputations[int(self.columns["recompute"][row])])
+
+    @cached_property
+    def _recomputations(self) -> tuple[Recomputation, ...]:
+        job = self.model.jobs[0]
+        return tuple(recomputation(mode, job.framework) for mode in job.recompute)
+
+    def _balanced_s(self, row: int) -> float:
+        """A stage on part q takes at least r_q times what its work takes on part 0, where r_q is
+        the least ratio of any piece: the slowest stage has at least W_0 / sum(stages_q / r_q)."""
+        totals = self.model.models[0].totals
+        whole = self._recomputes_all(row)
+        seconds = np.array([piece_seconds(part, row, whole) for part in self.costed.parts])
+        present = totals > 0
+        ratios = (seconds[:, present] / seconds[0, present]).min(axis=1)
+        parts = self.orders[row][0]
+        stages = np.array([parts.count(part) for part in range(len(ratios))])
+        slowest = float(totals @ seconds[0]) / float((stages / ratios).sum())
+        total = float(totals @ seconds.min(axis=0))
+        shape = self.costed.parts[0].shapes[row]
+        share = 1.0 / float(shape[f.SHAPE_VPP])
+        fixed = max(float(part.steps[row, f.STEP_HOST]) for part in self.costed.parts)
+        return (float(shape[f.SHAPE_GRAD_ACC]) - share) * slowest + share * total + fixed
+
+    def _recomputes_all(self, row: int) -> bool:
+        return self._recomputations[int(self.columns["recompute"][row])] == "all"
+
+    def explore(self, limits: Sequence[float]) -> list[PoolRung]:
+        """The rungs under the limits of the parts, bytes.
+
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
+        """
+        self.limits = tuple(limits)
+        self.solved, self.solves, self.effort_s = [], 0, 0.0
+        self._proven = {}
+        with stopped_by_signal(self._interrupt):
+            return self._rungs()
+
+    def _interrupt(self) -> None:
+        self.stopped = "interrupted"
+
+    def _rungs(self) -> list[PoolRung]:
+        rungs: list[PoolRung] = []
+        for index, share in enumerate(RUNGS):
+            self.progress("solving layouts", index, len(RUNGS))
+            rung = self._climb(share)
+            if rung.point is None and rungs:
+                break
+            rungs.append(rung)
+            if rung.point is None:
+                break
+        return rungs
+
+    def _climb(self, share: float) -> PoolRung:
+        """The fastest plan whose stages take at most `share` of their limits.
+
+        Shapes wait with a quick bound, and again with a sharp one once they come first.
+        """
+        best = min((own for own in self.solved if own.fill <= share), key=_by_pace, default=None)
+        waiting: list[Waiting] = [
+            (max(float(self.balanced[row]), self._proven.get((row, parts), 0.0)), False, row, parts)
+            for row, orders in enumerate(self.orders)
+            for parts in orders
+        ]
+        heapify(waiting)
+        left = np.inf
+        while waiting:
+            bound, sharp, row, parts = heappop(waiting)
+            target = np.inf if best is None else best.pace
+            if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._exhausted():
+                left = min(left, bound)
+                self._leave_open(waiting, target, (bound, sharp, row, parts))
+                break
+            if not sharp:
+                own = max(bound, self.bound(row, parts, share))
+                self._proven[row, parts] = own
+                heappush(waiting, (own, True, row, parts))
+                continue
+            point, solved = self._solve(row, parts, share, target, bound)
+            self._proven[row, parts] = max(bound, solved)
+            if point is not None and point.pace < target:
+                best = point
+            left = min(left, solved)
+        return PoolRung(best, left if best is None else min(left, best.pace))
+
+    def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
+        """Note the shapes that may still beat `target`."""
+        may = (own for own in (first, *waiting) if own[0] * (1.0 + TIE) < target)
+        self.undecided.update(row for _, _, row, _ in may)
+
+    def _exhausted(self) -> bool:
+        if time.perf_counter() > self.deadline and not self.stopped:
+            self.stopped = "time-limit"
+        spent = self.effort_s >= self.effort.most_effort_s or self.solves >= self.effort.most_solves
+        return bool(self.stopped) or spent
+
+    def _seconds_left(self) -> float | None:
+        return None if np.isinf(self.deadline) else self.deadline - time.perf_counter()
+
+    def _solve(
+        self, row: int, parts: Parts, share: float, target: float, bound: float
+    ) -> tuple[PoolPoint | None, float]:
+        """(a layout that beats `target` by more than a tie, the pace that none beats)."""
+        gbs = float(self.gbs[row])
+        terms = pool_terms(self.model, self.costed, row, parts)
+        limits = [share * limit for limit in self.limits]
+        ctx = pool_context(self.model, self.costed, row, parts, limits, terms)
+        within_s = (bound * gbs, target / (1.0 + TIE) * gbs)
+        options = replace(self.effort.options, wall_s=self._seconds_left())
+        solution = solve_layout(terms[0], ctx, options, within_s)
+        self.solves += 1
+        self.effort_s += solution.effort_s
+        self.solved_rows.add(row)
+        if solution.layout is None:
+            return None, max(solution.bound_s / gbs, bound)
+        point = self.cost(row, parts, solution.layout)
+        self.solved.append(point)
+        return (point if point.fill <= share else None), solution.bound_s / gbs
+
+    def cost(self, row: int, parts: Parts, layout: Layout) -> PoolPoint:
+        """The kernel's figures for a layout."""
+        step, stages = self.model.cost_layout(
+            self.costed, row, self.kernel_layout(row, layout), parts
+        )
+        limits = np.array([self.limits[part] for part in parts])
+        return PoolPoint(
+            row,
+            parts,
+            layout,
+            float(step[f.STEP_TIME]) / float(self.gbs[row]),
+            float((stages[:, f.STAGE_PEAK] / limits).max()),
+        )
+
+    def kernel_layout(self, row: int, layout: Layout) -> KernelLayout:
+        """Counts of pieces per stage."""
+        kind = self._recomputations[int(self.columns["recompute"][row])]
+        ctx = plain_context(self.model.jobs[0], layout.pp, layout.vpp, kind)
+        return kernel_layout(self.model.models[0], layout, ctx)
+
+    def fitting(self) -> int:
+        """Shapes whose even layout fits in some order."""
+        peaks = self._even_peaks()
+        sure = peaks.max(axis=0) <= min(self.limits)
+        open_rows = np.flatnonzero(~sure & (peaks.min(axis=0) <= max(self.limits)))
+        return int(sure.sum()) + sum(self.even_fill(row) <= 1.0 for row in open_rows.tolist())
+
+    def lightest(self) -> int:
+        """The shape whose even layout has the smallest peak."""
+        return int(np.argmin(self._even_peaks().min(axis=0)))
+
+    def _even_peaks(self) -> Array:
+        """[part, shape] peak bytes in even layouts, all stages on one part."""
+        return np.array([part.steps[:, f.STEP_PEAK_BYTES] for part in self.costed.parts])
+
+    def even_fill(self, row: int) -> float:
+        """Least share of its fullest GPU's memory that a shape's even layout takes in any order."""
+        layout = self.kernel_layout(row, self._even(row))
+        peaks = [
+            model.cost_layout(part, row, layout)[1][:, f.STAGE_PEAK] / limit
+            for model, part, limit in zip(
+                self.model.models, self.costed.parts, self.limits, strict=True
+            )
+        ]
+        return min(
+            max(float(peaks[part][stage]) for stage, part in enumerate(parts))
+            for parts in self.orders[row]
+        )
+
+    def _even(self, row: int) -> Layout:
+        job = self.model.jobs[0]
+        pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
+        mode = job.recompute[int(self.columns["recompute"][row])]
+        return even_layout(job, pp, vpp, bool(mode.mask))
+
+
+def _by_pace(point: PoolPoint) -> tuple[float, float, int]:
+    return point.pace, point.fill, point.row
+
+
+def piece_seconds(part: CostedShapes, row: int, recomputes: bool) -> Array:
+    """Seconds of one micro-batch in each piece of a shape, exposed traffic included."""
+    costs = part.piece_costs(row)
+    passes = [f.PIECE_FORWARD, f.PIECE_BACKWARD, *([f.PIECE_RECOMPUTE] if recomputes else [])]
+    columns = [first + offset for first in passes for offset in range(4)]
+    seconds: Array = costs[:, columns].sum(axis=1)
+    return seconds

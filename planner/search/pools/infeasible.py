@@ -1,0 +1,175 @@
+"""Why nothing fits GPUs of several types, and changes of the job with which something does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from constraints import ConstraintError
+from hardware import HardwareError
+from planner._version import __version__
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.optimizers import load_optimizer
+from planner.job.request import Request
+from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
+from planner.search.explorer import Effort, Progress
+from planner.search.infeasibility import (
+    GIB,
+    ConflictingRule,
+    DoesNotFitError,
+    Relaxation,
+    RelaxationKind,
+    WhyNothingFits,
+)
+from planner.search.pools.explorer import PoolExplorer, PoolRung
+from planner.search.pools.jobs import first_job
+from planner.search.pools.pool import parse_pool
+from planner.search.pools.search import search_pool
+from planner.search.relaxations import (
+    OFFLOADED_SHARES,
+    SHORTEST_SEQUENCE,
+    SMALLER_OPTIMIZERS,
+    dropped_choices,
+)
+from planner.search.until import Until
+
+# Work for one change: enough to find a plan, not to prove it the fastest.
+_MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5
+# Doublings of the GPUs that are tried.
+_DOUBLINGS = 2
+
+Changes = Iterator[tuple[str, Request]]
+
+
+def pool_nothing_fits(
+    request: Request, explorer: PoolExplorer, rungs: list[PoolRung], progress: Progress
+) -> DoesNotFitError:
+    """The error to raise when no plan fits a pool; searches what would."""
+    jobs = explorer.model.jobs
+    until = Until(None if np.isinf(explorer.deadline) else explorer.deadline)
+    relaxations = _relaxations(request, until, progress)
+    why = WhyNothingFits(
+        planner_version=__version__,
+        request=request,
+        legal=len(explorer.orders),
+        usable_bytes=min(job.cluster.gpu.hbm_usable_bytes for job in jobs),
+        limit_bytes=min(job.hbm_limit_bytes for job in jobs),
+        proven=not explorer.stopped and bool(np.isinf(rungs[0].bound)),
+        conflict=(_memory(explorer),),
+        layouts=(),
+        relaxations=relaxations,
+        stopped=until.stopped,
+        untried=until.untried,
+    )
+    return DoesNotFitError(why)
+
+
+def _memory(explorer: PoolExplorer) -> ConflictingRule:
+    """How far the lightest even layout overfills its fullest GPU."""
+    row = explorer.lightest()
+    room = ", ".join(
+        f"{limit / GIB:.1f} GiB on {job.cluster.gpu.name}"
+        for job, limit in zip(explorer.model.jobs, explorer.limits, strict=True)
+    )
+    degrees = " ".join(
+        f"{name}{int(explorer.columns[name][row])}" for name in ("tp", "pp", "cp", "dp")
+    )
+    mode = explorer.model.jobs[0].recompute[int(explorer.columns["recompute"][row])].name
+    return ConflictingRule(
+        name="stage-memory",
+        text=(
+            f"the lightest even layout, {degrees}, recompute {mode}, takes "
+            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; for an even chance to "
+            f"fit there are {room}"
+        ),
+    )
+
+
+def _relaxations(request: Request, until: Until, progress: Progress) -> tuple[Relaxation, ...]:
+    found = []
+    with until.interruptible():
+        for index, (kind, changes) in enumerate(_kinds(request)):
+            progress(f"searching what would fit: {kind}", index, 5)
+            found += _smallest(kind, changes, until)
+    return tuple(sorted(found, key=lambda own: own.seconds_per_token))
+
+
+def _smallest(kind: RelaxationKind, changes: Changes, until: Until) -> list[Relaxation]:
+    """The first change that fits safely, and a smaller one that at least probably fits."""
+    found: list[Relaxation] = []
+    for text, request in changes:
+        if until.over(kind):
+            break
+        effort = Effort(
+            most_solves=_MOST_SOLVES,
+            most_effort_s=_MOST_EFFORT_S,
+            time_limit_s=until.seconds_left(),
+        )
+        try:
+            plan = search_pool(
+                request, top=1, sort="tokens_per_s", effort=effort, explains=False
+            ).plans[0]
+        except (NothingFitsError, UsageError, HardwareError, ConstraintError):
+            continue
+        safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+        if safe or not found:
+            found.append(Relaxation(kind=kind, change=text, smallest=False, plan=plan))
+        if safe and kind != "condition":
+            break
+    return found
+
+
+def _kinds(request: Request) -> Iterator[tuple[RelaxationKind, Changes]]:
+    yield (
+        "condition",
+        ((f"without {text}", own) for text, own in dropped_choices(request).items()),
+    )
+    state = load_optimizer(request.optimizer).state_bytes
+    yield (
+        "optimizer",
+        (
+            (f"--optimizer {name}", request.model_copy(update={"optimizer": name}))
+            for name in SMALLER_OPTIMIZERS
+            if load_optimizer(name).state_bytes < state
+        ),
+    )
+    yield (
+        "offload",
+        (
+            (
+                f"--optimizer-offload {share:g}",
+                request.model_copy(update={"optimizer_offload": share}),
+            )
+            for share in OFFLOADED_SHARES
+            if request.optimizer_offload != "search" and share > request.optimizer_offload
+        ),
+    )
+    yield "sequence", _sequences(request)
+    yield "gpus", _more_gpus(request)
+
+
+def _sequences(request: Request) -> Changes:
+    """Halved sequences; the batch keeps its tokens."""
+    seq = first_job(request).seq
+    factor = 2
+    while seq % factor == 0 and seq // factor >= SHORTEST_SEQUENCE:
+        change: dict[str, object] = {"seq": seq // factor}
+        text = f"--seq {seq // factor}"
+        if request.gbs is not None:
+            change["gbs"] = request.gbs * factor
+            text += f" --gbs {request.gbs * factor}"
+        yield text, request.model_copy(update=change)
+        factor *= 2
+
+
+def _more_gpus(request: Request) -> Changes:
+    """All parts doubled."""
+    pool = parse_pool(request.gpus or "")
+    for doubling in range(1, _DOUBLINGS + 1):
+        counts = [part.num_gpus << doubling for part in pool.parts]
+        gpus = "+".join(
+            f"{count}x{text.rpartition('x')[2]}"
+            for count, text in zip(counts, pool.texts, strict=True)
+        )
+        yield f"--gpus {gpus}", request.model_copy(update={"gpus": gpus})

@@ -1,0 +1,97 @@
+"""`32xH100+32xA100`: which GPUs there are, and which pipeline stages can live on which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+from hardware import Cluster, parse_gpus
+from planner.job.errors import UsageError
+
+# Orders of the types along the pipeline are all tried: 4! of them.
+MOST_TYPES = 4
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Clusters of one GPU type each, joined by the slower one's network."""
+
+    parts: tuple[Cluster, ...]
+    # What the user wrote for each part.
+    texts: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """All GPUs."""
+        return sum(part.num_gpus for part in self.parts)
+
+    def describe(self) -> str:
+        """The parts, one after the other."""
+        return " + ".join(part.describe() for part in self.parts)
+
+    def worlds(self) -> tuple[Cluster, ...]:
+        """Each part as if the whole pool were of its kind: what its stages are costed on.
+
+        Nothing that crosses from one part to another uses a part's scale-up links, so a domain
+        ends with the part.
+        """
+        return tuple(
+            part.model_copy(
+                update={
+                    "num_gpus": self.num_gpus,
+                    "scale_up_domain_gpus": min(part.scale_up_domain_gpus, part.num_gpus),
+                }
+            )
+            for part in self.parts
+        )
+
+    def stage_parts(self, stage_gpus: int) -> Iterator[tuple[int, ...]]:
+        """Part of each stage, for every order of the parts, where a stage takes `stage_gpus`.
+
+        None if some part cannot be cut into whole stages.
+        """
+        if any(part.num_gpus % stage_gpus for part in self.parts):
+            return
+        stages = [part.num_gpus // stage_gpus for part in self.parts]
+        for order in permutations(range(len(self.parts))):
+            yield tuple(part for part in order for _ in range(stages[part]))
+
+
+def is_pool(gpus: str | None) -> bool:
+    """Whether a `--gpus` text names several types."""
+    return gpus is not None and "+" in gpus
+
+
+def parse_one_type(text: str) -> Cluster:
+    """`parse_gpus` where GPUs of several types are not taken. UsageError."""
+    if is_pool(text):
+        raise UsageError(
+            f"--gpus {text}: only planner search (and explain of its plans) takes GPUs of "
+            "several types; give one type here"
+        )
+    return parse_gpus(text)
+
+
+def parse_pool(text: str) -> Pool:
+    """The pool that `32xH100+32xA100` names. UsageError with the nearest fix otherwise."""
+    pieces = [piece.strip() for piece in text.split("+")]
+    if not all(pieces):
+        raise UsageError(f"--gpus {text!r}: write GPUs on both sides of +, as 32xH100+32xA100")
+    parts = tuple(parse_gpus(piece) for piece in pieces)
+    names = [part.gpu.name for part in parts]
+    for name in names:
+        if names.count(name) > 1:
+            total = sum(part.num_gpus for part in parts if part.gpu.name == name)
+            raise UsageError(
+                f"--gpus {text!r} names {name} more than once; give each type once: {total}x{name}"
+            )
+    vendors = {part.gpu.vendor: part.gpu.name for part in parts}
+    if len(vendors) > 1:
+        raise UsageError(
+            f"--gpus {text!r}: {' and '.join(vendors.values())} are of different vendors, whose "
+            "collective libraries do not talk to each other; give GPUs of one vendor"
+        )
+    if len(parts) > MOST_TYPES:
+        raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} types of GPUs, {len(parts)} given")
+    return Pool(parts, tuple(pieces))

@@ -1,0 +1,206 @@
+"""Plans for GPUs of several types: every stage on one type, layers by its speed and memory.
+
+All shapes whose stages fill each part are searched (`planner.search.pools.explorer`); what is found
+becomes a short front of plans, with what each part does alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from constraints import ConstraintError
+from constraints.context import IntArray
+from hardware import HardwareError, parse_gpus
+from planner.job.errors import NothingFitsError, UsageError
+from planner.job.request import Request
+from planner.predict.mixture import other_modes
+from planner.predict.plan import Plan
+from planner.predict.shapes import no_legal_shape, rule_context
+from planner.predict.space import enumerate_shapes, legal_shapes
+from planner.search.costed import (
+    LEAST_FIT_PROBABILITY,
+    RECOMMENDED_FIT_PROBABILITY,
+    likely_limit_bytes,
+)
+from planner.search.explorer import TIE, Effort, Progress
+from planner.search.front import front, thin
+from planner.search.pools.cost import PoolModel
+from planner.search.pools.explorer import PoolExplorer, PoolPoint, PoolRung
+from planner.search.pools.jobs import pool_jobs
+from planner.search.pools.plan import pool_plan, pool_summary
+from planner.search.pools.pool import Pool
+from planner.search.result import Counts, SearchResult
+from planner.search.trial import try_job
+
+# Plans that save less memory than this share are not shown beside a faster one.
+SAVING = 0.05
+
+
+def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]:
+    """(shapes whose stages fill each part and that are legal on all of them, how many were
+    considered). UsageError if there are none."""
+    considered = 0
+    found: list[set[tuple[int, ...]]] = []
+    names: tuple[str, ...] = ()
+    for job in model.jobs:
+        ctx = rule_context(job)
+        shapes = enumerate_shapes(ctx)
+        columns, report = legal_shapes(ctx, shapes)
+        if not report.legal:
+            raise UsageError(no_legal_shape(ctx, shapes))
+        considered = max(considered, report.considered)
+        names = tuple(columns)
+        table = np.column_stack([columns[name] for name in names])
+        stage = columns["tp"] * columns["cp"] * columns["dp"]
+        fills = np.ones(len(stage), dtype=np.bool_)
+        for part in pool.parts:
+            fills &= part.num_gpus % stage == 0
+        found.append({tuple(values) for values in table[fills].tolist()})
+    rows = sorted(set.intersection(*found))
+    if not rows:
+        counts = " and ".join(str(part.num_gpus) for part in pool.parts)
+        raise UsageError(
+            f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
+            "divide each number, and the sum of the quotients is pp, so pp is at least "
+            f"{len(pool.parts)}; give numbers with a larger common divisor, or looser conditions"
+        )
+    table = np.array(rows, dtype=np.int64)
+    return {name: table[:, index] for index, name in enumerate(names)}, considered
+
+
+def search_pool(
+    request: Request,
+    *,
+    top: int,
+    sort: str,
+    effort: Effort,
+    progress: Progress | None = None,
+    explains: bool = True,
+) -> SearchResult:
+    """`planner.find_plans` for GPUs of several types; see there.
+
+    `explains`: search what each part does alone, and, if nothing fits, what would.
+    """
+    from planner.search.search import sort_value, stop_notes
+
+    started = time.perf_counter()
+    pool, jobs = pool_jobs(request)
+    model = PoolModel(jobs)
+    columns, considered = pool_shapes(pool, model)
+    explorer = PoolExplorer(pool, model, columns, effort, progress)
+    rungs = _explore(explorer)
+    points = [rung.point for rung in rungs if rung.point is not None]
+    if not points and explorer.stopped == "interrupted":
+        raise KeyboardInterrupt
+    if not points and not explains:
+        raise NothingFitsError("no configuration fits all GPUs")
+    if not points:
+        from planner.search.pools.infeasible import pool_nothing_fits
+
+        raise pool_nothing_fits(request, explorer, rungs, explorer.progress)
+    plans = [
+        pool_plan(
+            model,
+            explorer.costed,
+            columns,
+            own,
+            explorer.kernel_layout(own.row, own.layout),
+            _gap(rungs, own),
+            TIE,
+        )
+        for own in _short_front(points)
+    ]
+    plans.sort(key=lambda plan: sort_value(plan, sort))
+    return SearchResult(
+        planner_version=_version(),
+        request=request,
+        job=pool_summary(pool, jobs, request),
+        counts=Counts(
+            considered=considered,
+            legal=len(explorer.orders),
+            fitting=explorer.fitting(),
+            solved=len(explorer.solved_rows),
+            skipped=len(explorer.orders) - len(explorer.solved_rows | explorer.undecided),
+            seconds=time.perf_counter() - started,
+            costing_seconds=explorer.costing_s,
+        ),
+        plans=tuple(plans[:top]),
+        proven=all(rung.gap <= TIE for rung in rungs),
+        gap=max(rung.gap for rung in rungs),
+        stopped=explorer.stopped,
+        notes=(
+            *stop_notes(explorer.stopped, effort.time_limit_s),
+            *_mix_notes(explorer),
+            *_cut_notes(len(plans) - top),
+            *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
+        ),
+    )
+
+
+def _version() -> str:
+    from planner._version import __version__
+
+    return __version__
+
+
+def _explore(explorer: PoolExplorer) -> list[PoolRung]:
+    """Search among plans that are safe to recommend; without any, among those that may fit.
+
+    Also when the time is over: what is said of a job that fits nowhere is about the latter.
+    """
+    for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
+        limits = [likely_limit_bytes(job, probability) for job in explorer.model.jobs]
+        rungs = explorer.explore(limits)
+        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
+            break
+    return rungs
+
+
+def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
+    unique = list(dict.fromkeys(points))
+    pace = np.array([own.pace for own in unique])
+    fill = np.array([own.fill for own in unique])
+    kept = thin(pace, fill, front(pace, fill), TIE, SAVING)
+    return [unique[index] for index in kept.tolist()]
+
+
+def _gap(rungs: Sequence[PoolRung], point: PoolPoint) -> float:
+    return min(rung.gap for rung in rungs if rung.point == point)
+
+
+def _cut_notes(cut: int) -> Iterator[str]:
+    if cut > 0:
+        yield f"{cut} more plans on the short front; --top shows them"
+
+
+def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
+    """That a framework could mix recompute modes, which plans of pools do not."""
+    job = explorer.model.jobs[0]
+    if any(other_modes(job, mode) for mode in job.recompute):
+        yield "each plan recomputes by one mode; mixes of modes were not searched on a mixed pool"
+
+
+def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
+    """What each part does alone, so that one sees what the others add."""
+    from planner.report.plans import step_time_text
+
+    pace_s = best.step_time_s / best.gbs
+    for text in pool.texts:
+        try:
+            trial = try_job(request.model_copy(update={"gpus": text}).resolve())
+        except (UsageError, HardwareError, ConstraintError):
+            trial = None
+        plan = None if trial is None else trial.plan()
+        if plan is None:
+            yield f"{text} alone: no plan was found that fits safely"
+            continue
+        used = plan.degrees.gpus
+        where = text if used == parse_gpus(text).num_gpus else f"{used} of {text}"
+        ratio = plan.step_time_s / plan.gbs / pace_s
+        yield (
+            f"{where} alone: {step_time_text(plan)} a step of {plan.gbs:,} sequences; by the cost "
+            f"model the pool is {ratio:.2f} times as fast"
+        )

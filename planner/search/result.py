@@ -1,0 +1,115 @@
+"""The outcome of a search, and the versioned plan file that later commands read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.job.request import Request
+from planner.predict.plan import PLAN_FILE_VERSION, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Counts(_Frozen):
+    """How many shapes a search looked at, and how fast.
+
+    considered: enumerated; legal: passed every rule; fitting: fit every stage's HBM in their
+    even layout; solved: given to CP-SAT; skipped: proven unable to improve the front.
+    `seconds`: wall time of the search; `costing_seconds`: of the compiled kernel alone.
+    """
+
+    considered: int
+    legal: int
+    fitting: int
+    solved: int
+    skipped: int
+    seconds: float
+    costing_seconds: float
+
+    @property
+    def shapes_per_s(self) -> float:
+        """Legal shapes costed per second by the compiled kernel."""
+        return self.legal / self.costing_seconds if self.costing_seconds else 0.0
+
+
+class JobSummary(_Frozen):
+    """The resolved job, in words, for headers and files."""
+
+    model: str
+    model_alias: str | None
+    parameters: int
+    active_parameters: int
+    cluster: str
+    gpu: str
+    num_gpus: int
+    used_gpus: int
+    usable_bytes: float
+    limit_bytes: float
+    peak_flop_per_s: float
+    precision_peak_flop_per_s: float
+    framework: str
+    framework_version: str
+    precision: str
+    optimizer: str
+    seq: int
+    batch_target_sequences: float
+    notes: tuple[str, ...] = ()
+    # Numbers of the hardware that nobody published: true of every plan, beside its own
+    # `assumptions`. Empty in plan files written before the field existed.
+    assumed: tuple[str, ...] = ()
+
+
+class SearchResult(_Frozen):
+    """Pareto front of a search (tokens/s against peak HBM), fastest first.
+
+    `proven`: every shape left out was shown unable to improve the front. `gap`: share of its step
+    time by which a better plan may exist at most, somewhere on the front, shown or not; None in
+    files written before the field existed. `stopped`: what cut the search short, if anything did.
+    """
+
+    version: int = PLAN_FILE_VERSION
+    planner_version: str
+    request: Request
+    job: JobSummary
+    counts: Counts
+    plans: tuple[Plan, ...]
+    proven: bool
+    gap: float | None = None
+    stopped: Literal["", "time-limit", "interrupted"] = ""
+    notes: tuple[str, ...] = ()
+    rule_counts: dict[str, int] = Field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a plan: degrees, times in seconds, memory in bytes."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(plan) for plan in self.plans])
+
+
+def _flat(plan: Plan) -> dict[str, Any]:
+    """Scalar fields of a plan with its degrees and time terms, for tables."""
+    nested = {
+        "degrees", "layout", "time", "stages", "assumptions", "step_time", "peak_interval",
+        "full_memory",
+    }  # fmt: skip
+    row: dict[str, Any] = plan.degrees.model_dump()
+    row |= plan.model_dump(exclude=nested)
+    row |= {
+        "step_time_low_s": plan.step_time.low,
+        "step_time_high_s": plan.step_time.high,
+        "peak_low_bytes": plan.peak_interval.low,
+        "peak_high_bytes": plan.peak_interval.high,
+        "layers_per_stage": "/".join(str(n) for n in plan.layout.stage_layers(plan.degrees.pp)),
+        "recomputed_per_stage": "/".join(str(n) for n in plan.layout.recomputed),
+        "mtp_apart": plan.layout.mtp_apart,
+        "stage_gpus": "/".join(plan.stage_gpus),
+        "full_memory_step_time_s": plan.full_memory.step_time_s if plan.full_memory else None,
+    }
+    return row | plan.time.model_dump()

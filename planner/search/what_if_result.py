@@ -1,0 +1,90 @@
+"""What another GiB, another link or another node would be worth to a plan: solved again each time.
+
+Every row is a search of the changed job, not a derivative: the best plan may have other degrees.
+Typed data; `planner.report.what_if` says how it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from planner.predict.plan import Degrees, Interval
+
+ChangeKind = Literal["hardware", "gpus", "choice"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WhatIfRow(_Frozen):
+    """One change and the best plan after it.
+
+    Times in seconds at the batch of the plan that is asked about. `effect_s`, `effect`: longer
+    (shorter: negative) than the best plan now, and as a share of it; `resolved`: larger than what
+    the searches can tell apart. `kept_effect`: the same for the plan as it is, None where the
+    change leaves it as it is not. None throughout where nothing legal fits: `note` says why.
+    """
+
+    kind: ChangeKind
+    name: str
+    change: str
+    step_time_s: float | None = None
+    step_time: Interval | None = None
+    effect_s: float | None = None
+    effect: float | None = None
+    resolution: float = 0.0
+    resolved: bool = False
+    kept_effect: float | None = None
+    gpus: int | None = None
+    degrees: Degrees | None = None
+    recompute: str = ""
+    optimizer_offload: float = 0.0
+    activation_offload: tuple[str, ...] = ()
+    activation_offload_fraction: float = 1.0
+    peak_bytes: float | None = None
+    same_plan: bool = False
+    note: str = ""
+
+
+class BindingConstraint(_Frozen):
+    """A constraint of the plan, and whether lifting it was shown to shorten the step.
+
+    `row`: name of the change that lifts it, or loosens it (memory: 8 GiB more, of which `stage`
+    holds `held_bytes` now).
+    """
+
+    name: str
+    row: str
+    binding: bool
+    stage: int | None = None
+    held_bytes: float | None = None
+
+
+class WhatIf(_Frozen):
+    """`best_s`: the best plan now under the same memory limit, at this plan's batch, which the
+    effects are relative to; `limit_bytes`: largest predicted peak of the plans compared, which
+    fits with `fit_probability`, or is the plan's own where it was `chosen_for_memory`.
+    """
+
+    step_time_s: float
+    best_s: float
+    best_degrees: Degrees
+    best_is_this: bool
+    limit_bytes: float
+    fit_probability: float
+    chosen_for_memory: bool
+    constraints: tuple[BindingConstraint, ...]
+    rows: tuple[WhatIfRow, ...]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One flat row a change: SI units."""
+        rows = []
+        for own in self.rows:
+            row = own.model_dump(exclude={"degrees", "step_time"})
+            row["step_time_low_s"] = own.step_time.low if own.step_time else None
+            row["step_time_high_s"] = own.step_time.high if own.step_time else None
+            rows.append(row | (own.degrees.model_dump() if own.degrees else {}))
+        return rows

@@ -1,0 +1,153 @@
+"""Records, families, worst rows and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from planner.evidence.runs.document import PREDICTED_COLUMNS, csv_columns, csv_record, document
+from planner.evidence.runs.families import family_by
+from planner.evidence.runs.predict import predict_rows
+from planner.evidence.runs.worst import terms, worst_rows
+from planner.job.errors import UsageError
+from planner.report.page import validation_page
+from planner.report.scatter import Point, scatter_svg
+from tests.evidence.runs.rows_for_tests import predicted, row
+
+BY_SOURCE = family_by("source")
+
+
+def test_a_record_holds_the_row_and_its_prediction() -> None:
+    content = document(predict_rows([row(vocab=""), row(model="LoRA")]), BY_SOURCE)
+    good, refused = content["rows"]
+    assert good["model"] == "GPT-175B"
+    assert set(PREDICTED_COLUMNS) <= good.keys()
+    assert good["predicted_low_s"] <= good["predicted_step_time_s"] <= good["predicted_high_s"]
+    tokens = 64 * 2048 / (good["predicted_step_time_s"] * 64)
+    assert good["predicted_tokens_per_s_per_gpu"] == pytest.approx(tokens)
+    assert good["time_ape"] == pytest.approx(abs(good["predicted_step_time_s"] / 18.13 - 1))
+    assert (good["mem_ape"], good["error"]) == (None, None)
+    assert good["assumed"] == ["vocab 50,304"]
+    assert refused["predicted_step_time_s"] is None
+    assert "LoRA" in refused["error"]
+
+
+def test_tokens_are_those_of_the_stated_batch() -> None:
+    """64 sequences in micro-batches of 3: 22, the last of one sequence."""
+    own = predicted(2.0, mbs="3", gbs="64")
+    (record,) = document([own], BY_SOURCE)["rows"]
+    seconds = record["predicted_step_time_s"]
+    assert seconds == pytest.approx(2.0 * 64 / 66)
+    assert record["predicted_tokens_per_s_per_gpu"] == pytest.approx(2048 / seconds)
+
+
+def test_the_summary_holds_families_and_both_parts() -> None:
+    rows = [predicted(2.0, step_time_s="1"), predicted(1.0, recompute="", step_time_s="1")]
+    summary: dict[str, Any] = document(rows, family_by("recompute"))["summary"]
+    assert [own["family"] for own in summary["families"]] == ["full", "recompute unstated"]
+    assert summary["time"]["mean"] == pytest.approx(0.5)
+    assert summary["stated"]["time"]["mean"] == pytest.approx(1.0)
+    assert summary["unstated"]["time"]["mean"] == pytest.approx(0.0)
+    assert summary["mean_of_sources"]["time_mean"] == pytest.approx(0.5)
+    assert summary["refusals"] == {}
+
+
+def test_csv_columns_are_those_of_all_rows() -> None:
+    rows = [predicted(1.0), predicted(1.0, colour="red")]
+    columns = csv_columns(rows)
+    assert columns[-len(PREDICTED_COLUMNS) :] == list(PREDICTED_COLUMNS)
+    assert "colour" in columns
+    assert csv_record(predicted(1.0, vocab="", gpus_per_node=""))["assumed"] == (
+        "vocab 50,304; gpus_per_node 8"
+    )
+
+
+def test_families_by_what_the_planner_makes_of_a_row() -> None:
+    own, other = predicted(1.0), predict_rows([row(model="LoRA")])[0]
+    assert family_by("profile, architecture,scale,kind")(own) == (
+        "megatron-lm-2022, ampere, several domains, dense"
+    )
+    assert family_by("profile")(other) == "refused"
+    with pytest.raises(UsageError, match="Did you mean 'model'"):
+        family_by("source,modle")
+
+
+def test_worst_rows_are_worst_by_factor() -> None:
+    rows = [predicted(seconds, step_time_s="1") for seconds in (1.5, 0.4, 1.0, 2.0)]
+    assert [own.predicted_s for own in worst_rows(rows, 3)] == [0.4, 2.0, 1.5]
+
+
+def test_a_worst_row_says_why() -> None:
+    alike = [predicted(0.5, step_time_s="1", vocab="") for _ in range(4)]
+    alone = [predicted(1.0, step_time_s="1") for _ in range(4)]
+    (first,) = worst_rows(alike, 1)
+    assert first.terms == (("compute", 1.0),)
+    for words in (
+        "compute 100%",
+        "To agree: compute ×2.",
+        "median error is -50%",
+        "err alike",
+        "Assumed: vocab 50,304.",
+    ):
+        assert words in first.why
+    (other,) = worst_rows([*alone, alike[0]], 1)
+    assert "runs like it do better" in other.why
+
+
+def test_terms_leave_out_what_is_small() -> None:
+    (own,) = predict_rows([row()])
+    shares = terms(own)
+    assert shares[0][0] == "compute"
+    assert all(share >= 0.05 for _, share in shares)
+    assert sum(share for _, share in shares) <= 1.0 + 1e-9
+
+
+def page_of(*cells: dict[str, str]) -> str:
+    predictions = predict_rows([row(**own) for own in cells])
+    return validation_page(
+        document(predictions, BY_SOURCE),
+        [BY_SOURCE(own) for own in predictions],
+        [f"{own.row.text('model')} here" for own in predictions],
+    )
+
+
+def test_the_page_holds_every_row_and_nothing_from_elsewhere() -> None:
+    models = [f"model-{index}" for index in range(7)]
+    page = page_of(*({"model": name, "peak_mem_gib": "60"} for name in models), {"model": "LoRA"})
+    for name in (*models, "LoRA"):
+        assert f"{name} here" in page
+    assert "LoRA fine-tuning is not modelled" in page
+    assert page.count("<circle cx") >= 2 * len(models)
+    for word in ("src=", "<link", "@import", "fetch("):
+        assert word not in page
+
+
+def test_the_page_shows_cells_as_text() -> None:
+    page = page_of({"model": "<script>alert(1)</script>", "source": 'a"b<c'})
+    assert "<script>alert" not in page
+    assert "a&quot;b&lt;c" in page
+
+
+def test_the_drawing_places_the_diagonal_and_is_xml() -> None:
+    points = [Point(1.0, 1.0, "a"), Point(100.0, 100.0, "a"), Point(10.0, 20.0, "b <", "x & y")]
+    drawing = ElementTree.fromstring(scatter_svg(points, "Times", "s"))
+    space = "{http://www.w3.org/2000/svg}"
+    circles = [
+        own for own in drawing.iter(f"{space}circle") if own.find(f"{space}title") is not None
+    ]
+    assert len(circles) == 3
+    first, second, third = ((float(own.get("cx", 0)), float(own.get("cy", 0))) for own in circles)
+    sums = sorted(round(x + y, 1) for x, y in (first, second, third))
+    assert sums[1] == pytest.approx(sums[2], abs=0.2)
+    assert sums[0] < sums[1] - 10.0
+
+
+def test_a_small_drawing_has_one_path_a_family_and_many_share_grey() -> None:
+    points = [Point(1.0 + index, 2.0, f"f{index:02}") for index in range(30)]
+    small = scatter_svg(points, "Times", "s", hover=False)
+    assert "<title>" not in small
+    assert small.count("h0") == 30
+    assert "others (21)" in small
+    assert ElementTree.fromstring(scatter_svg([], "Times", "s")) is not None

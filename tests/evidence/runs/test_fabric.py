@@ -1,0 +1,72 @@
+"""The network that a measured run had."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware import parse_gpus
+from planner.evidence.runs.fabric import Fabric, fabric_of
+from planner.evidence.runs.mapping import map_row
+from planner.evidence.runs.model import UnpredictableRowError
+from tests.evidence.runs.rows_for_tests import row
+
+GBIT = 1e9 / 8
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "gbits"),
+    [
+        ({"fabric": "roce 8x400Gbps"}, "roce", 3200),
+        ({"fabric": "400Gbps/node"}, None, 400),
+        ({"fabric": "8x400 Gb/s InfiniBand"}, "infiniband", 3200),
+        ({"fabric": "2x100GbE"}, "roce", 200),
+        ({"fabric": "slingshot 4x200G"}, "slingshot", 800),
+        ({"notes": "RoCE 1600Gbps/node A100; tied emb"}, "roce", 1600),
+        ({"notes": "no compile; inter-node 400Gbps; AdamW"}, None, 400),
+        ({"notes": "Jean-Zay A100 NVLink + Omni-Path"}, "omni-path", None),
+        ({"source": "hf-ultrascale-playbook"}, "efa", 3200),
+        ({"source": "hf-ultrascale-playbook", "fabric": "infiniband"}, "infiniband", 3200),
+    ],
+)
+def test_network_of_a_row(cells: dict[str, str], kind: str | None, gbits: int | None) -> None:
+    rate = None if gbits is None else gbits * GBIT
+    assert fabric_of(row(**({"source": "", "notes": ""} | cells))) == Fabric(kind, rate)
+
+
+@pytest.mark.parametrize("cell", ["garbage", "8x50GB/s", "100 Gbps", "25GbE"])
+def test_a_network_that_cannot_be_read_is_not_taken_for_the_usual_one(cell: str) -> None:
+    with pytest.raises(UnpredictableRowError, match="names no network"):
+        fabric_of(row(fabric=cell))
+
+
+def test_a_row_says_that_its_switches_reduce() -> None:
+    stated = fabric_of(row(fabric="infiniband 8x400Gbps sharp"))
+    assert stated == Fabric("infiniband", 3200 * GBIT, sharp=True)
+    assert fabric_of(row(source="", notes="", fabric="SHARPv3")) == Fabric("infiniband", None, True)
+    cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1"}
+    megatron = row(**cells, framework="megatron-core", fabric="8x400Gbps InfiniBand SHARP")
+    assert map_row(megatron).job.cluster.sharp == "v3"
+    titan = row(**cells, framework="torchtitan", zero="3", fabric="infiniband sharp")
+    assert map_row(titan).job.cluster.sharp == ""
+
+
+def test_a_row_whose_switches_cannot_reduce_is_refused() -> None:
+    with pytest.raises(UnpredictableRowError, match="only InfiniBand switches reduce"):
+        map_row(row(gpu="H100", num_gpus="16", dp="16", tp="1", pp="1", fabric="roce sharp"))
+
+
+def test_rows_that_say_nothing_have_the_usual_network() -> None:
+    assert fabric_of(row(source="", notes="mean of 10 steps")) is None
+
+
+def test_a_network_is_shared_by_the_gpus_of_a_node() -> None:
+    cluster = Fabric("roce", 1600 * GBIT).applied(parse_gpus("16xA100"))
+    assert cluster.fabric == "roce"
+    assert cluster.scale_out_bytes_per_s_per_gpu_per_direction == pytest.approx(25e9)
+
+
+def test_a_batch_that_does_not_divide_ends_with_a_smaller_microbatch() -> None:
+    """256 sequences on 8 GPUs in micro-batches of 6: 6 of them, the last a third full."""
+    mapped = map_row(row(num_gpus="8", dp="8", tp="1", pp="1", mbs="6", gbs="256"))
+    assert mapped.degrees.grad_acc == 6
+    assert mapped.batch_share == pytest.approx(256 / 288)

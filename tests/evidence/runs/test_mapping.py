@@ -1,0 +1,251 @@
+"""From cells of a measured row to a job and a configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.evidence.runs.mapping import MappedRow, map_row
+from planner.evidence.runs.model import UnpredictableRowError
+from planner.evidence.runs.predict import Prediction, cost_predictions
+from planner.job.modules import Module
+from tests.evidence.runs.rows_for_tests import row
+
+
+def _costed(mapped: MappedRow) -> Prediction:
+    return Prediction(mapped.row, mapped)
+
+
+def test_degrees_and_batch_come_from_the_row() -> None:
+    mapped = map_row(row())
+    degrees = mapped.degrees
+    assert (degrees.tp, degrees.pp, degrees.vpp, degrees.dp) == (8, 8, 3, 1)
+    assert (degrees.mbs, degrees.grad_acc, degrees.zero) == (1, 64, 0)
+    assert mapped.mode.mask == Module.FULL
+    assert mapped.job.attention == "eager"
+    assert mapped.job.framework.name == "megatron-lm-2022"
+    assert mapped.job.framework.parallelism.sequence_parallel == "never"
+
+
+@pytest.mark.parametrize(
+    ("cells", "stage"),
+    [
+        ({"zero": "zero1(dist-opt)"}, 1),
+        ({"zero": "fsdp-zero3"}, 3),
+        ({"zero": "megatron-fsdp:optim_grads_params"}, 3),
+        ({"zero": "FSDP(ZeRO-2 style: no reshard after forward)"}, 2),
+        ({"zero": "none"}, 0),
+    ],
+)
+def test_zero_stages_in_the_words_of_the_sources(cells: dict[str, str], stage: int) -> None:
+    assert map_row(row(**cells)).degrees.zero == stage
+
+
+@pytest.mark.parametrize(
+    ("framework", "zero", "profile"),
+    [
+        ("Megatron-Core CI (dev)", "megatron-fsdp:optim_grads_params", "megatron-fsdp"),
+        ("Megatron-Bridge (NeMo 25.11 container)", "megatron-fsdp(zero3)", "megatron-fsdp"),
+        ("NeMo/Megatron-Core", "fsdp", "megatron-fsdp"),
+        ("Megatron-Bridge (NeMo 25.11 container)", "zero1(dist-opt)", "megatron-bridge"),
+        ("torchtitan", "fsdp", "torchtitan"),
+    ],
+)
+def test_fsdp_of_megatron_has_a_profile_of_its_own(framework: str, zero: str, profile: str) -> None:
+    mapped = map_row(row(framework=framework, zero=zero, pp="1", vpp="1"))
+    assert mapped.job.framework.name == profile
+
+
+def test_recompute_modules_are_read_from_words() -> None:
+    mode = map_row(row(framework="NeMo/Megatron-Core", recompute="selective:layernorm+moe_act"))
+    assert mode.mode.mask == Module.LAYERNORM | Module.ACTIVATION
+
+
+def test_uneven_layers_are_unfolded() -> None:
+    mapped = map_row(row(layers="16", pp="4", vpp="1", tp="1", layers_per_stage="6/5x2/0"))
+    assert mapped.block_layers == (6, 5, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"notes": "sequences/s in padded 4096 samples"}, "padded samples"),
+        ({"model": "Nemotron-3-Nano (Mamba2 hybrid)"}, "Mamba"),
+        ({"model": "Llama-8B LoRA"}, "LoRA"),
+        ({"mbs": "", "gbs": ""}, "mbs"),
+        ({"num_gpus": ""}, "num_gpus"),
+        ({"gpu": "Cerebras-CS3"}, "not in the catalogue"),
+        ({"hidden": ""}, "hidden"),
+        ({"tp": "", "pp": "", "dp": ""}, "tp and pp"),
+        ({"moe": "many experts"}, "experts"),
+    ],
+)
+def test_rows_beyond_the_model_are_refused_with_the_reason(
+    cells: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(UnpredictableRowError, match=reason):
+        map_row(row(**cells))
+
+
+def test_a_misprinted_number_of_heads_takes_the_usual_width() -> None:
+    model = map_row(row(heads="12288", kv_heads="12288")).job.model
+    assert (model.heads, model.kv_heads, model.head_dim) == (96, 96, 128)
+
+
+def test_experts_are_read_from_words_and_from_pairs() -> None:
+    words = map_row(row(moe="128 experts top8, expert ffn 1536, head_dim 128", act="swiglu"))
+    pairs = map_row(row(moe="experts=8;topk=2;moe_ffn=1024;shared=0", act="swiglu"))
+    assert words.job.model.moe is not None
+    assert pairs.job.model.moe is not None
+    assert (words.job.model.moe.experts, words.job.model.moe.ffn) == (128, 1536)
+    assert (pairs.job.model.moe.top_k, pairs.job.model.moe.ffn) == (2, 1024)
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("", None),
+        ("1F1B-I", None),
+        ("1f1b-interleaved-vpp4", None),
+        ("ZB-1p", "zb-h1"),
+        ("zero-bubble", "zb-h1"),
+        ("ZB-2p", "zb-h2"),
+        ("zbv-formatted", "zb-v"),
+        ("DualPipe", "dualpipe"),
+        ("AFAB", "gpipe"),
+    ],
+)
+def test_schedules_in_the_words_of_the_sources(text: str, schedule: str | None) -> None:
+    assert map_row(row(schedule=text)).job.schedule == schedule
+
+
+def test_schedules_that_are_not_modelled_are_refused() -> None:
+    with pytest.raises(UnpredictableRowError, match="v-half"):
+        map_row(row(schedule="v-half"))
+
+
+def test_schedules_need_a_pipeline() -> None:
+    assert map_row(row(schedule="ZB-2p", pp="1", vpp="1")).job.schedule is None
+
+
+def test_megatron_lm_on_hopper_is_of_2023_or_later() -> None:
+    gpus = ("A100-80GB", "NVIDIA A100-SXM4-80GB", "H100-80GB")
+    names = [map_row(row(gpu=gpu)).job.framework.name for gpu in gpus]
+    assert names == ["megatron-lm-2022", "megatron-lm-2022", "megatron-core"]
+
+
+def test_pipelines_of_llama_3_leave_a_layer_out_of_their_ends() -> None:
+    """126 layers, 16 stages (arXiv 2407.21783, table 4): 128 chunks, embedding and head alone."""
+    gaps = {"layers": "126", "pp": "16", "vpp": "", "num_gpus": "16", "tp": "1", "dp": "1"}
+    paper = gaps | {"source_ref": "arXiv 2407.21783 Table 4"}
+    mapped = map_row(row(**paper))
+    assert mapped.degrees.vpp == 8
+    assert mapped.block_layers == (0, *[1] * 126, 0)
+    assert map_row(row(**paper | {"layers": "125"})).degrees.vpp == 1
+    assert map_row(row(**paper | {"vpp": "1"})).block_layers is None
+    assert map_row(row(**gaps)).degrees.vpp == 1
+
+
+def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
+    """`PP overlap on` with chunks unstated: the fewest, if they divide the layers."""
+    notes = "VPP not listed; tp-comm-overlap, PP overlap on"
+    chunks = [
+        map_row(row(vpp=vpp, notes=text, layers=layers)).degrees.vpp
+        for vpp, text, layers in (
+            ("", notes, "96"), ("", notes, "104"), ("", "", "96"), ("3", notes, "96"),
+        )
+    ]  # fmt: skip
+    assert chunks == [2, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("cells", "mbs"),
+    [
+        ({"mbs": ""}, 1),
+        ({"mbs": "", "heads": "80"}, 2),
+        ({"mbs": "", "heads": "72"}, 4),
+        ({"mbs": "", "heads": "80", "flash": "y"}, 1),
+        ({"mbs": "", "heads": "80", "kernel": "torch"}, 1),
+        ({"mbs": "3", "heads": "80"}, 3),
+    ],
+)
+def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], mbs: int) -> None:
+    """12, 10 and 9 heads on each of 8 ranks; the kernel takes four at a time."""
+    assert map_row(row(**cells)).degrees.mbs == mbs
+
+
+TABLE_1 = "images/cases_april2021.png (= Table 1 of arXiv 2104.04473)"
+
+
+@pytest.mark.parametrize(
+    ("cells", "chunks"),
+    [
+        ({"source_ref": TABLE_1}, 2),
+        # 105 layers on 35 stages; two stages did not interleave.
+        ({"source_ref": TABLE_1, "layers": "105", "pp": "35", "num_gpus": "280"}, 3),
+        ({"source_ref": TABLE_1, "pp": "2", "num_gpus": "16"}, 1),
+        ({"source_ref": "images/cases_jan2021.png"}, 1),
+        ({"notes": "PP overlap on", "pp": "2", "num_gpus": "16"}, 2),
+    ],
+)
+def test_chunks_of_runs_that_are_known_to_interleave(cells: dict[str, str], chunks: int) -> None:
+    """Narayanan et al. 2021, section 5.1, of all runs of their Table 1."""
+    assert map_row(row(vpp="", **cells)).degrees.vpp == chunks
+
+
+def test_gpt_oss_has_windows_and_biases() -> None:
+    moe = "128 experts top4, expert ffn 2880, head_dim 64, alternating sliding-window 128"
+    model = map_row(row(model="GPT-OSS-120B", moe=moe, layers="36", act="swiglu")).job.model
+    assert model.moe is not None
+    assert model.moe.expert_bias
+    assert (model.sliding_window, model.kinds[0].attention) == (128, "sliding")
+    assert [kind.attention for kind in model.kind_sequence[:3]] == ["sliding", "full", "sliding"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "chunks"),
+    [
+        # Two layers a chunk: Llama 2 13B and 70B on 4 stages.
+        ({"framework": "NeMo/Megatron-Core", "layers": "40"}, 5),
+        ({"framework": "NeMo/Megatron-Core", "layers": "80"}, 10),
+        ({"framework": "NeMo/Megatron-Core", "layers": "44"}, 1),
+        ({"framework": "NeMo/Megatron-Core", "layers": "40", "vpp": "1"}, 1),
+        ({"framework": "NeMo-Megatron", "layers": "40"}, 1),
+        ({"framework": "Megatron-LM", "layers": "40"}, 1),
+        ({"framework": "Megatron-LM", "layers": "40", "notes": "PP overlap on"}, 2),
+    ],
+)
+def test_chunks_of_pipelines_that_do_not_state_them(cells: dict[str, str], chunks: int) -> None:
+    assert map_row(row(**({"tp": "1", "pp": "4", "vpp": ""} | cells))).degrees.vpp == chunks
+
+
+def test_automodel_runs_its_pipeline_once_for_each_local_batch() -> None:
+    cells = {
+        "framework": "NeMo AutoModel", "precision": "bf16", "tp": "1", "pp": "4", "vpp": "8",
+        "zero": "fsdp2(16)", "mbs": "1", "layers": "96", "gbs": "512",
+    }  # fmt: skip
+    once = map_row(row(**cells))
+    often = map_row(row(**cells, notes="local batch 8, GA 4"))
+    assert (once.degrees.grad_acc, once.batch_share) == (32, 1.0)
+    assert (often.degrees.grad_acc, often.batch_share) == (8, 4.0)
+    alone = map_row(row(**(cells | {"pp": "1", "vpp": "1"}), notes="local batch 8, GA 4"))
+    assert alone.batch_share == 1.0
+    # Filled and drained four times, it bubbles four times as long.
+    fast, slow = (own.step_time_s for own in cost_predictions([_costed(once), _costed(often)]))
+    assert fast is not None
+    assert slow is not None
+    assert 1.02 * fast < slow < 1.5 * fast
+
+
+def test_megatron_s_fsdp_is_known_by_the_framework_s_name() -> None:
+    plain = {"zero": "3", "precision": "bf16", "gpu": "H100-80GB", "pp": "1", "vpp": ""}
+    names = [
+        map_row(row(framework=name, **plain)).job.framework.name
+        for name in ("Megatron-FSDP", "Megatron-Core FSDP + EP", "Megatron-Core")
+    ]
+    assert names == ["megatron-fsdp", "megatron-fsdp", "megatron-core"]
+
+
+def test_a_gpu_without_bf16_trains_in_fp16_unless_the_row_says_bf16() -> None:
+    assert map_row(row(gpu="V100-32GB", precision="")).job.precision == "fp16"
+    with pytest.raises(UnpredictableRowError, match="V100-SXM2-32GB has no bf16"):
+        map_row(row(gpu="V100-32GB", precision="bf16"))

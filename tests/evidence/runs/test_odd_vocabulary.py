@@ -1,0 +1,62 @@
+"""Runs of nanotron (2024-07) that keep GPT-2's odd vocabulary on one node of H100.
+
+No constant was fitted on them. Source: huggingface.co nanotron/old_bench, log_metrics.csv.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.ranking import rank_groups
+from planner.evidence.runs.report import time_error
+from planner.evidence.runs.rows import MeasuredRow
+
+LLAMA_1B = {
+    "source": "nanotron-old-bench", "model": "Llama-arch-1B", "layers": "24", "hidden": "2048",
+    "ffn": "4096", "heads": "32", "kv_heads": "32", "vocab": "50257", "act": "swiglu",
+    "seq": "4096", "gpu": "H100-80GB", "num_gpus": "8", "gpus_per_node": "8", "zero": "zero1",
+    "gbs": "1024", "precision": "bf16", "recompute": "none", "flash": "y",
+    "framework": "nanotron (2024-07)", "oom": "0",
+}  # fmt: skip
+
+# tp, pp, micro-batch, seconds of a step, layers of each stage.
+RUNS = (
+    (2, 1, 8, 15.8, ""),
+    (4, 1, 8, 18.9, ""),
+    (1, 4, 4, 22.0, "7x2/6/4"),
+    (2, 4, 4, 23.6, "7x2/6/4"),
+    (8, 1, 8, 26.2, ""),
+    (1, 8, 4, 29.2, "4/3x2/4/3x2/4/0"),
+)
+
+
+@pytest.fixture(scope="module")
+def predictions() -> list[Prediction]:
+    rows = [
+        MeasuredRow(
+            "made_up.csv",
+            line,
+            LLAMA_1B
+            | {
+                "tp": str(tp),
+                "pp": str(pp),
+                "mbs": str(mbs),
+                "step_time_s": str(seconds),
+                "layers_per_stage": layers,
+                "head_stage": str(pp - 1),
+            },
+        )
+        for line, (tp, pp, mbs, seconds, layers) in enumerate(RUNS)
+    ]
+    return predict_rows(rows)
+
+
+def test_the_head_over_odd_rows_is_predicted(predictions: list[Prediction]) -> None:
+    errors = [time_error(own) for own in predictions]
+    assert errors == pytest.approx([0.0] * len(RUNS), abs=0.07)
+
+
+def test_the_best_layout_is_picked_and_all_are_in_order(predictions: list[Prediction]) -> None:
+    (own,) = rank_groups(predictions)
+    assert (own.pick, own.rank_correlation) == (1.0, pytest.approx(1.0))

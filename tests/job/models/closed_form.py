@@ -1,0 +1,65 @@
+"""Parameter count of a ModelSpec in closed form: the second, independent form.
+
+It sums weight matrices straight from the shape and shares no code with the op table, so that
+agreement of the two, and of both with the counts of the reference implementations, means
+something.
+"""
+
+from __future__ import annotations
+
+from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
+
+_NORMS_PER_LAYER = {"pre": 2, "sandwich": 4, "post": 2, "single": 1, "parallel": 2}
+
+
+def closed_form_parameters(spec: ModelSpec) -> int:
+    """Parameters of the model, without multi-token-prediction layers."""
+    table = spec.vocab * spec.hidden
+    total = table if spec.tied_embeddings else 2 * table
+    total += spec.vocab if spec.head_bias else 0
+    total += spec.max_positions * spec.hidden if spec.position == "learned" else 0
+    total += _norm(spec)
+    return total + sum(_layer(spec, kind) for kind in spec.kind_sequence)
+
+
+def _layer(spec: ModelSpec, kind: LayerKind) -> int:
+    attention = _latent_attention(spec, spec.mla) if spec.mla else _attention(spec)
+    ffn = _experts(spec, spec.moe) if kind.ffn == "moe" and spec.moe else _dense_ffn(spec)
+    return attention + ffn + _NORMS_PER_LAYER[spec.block] * _norm(spec)
+
+
+def _norm(spec: ModelSpec) -> int:
+    return spec.hidden * (int(spec.norm_weight) + int(spec.norm_bias))
+
+
+def _attention(spec: ModelSpec) -> int:
+    query, key = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    total = spec.hidden * (query + 2 * key) + query * spec.hidden
+    total += query + 2 * key if spec.qkv_bias else 0
+    total += spec.hidden if spec.attention_out_bias else 0
+    total += spec.heads if spec.attention_sinks else 0
+    return total + {"none": 0, "head": 2 * spec.head_dim, "full": query + key}[spec.qk_norm]
+
+
+def _latent_attention(spec: ModelSpec, mla: MlaSpec) -> int:
+    query = spec.heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    rank = mla.q_lora_rank
+    queries = spec.hidden * rank + rank + rank * query if rank else spec.hidden * query
+    down = spec.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
+    up = mla.kv_lora_rank * spec.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return queries + down + up + spec.heads * mla.v_head_dim * spec.hidden
+
+
+def _dense_ffn(spec: ModelSpec) -> int:
+    inputs = 2 if spec.gated else 1
+    bias = inputs * spec.ffn + spec.hidden if spec.mlp_bias else 0
+    return (inputs + 1) * spec.hidden * spec.ffn + bias
+
+
+def _experts(spec: ModelSpec, moe: MoeSpec) -> int:
+    inputs = 2 if spec.gated else 1
+    routed = (inputs + 1) * spec.hidden * moe.ffn
+    routed += inputs * moe.ffn + spec.hidden if moe.expert_bias else 0
+    router = moe.experts * (spec.hidden + int(moe.router_bias))
+    shared = (inputs + 1) * spec.hidden * moe.shared_ffn
+    return moe.experts * routed + router + shared + (spec.hidden if moe.shared_gate else 0)

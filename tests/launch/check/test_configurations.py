@@ -1,0 +1,274 @@
+"""DeepSpeed, accelerate and nanotron files, and plan files, as configurations."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.launch.check.assess import assess
+from planner.launch.check.request import as_request
+from planner.launch.read.found import Hints
+from planner.launch.read.launch import read_launch
+from tests.launch.check.conftest import Read, Write, rules
+
+DEEPSPEED = """{{
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_accumulation_steps": 4,
+  "bf16": {{"enabled": true}},
+  "zero_optimization": {{
+    "stage": 3{zero}
+  }}{more}
+}}
+"""
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 8
+{top}
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_reshard_after_forward: true
+  {fsdp}
+"""
+NANOTRON = """model:
+  model_config:
+    is_llama_config: true
+    hidden_size: 2048
+    intermediate_size: 8192
+    num_attention_heads: 32
+    num_hidden_layers: 16
+    num_key_value_heads: 8
+    vocab_size: 128256
+    max_position_embeddings: 4096
+    tie_word_embeddings: true
+optimizer:
+  zero_stage: 1
+parallelism:
+  dp: 4
+  pp: 1
+  tp: 2
+  tp_mode: REDUCE_SCATTER
+  {parallelism}
+tokens:
+  micro_batch_size: 2
+  batch_accumulation_per_replica: 4
+  sequence_length: 4096
+{more}
+"""
+
+
+# --- DeepSpeed ------------------------------------------------------------------------------------
+
+
+def deepspeed(zero: str = "", more: str = "") -> str:
+    """A DeepSpeed file with more in it."""
+    return DEEPSPEED.format(zero=zero and f",\n    {zero}", more=more and f",\n  {more}")
+
+
+def test_deepspeed(read: Read) -> None:
+    found = read(deepspeed(), "ds.json", model="llama-3.1-8b", gpus=8)
+    assert rules(found) == set()
+    own = as_request(found, "8xA100")
+    assert (own.degrees.zero, own.degrees.mbs, own.degrees.grad_acc) == (3, 2, 4)
+    assert found.where["mbs"].line == 2
+    assert any("no recomputation" in text for text in found.assumed)
+
+
+def test_deepspeed_with_its_script(write: Write) -> None:
+    """The Trainer's arguments complete the file, which a here-document may hold."""
+    text = (
+        "cat > ds.json <<EOT\n"
+        '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto",\n'
+        ' "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}}\n'
+        "EOT\n"
+        "deepspeed --num_gpus 8 train.py --deepspeed ds.json --per_device_train_batch_size 4 \\\n"
+        "  --gradient_accumulation_steps 2 --gradient_checkpointing --max_seq_length 2048 \\\n"
+        "  --model_name_or_path meta-llama/Llama-3.1-8B --optim adamw_8bit --bf16 True\n"
+    )
+    found = read_launch([write("run.sh", text)], Hints())
+    assert (found.mbs, found.grad_acc, found.seq, found.zero) == (4, 2, 2048, 2)
+    assert (found.recompute, found.optimizer, found.world) == ("full", "adamw-8bit", 8)
+    assert found.model == "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "zero", "more"),
+    [
+        ("unknown-option", "warning", "", '"gradient_cliping": 1.0'),
+        ("unknown-option", "error", '"overlap_com": true', ""),
+        ("batch-size", "error", "", '"train_batch_size": 65'),
+        ("precision", "error", "", '"fp16": {"enabled": true}'),
+        ("deprecated-option", "error",
+         '"cpu_offload": true, "offload_optimizer": {"device": "cpu"}', ""),
+        ("option-value", "error", "", '"sequence_parallel_size": -1'),
+        ("not-predictable", "warning", '"offload_param": {"device": "cpu"}', ""),
+        ("not-predictable", "warning", '"offload_optimizer": {"device": "nvme"}', ""),
+    ],
+)  # fmt: skip
+def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: str) -> None:
+    found = read(deepspeed(zero, more), "ds.json", model="llama-3.1-8b", gpus=8)
+    assert rule in rules(found, severity)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "more", "expected"),
+    [
+        ("OneBitAdam", "", {"optimizer-unknown"}),
+        ("sgd", "", {"optimizer-unknown"}),
+        ("SGD", "", {"zero-untested-optimizer"}),
+        ("SGD", ', "zero_allow_untested_optimizer": true', set()),
+        ("adamw", "", set()),
+    ],
+)
+def test_deepspeed_optimizers(read: Read, optimizer: str, more: str, expected: set[str]) -> None:
+    text = deepspeed("", f'"optimizer": {{"type": "{optimizer}", "params": {{}}}}{more}')
+    found = read(text, "ds.json", model="llama-3.1-8b", gpus=8)
+    assert rules(found, "error") == expected
+
+
+def test_deepspeed_tables(read: Read) -> None:
+    found = read('{"zero_optimization": 3, "bf16": {}}', "ds.json", model="llama-3.1-8b")
+    assert rules(found) == {"option-value"}
+
+
+@pytest.mark.parametrize(("stage", "rule"), [(4, "zero-stage"), (1, "offload-param-stage")])
+def test_deepspeed_stages(read: Read, stage: int, rule: str) -> None:
+    text = deepspeed('"offload_param": {"device": "cpu"}').replace(
+        '"stage": 3', f'"stage": {stage}'
+    )
+    assert rule in rules(read(text, "ds.json", model="llama-3.1-8b"), None)
+
+
+# --- accelerate -----------------------------------------------------------------------------------
+
+
+def accelerate(top: str = "", fsdp: str = "") -> str:
+    """An accelerate file with more in it."""
+    return ACCELERATE.format(top=top, fsdp=fsdp)
+
+
+def test_accelerate(read: Read) -> None:
+    found = read(
+        accelerate(fsdp="fsdp_activation_checkpointing: true"),
+        "a.yaml", model="llama-3.1-8b", mbs=2, grad_acc=4, gpus=8,
+    )  # fmt: skip
+    assert rules(found) == set()
+    own = as_request(found, "8xH100")
+    assert (found.framework, own.degrees.zero, own.recompute) == ("hf-fsdp2", 3, "full")
+    assert (own.degrees.mbs, own.degrees.grad_acc) == (2, 4)
+    assert found.where["zero"].line == 9
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "top", "fsdp"),
+    [
+        ("unknown-option", "error", "num_procs: 8", ""),
+        ("unknown-option", "warning", "", "fsdp_ofload_params: false"),
+        ("option-value", "error", "num_machines: x", "fsdp_state_dict_type: SHARDED_STATE_DICT"),
+        ("cp-and-sp", "error", "parallelism_config:\n  parallelism_config_cp_size: 2\n"
+         "  parallelism_config_sp_size: 2", ""),
+        ("world-size", "error", "parallelism_config:\n  parallelism_config_dp_shard_size: 4", ""),
+        ("tp-with-replicas", "error", "parallelism_config:\n  parallelism_config_tp_size: 2\n"
+         "  parallelism_config_dp_replicate_size: 4", ""),
+        ("not-predictable", "warning", "parallelism_config:\n  parallelism_config_tp_size: 2", ""),
+    ],
+)  # fmt: skip
+def test_accelerate_rules(read: Read, rule: str, severity: str, top: str, fsdp: str) -> None:
+    text = accelerate(top, fsdp)
+    if "num_machines" in top:
+        text = text.replace("fsdp_version: 2", "fsdp_version: two")
+    assert rule in rules(read(text, "a.yaml", model="llama-3.1-8b", mbs=1), severity)
+
+
+def test_accelerate_other_kinds(read: Read) -> None:
+    one = read(
+        accelerate(fsdp="fsdp_sharding_strategy: SHARD_GRAD_OP").replace(": 2", ": 1"),
+        "a.yaml", model="llama-3.1-8b",
+    )  # fmt: skip
+    assert (one.framework, one.zero) == ("fsdp1", 2)
+    ddp = read(
+        "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n", "b.yaml",
+        model="llama-3.2-1b",
+    )  # fmt: skip
+    assert (ddp.framework, ddp.zero, ddp.dtype) == ("hf-transformers", 0, "amp")
+
+
+# --- nanotron -------------------------------------------------------------------------------------
+
+
+def nanotron(parallelism: str = "", more: str = "") -> str:
+    """A nanotron file with more in it."""
+    return NANOTRON.format(parallelism=parallelism, more=more)
+
+
+def test_nanotron(read: Read) -> None:
+    found = read(nanotron(), "n.yaml")
+    assert rules(found) == set()
+    own = as_request(found, "8xH100")
+    assert (own.degrees.dp, own.degrees.tp, own.degrees.zero, own.degrees.gbs) == (4, 2, 1, 32)
+    assert found.shape is not None
+    assert (found.shape.layers, found.shape.kv_heads, found.shape.vocab) == (16, 8, 128256)
+    assert found.variations == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "parallelism", "more", "old", "new"),
+    [
+        ("unknown-option", "tp_mod: X", "", "", ""),
+        ("unknown-option", "", "tokenz: 1", "", ""),
+        ("option-value", "pp_engine: 2f2b", "", "", ""),
+        ("option-value", "", "", "REDUCE_SCATTER", "REDUCE"),
+        ("option-value", "", "", "zero_stage: 1", "zero_stage: 3"),
+        ("option-value", "", "", "dp: 4", "dp: four"),
+    ],
+)
+def test_nanotron_rules(
+    read: Read, rule: str, parallelism: str, more: str, old: str, new: str
+) -> None:
+    text = nanotron(parallelism, more)
+    assert rule in rules(read(text.replace(old, new) if old else text, "n.yaml"))
+
+
+def test_nanotron_shape_rules(read: Read) -> None:
+    """tp must divide the key/value heads, dp·pp·tp the GPUs."""
+    found = read(nanotron().replace("tp: 2", "tp: 16"), "n.yaml")
+    assert {"kv-heads-by-tp", "world-size"} <= {own.rule for own in assess(found, "8xH100").errors}
+
+
+def test_nanotron_settings(read: Read) -> None:
+    text = nanotron("pp_engine: afab\n  recompute_layer: true").replace("pp: 1", "pp: 2")
+    found = read(text.replace("REDUCE_SCATTER", "ALL_REDUCE"), "n.yaml")
+    assert (found.schedule, found.recompute) == ("gpipe", "full")
+    assert found.variations == ("no-sequence-parallel",)
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [("context_parallel_size: 2", "ring attention"), ("expert_parallel_size: 2", "expert")],
+)
+def test_what_nanotron_has_and_the_planner_has_not_is_no_error(
+    more: str, what: str, read: Read
+) -> None:
+    own = assess(read(nanotron(more), "n.yaml"), "16xH100")
+    found = {problem.rule: problem for problem in own.unpredictable}
+    assert what in found["not-predictable"].text
+    assert "context-supported" not in {problem.rule for problem in own.problems}
+    assert own.plan is None
+
+
+def test_a_last_stage_without_layers_runs_and_is_not_modelled(read: Read) -> None:
+    """Two layers and a larger head: nanotron's own example files have such stages."""
+    small = nanotron().replace("num_hidden_layers: 16", "num_hidden_layers: 2")
+    own = assess(read(small.replace("pp: 1", "pp: 2"), "n.yaml"), "16xH100")
+    assert own.errors == ()
+    assert any("which is not modelled" in problem.text for problem in own.unpredictable)
+
+
+def test_context_parallelism_of_accelerate_is_no_error(read: Read) -> None:
+    text = accelerate(
+        "parallelism_config:\n  parallelism_config_cp_size: 4\n"
+        "  parallelism_config_dp_shard_size: 2\n"
+    )
+    own = assess(read(text, "a.yaml", model="llama-3.1-8b", seq=4096, mbs=1, gbs=64), "8xH100")
+    assert "context-supported" not in {problem.rule for problem in own.problems}
+    assert own.unpredictable

@@ -1,0 +1,118 @@
+"""Advice: every move is what evaluating it again says."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner import Degrees, Request, evaluate
+from planner.predict.memory.advice import Advice, Move, advise
+from planner.predict.memory.solve import SAFE_PROBABILITY
+
+
+def _advice(
+    model: str, framework: str, degrees: Degrees, recompute: str = "none", **more: bool
+) -> Advice:
+    request = Request(
+        model=model, gpus=f"{degrees.gpus}xH100", gbs=degrees.gbs, framework=framework, seq=4096
+    )
+    return advise(request, degrees, recompute, **more)
+
+
+@pytest.fixture(scope="module")
+def single() -> Advice:
+    """One that some single changes mend."""
+    return _advice("llama-3-8b", "megatron-core", Degrees(dp=8, zero=0, mbs=4, grad_acc=4))
+
+
+@pytest.fixture(scope="module")
+def paired() -> Advice:
+    """One that takes two changes."""
+    return _advice("llama-2-13b", "megatron-core", Degrees(tp=2, dp=2, zero=1, mbs=4, grad_acc=2))
+
+
+def _all(advice: Advice) -> tuple[Move, ...]:
+    return (*advice.sufficient, *advice.partial, *advice.pairs)
+
+
+@pytest.mark.parametrize("name", ["single", "paired"])
+def test_moves_are_what_evaluating_them_says(name: str, request: pytest.FixtureRequest) -> None:
+    advice: Advice = request.getfixturevalue(name)
+    base = advice.base
+    assert _all(advice)
+    for move in _all(advice)[:12]:
+        setup = move.setup
+        plan = evaluate(
+            setup.request, setup.degrees, setup.recompute, setup.block_layers, setup.recomputed
+        )
+        assert plan == move.plan
+        assert move.saved_bytes == base.peak_bytes - plan.peak_bytes > 0
+        assert plan.gbs == base.gbs
+        assert move.extra_s == pytest.approx(plan.step_time_s - base.step_time_s)
+        assert plan.degrees.gpus == base.degrees.gpus
+
+
+def test_moves_are_sorted_into_what_suffices_and_what_helps(single: Advice) -> None:
+    assert single.base.fit_probability < SAFE_PROBABILITY
+    assert single.sufficient
+    assert all(move.plan.fit_probability >= SAFE_PROBABILITY for move in single.sufficient)
+    assert all(move.plan.fit_probability < SAFE_PROBABILITY for move in single.partial)
+    costs = [move.extra_s for move in single.sufficient]
+    assert costs == sorted(costs)
+    savings = [move.saved_bytes for move in single.partial]
+    assert savings == sorted(savings, reverse=True)
+    assert not single.pairs
+
+
+def test_every_kind_of_change_is_tried(single: Advice) -> None:
+    kinds = {move.changes[0].kind for move in _all(single)}
+    assert {"zero", "recompute", "mbs", "tp", "pp", "cp", "optimizer"} <= kinds
+
+
+def test_pairs_come_where_no_single_change_suffices(paired: Advice) -> None:
+    assert not paired.sufficient
+    assert paired.pairs
+    costs = [move.extra_s for move in paired.pairs]
+    assert costs == sorted(costs)
+    for move in paired.pairs:
+        assert len({change.kind for change in move.changes}) == 2
+        assert move.plan.fit_probability >= SAFE_PROBABILITY
+
+
+def test_the_lightest_pair_is_named_where_nothing_suffices() -> None:
+    advice = _advice("llama-3-70b", "megatron-core", Degrees(tp=4, pp=2, grad_acc=16))
+    assert not advice.sufficient
+    assert not advice.pairs
+    assert advice.closest is not None
+    assert advice.closest.saved_bytes > max(move.saved_bytes for move in advice.partial)
+
+
+def test_only_what_the_framework_has_is_advised() -> None:
+    request = Request(model="gpt2-xl", gpus="1xH100", gbs=32, framework="nanogpt", seq=1024)
+    advice = advise(request, Degrees(mbs=32))
+    kinds = {move.changes[0].kind for move in _all(advice)}
+    assert kinds == {"recompute", "mbs", "optimizer", "dtype"}
+
+
+def test_gpus_are_added_only_if_they_may_be() -> None:
+    degrees = Degrees(mbs=2, grad_acc=8)
+    fixed = _advice("llama-3-8b", "megatron-core", degrees)
+    free = _advice("llama-3-8b", "megatron-core", degrees, may_add_gpus=True)
+    assert {move.setup.degrees.gpus for move in _all(fixed)} == {1}
+    grown = [move for move in free.sufficient if move.setup.degrees.gpus > 1]
+    assert grown
+    for move in grown:
+        assert f"{move.setup.degrees.gpus} GPUs" in move.follows
+        assert move.setup.request.gpus == f"{move.setup.degrees.gpus}xH100"
+        assert move.plan.gbs == 16
+
+
+def test_some_layers_recompute_where_that_is_enough() -> None:
+    degrees = Degrees(tp=4, mbs=5, grad_acc=2)
+    advice = _advice("llama-2-13b", "megatron-core", degrees)
+    partial = [move for move in advice.sufficient if move.setup.recomputed]
+    assert len(partial) == 1
+    (count,) = partial[0].setup.recomputed or ()
+    assert 1 < count < 40
+    fewer = (count - 1,)
+    plan = evaluate(partial[0].setup.request, degrees, "full", None, fewer)
+    assert plan.fit_probability < SAFE_PROBABILITY

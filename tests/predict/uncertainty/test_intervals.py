@@ -1,0 +1,151 @@
+"""Error bars: where they lie, the family they name, the probability of fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, hypot, log
+from statistics import NormalDist
+
+import pytest
+
+from planner.evidence.fit.judging import Residual, summarised
+from planner.predict.uncertainty import intervals as uncertainty
+from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.intervals import (
+    family_of,
+    family_text,
+    fit_probability,
+    peak_interval,
+    spread_of,
+    step_time_interval,
+    widened,
+)
+from planner.predict.uncertainty.measured_range import Conditions
+from planner.predict.uncertainty.residuals import Further, ResidualTable, Spread
+from tests.cost.jobs import make_job
+
+Z = NormalDist().inv_cdf(0.9)
+JOB = make_job("llama-3-70b", "64xH100")
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make the table consist of runs of JOB's family with these log ratios."""
+
+    def replace(*values: float) -> None:
+        found = [Residual("a", family_of(JOB), value) for value in values]
+        tables = {
+            figure: ResidualTable(figure, summarised(found), 0.0, 1.0)
+            for figure in ("time", "memory")
+        }
+
+        def spread(figure: Figure, family: Family, without: str = "") -> Spread:
+            return tables[figure].spread(family, without)
+
+        monkeypatch.setattr(uncertainty, "shipped_spread", spread)
+        monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further())
+
+    return replace
+
+
+def test_an_interval_names_the_family_it_comes_from() -> None:
+    interval = step_time_interval(JOB, 10.0)
+    assert interval.low < 10.0 < interval.high
+    assert "dense, megatron-core on hopper, several domains" in interval.family
+
+
+def test_runs_on_its_architecture_say_little_of_a_gpu_that_nobody_measured() -> None:
+    known, guessed = (
+        step_time_interval(make_job("llama-3-70b", cluster), 10.0)
+        for cluster in ("64xH200", "64xH20")
+    )
+    assert guessed.low < known.low
+    assert guessed.high > known.high
+    assert guessed.beyond == ("no kernel measured on H20-96GB",)
+    assert known.beyond == ()
+
+
+def test_runs_slower_than_predicted_push_the_interval_up(only: Callable[..., None]) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    interval = step_time_interval(JOB, 10.0)
+    assert interval.low == pytest.approx(10.0 * exp(-0.014))
+    assert interval.high == pytest.approx(10.0 * exp(0.074))
+
+
+def test_the_prediction_lies_in_its_interval_even_if_no_run_agreed(
+    only: Callable[..., None],
+) -> None:
+    only(0.1, 0.2, 0.3)
+    interval = step_time_interval(JOB, 10.0)
+    assert interval.low == 10.0
+    assert interval.high > 10.0 * exp(0.2)
+    only(-0.1, -0.2, -0.3)
+    assert step_time_interval(JOB, 10.0).high == 10.0
+
+
+def test_a_further_error_adds_in_squares_and_leaves_the_median(
+    only: Callable[..., None],
+) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    near, _ = spread_of(JOB, "time")
+    far = widened(near, 0.15, "time")
+    assert far.middle == near.middle
+    assert far.high - far.middle == pytest.approx(hypot(near.high - near.middle, Z * 0.15))
+    assert far.middle - far.low == pytest.approx(hypot(near.middle - near.low, Z * 0.15))
+    assert widened(near, 0.0, "time") == near
+
+
+def test_a_family_without_the_architecture_says_so() -> None:
+    far = Spread(-0.1, 0.0, 0.1, family_of(JOB)._replace(architecture="", scale=""), 11, (), 1.0)
+    assert family_text(far) == "11 runs, dense, megatron-core on other GPUs"
+
+
+def test_what_was_never_measured_widens_the_interval_and_is_named(
+    only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    usual = step_time_interval(JOB, 10.0)
+    monkeypatch.setattr(uncertainty, "shipped_further", lambda *_: Further(0.2, ("9 GPUs",)))
+    wide = step_time_interval(JOB, 10.0)
+    assert wide.low < usual.low
+    assert wide.high > usual.high
+    assert (usual.beyond, wide.beyond) == ((), ("9 GPUs",))
+    assert wide.basis == f"{usual.family}; wider for 9 GPUs"
+    assert usual.basis == usual.family
+
+
+def test_the_shipped_tables_widen_far_outside_on_every_axis() -> None:
+    far = Conditions(1e9, 1e9, 8, 1, 100.0, 16)
+    usual, wide = step_time_interval(JOB, 10.0), step_time_interval(JOB, 10.0, at=far)
+    assert wide.beyond
+    assert wide.high / wide.low > 1.2 * usual.high / usual.low
+
+
+def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
+    few = Spread(-0.1, 0.0, 0.1, family_of(JOB), 1, ("a",), 0.3)
+    assert family_text(few) == (
+        "1 run, dense, megatron-core on hopper, several domains, and wider families"
+    )
+
+
+def test_fit_probability_follows_two_half_normals(only: Callable[..., None]) -> None:
+    only(*(index / 100 for index in range(-2, 9)))
+    limit = JOB.hbm_limit_bytes
+    own, _ = spread_of(JOB, "memory")
+    at = {
+        0.5: own.middle,
+        0.9: own.high,
+        0.1: own.low,
+        NormalDist().cdf(2 * Z): own.middle + 2 * (own.high - own.middle),
+    }
+    for probability, log_ratio in at.items():
+        assert fit_probability(JOB, limit / exp(log_ratio), limit) == pytest.approx(probability)
+    assert fit_probability(JOB, limit, 0.0) == 0.0
+    assert log(peak_interval(JOB, limit).high / limit) == pytest.approx(own.high)
+
+
+def test_less_memory_is_likelier_to_fit() -> None:
+    limit = JOB.hbm_limit_bytes
+    shares = [fit_probability(JOB, limit * part, limit) for part in (1.2, 1.0, 0.9, 0.7, 0.4)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.5 < shares[-1]

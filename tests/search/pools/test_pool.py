@@ -1,0 +1,53 @@
+"""What `--gpus 32xH100+32xA100` may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.job.errors import UsageError
+from planner.search.pools.pool import is_pool, parse_pool
+
+
+def test_parts_and_their_worlds() -> None:
+    pool = parse_pool("32xH100 + 16xA100")
+    assert [(part.gpu.name, part.num_gpus) for part in pool.parts] == [
+        ("H100-SXM5-80GB", 32),
+        ("A100-SXM4-80GB", 16),
+    ]
+    assert pool.num_gpus == 48
+    assert [world.num_gpus for world in pool.worlds()] == [48, 48]
+    assert "H100" in pool.describe() and "A100" in pool.describe()
+
+
+def test_a_domain_ends_with_the_part() -> None:
+    pool = parse_pool("36xGB200+32xH100")
+    assert [world.scale_up_domain_gpus for world in pool.worlds()] == [36, 8]
+
+
+def test_every_order_of_the_parts() -> None:
+    pool = parse_pool("32xH100+16xA100")
+    assert list(pool.stage_parts(16)) == [(0, 0, 1), (1, 0, 0)]
+    assert list(pool.stage_parts(32)) == []
+    assert len(list(parse_pool("8xH100+8xA100+8xH200").stage_parts(8))) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("32xH100+", "both sides"),
+        ("+32xH100", "both sides"),
+        ("32xH100+16xH100", "48xH100"),
+        ("8xH100+8xA100+8xH200+8xB200+8xV100", "at most 4"),
+        ("32xH100+16xA101", "A101"),
+        ("32xH100+32xMI300X", "different vendors"),
+    ],
+)
+def test_what_is_refused(text: str, said: str) -> None:
+    with pytest.raises((UsageError, ValueError), match=said):
+        parse_pool(text)
+
+
+def test_only_a_plus_makes_a_pool() -> None:
+    assert is_pool("32xH100+32xA100")
+    assert not is_pool("64xH100")
+    assert not is_pool(None)

@@ -1,0 +1,206 @@
+"""The search of a mixed pool against brute force over all layouts, orders and recompute counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+
+from constraints.layout import LAYOUT_RULES
+from constraints.rule import Layout
+from planner.job.errors import UsageError
+from planner.job.request import Request
+from planner.search.explorer import TIE, Effort
+from planner.search.infeasibility import DoesNotFitError
+from planner.search.pools.cost import PoolModel
+from planner.search.pools.explorer import PoolExplorer, PoolPoint
+from planner.search.pools.jobs import pool_jobs
+from planner.search.pools.search import pool_shapes
+from planner.search.pools.terms import pool_context, pool_terms
+from planner.search.result import SearchResult
+from planner.search.search import find_plans
+
+MODEL = """
+source = "made up"
+[shape]
+family = "llama"
+layers = 5
+hidden = 4096
+heads = 32
+kv_heads = 8
+head_dim = 128
+ffn = 14336
+vocab = 32000
+max_positions = 8192
+pretraining_seq = 4096
+activation = "silu"
+"""
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "five-layers.toml"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def explorer_of(request: Request) -> PoolExplorer:
+    pool, jobs = pool_jobs(request)
+    model = PoolModel(jobs)
+    return PoolExplorer(pool, model, pool_shapes(pool, model)[0], Effort(), None)
+
+
+def splits(layers: int, blocks: int) -> Iterator[tuple[int, ...]]:
+    """All ways to put layers into blocks in order, empty ones too."""
+    for cuts in combinations(range(layers + blocks - 1), blocks - 1):
+        ends = (-1, *cuts, layers + blocks - 1)
+        yield tuple(high - low - 1 for low, high in pairwise(ends))
+
+
+def every_point(own: PoolExplorer) -> Iterator[PoolPoint]:
+    """All legal layouts of all shapes in all orders, costed by the kernel."""
+    roomy = [1e15] * len(own.limits)
+    for row, orders in enumerate(own.orders):
+        pp, vpp = int(own.columns["pp"][row]), int(own.columns["vpp"][row])
+        for parts in orders:
+            terms = pool_terms(own.model, own.costed, row, parts)
+            ctx = pool_context(own.model, own.costed, row, parts, roomy, terms)
+            for blocks in splits(own.model.jobs[0].model.layers, pp * vpp):
+                plain = Layout(pp, vpp, blocks, (0,) * pp, ctx.placement)
+                for again in product(*(range(count + 1) for count in plain.stage_layers)):
+                    layout = Layout(pp, vpp, blocks, again, ctx.placement)
+                    if all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
+                        yield own.cost(row, parts, layout)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes"),
+    [
+        # The second part has half the memory: layers move, and some recompute.
+        ("2xH100+2xA100-40GB", {"recompute": ("none", "full")}),
+        # Neither is faster at everything: H20 has the memory rate, A100 the FLOP/s.
+        ("2xA100+2xH20", {"recompute": ("none",)}),
+    ],
+)
+def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str, object]) -> None:
+    request = Request(
+        model=model_file, gpus=gpus, gbs=8, require=("tp == 1", "cp == 1", "mbs == 2"),
+        **changes,
+    )  # fmt: skip
+    own = explorer_of(request)
+    limits = [0.55 * job.hbm_limit_bytes for job in own.model.jobs]
+    rungs = own.explore(limits)
+    points = list(every_point(own))
+    assert len(points) >= 40
+    for rung, share in zip(rungs, (1.0, 0.85, 0.7, 0.55), strict=False):
+        best = min((point.pace for point in points if point.fill <= share), default=np.inf)
+        if rung.point is None:
+            assert np.isinf(best)
+            continue
+        assert best * (1 - 1e-9) <= rung.point.pace <= best * (1 + TIE)
+        assert rung.bound <= best * (1 + 1e-9)
+        assert rung.gap <= TIE
+    assert rungs[0].point is not None
+    evenly = [
+        own.cost(row, parts, own._even(row))
+        for row, orders in enumerate(own.orders)
+        for parts in orders
+    ]
+    assert own.fitting() == len({point.row for point in evenly if point.fill <= 1.0})
+    # No bound is above what some layout of its shape and order reaches.
+    for share in (1.0, 0.7):
+        for row, orders in enumerate(own.orders):
+            for parts in orders:
+                reached = [
+                    point.pace
+                    for point in points
+                    if (point.row, point.parts) == (row, parts) and point.fill <= share
+                ]
+                bound = own.bound(row, parts, share)
+                assert bound <= min(reached, default=np.inf) * (1 + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> SearchResult:
+    return find_plans(Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64), top=2)
+
+
+def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
+    for plan in mixed.plans:
+        assert len(plan.stage_gpus) == plan.degrees.pp
+        assert plan.stage_gpus.count("H100-SXM5-80GB") == plan.degrees.pp // 2
+        assert plan.fits
+    assert mixed.counts.costing_seconds > 0
+    assert mixed.counts.fitting <= mixed.counts.legal
+    assert mixed.counts.solved + mixed.counts.skipped == mixed.counts.legal
+    assert list(mixed.to_frame()["stage_gpus"]) == ["/".join(p.stage_gpus) for p in mixed.plans]
+    alone = [note for note in mixed.notes if "alone" in note]
+    assert len(alone) == 2
+    assert all("±" in note or "/+" in note for note in alone)
+
+
+def test_the_same_with_any_number_of_workers(mixed: SearchResult) -> None:
+    own = explorer_of(mixed.request)
+    own.effort = Effort(workers=2)
+    limits = [job.hbm_limit_bytes for job in own.model.jobs]
+    first = own.explore(limits)[0].point
+    again = explorer_of(mixed.request).explore(limits)[0].point
+    assert first is not None
+    assert again is not None
+    assert first == again
+
+
+def test_a_time_limit_is_said() -> None:
+    """Before the first layout is solved nothing is known, and nothing is claimed."""
+    request = Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64)
+    with pytest.raises(DoesNotFitError) as caught:
+        find_plans(request, time_limit_s=1e-3)
+    why = caught.value.why
+    assert why.stopped == "time-limit"
+    assert not why.proven
+    assert "time limit" in why.cut
+
+
+def test_nothing_fits_names_changes_that_were_searched() -> None:
+    request = Request(
+        model="llama-3-8b", gpus="1xH100+1xA100", gbs=16, recompute=("none",), require=("tp == 1",)
+    )
+    with pytest.raises(DoesNotFitError) as caught:
+        find_plans(request)
+    why = caught.value.why
+    assert why.proven
+    assert "GiB on A100" in why.conflict[0].text
+    assert {own.kind for own in why.relaxations} >= {"condition", "gpus"}
+    for own in why.relaxations:
+        assert own.plan.fits
+    doubled = next(own for own in why.relaxations if own.kind == "gpus")
+    gpus = doubled.change.removeprefix("--gpus ")
+    assert find_plans(request.model_copy(update={"gpus": gpus}), top=1).plans[0].fits
+
+
+def test_ctrl_c_keeps_what_is_known(mixed: SearchResult) -> None:
+    """Also before anything is known: then it is an interrupt like any other."""
+    own = explorer_of(mixed.request)
+    limits = [job.hbm_limit_bytes for job in own.model.jobs]
+
+    def interrupt(_what: str, done: int, _total: int) -> None:
+        if done == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    own.progress = interrupt
+    rungs = own.explore(limits)
+    assert own.stopped == "interrupted"
+    assert rungs[0].point is not None
+
+
+def test_rules_that_leave_nothing_are_named() -> None:
+    request = Request(model="llama-3.2-1b", gpus="4xH100+4xA100", gbs=64, require=("tp == 3",))
+    with pytest.raises(UsageError, match="tp == 3"):
+        find_plans(request)
+    narrow = request.model_copy(update={"require": ("pp == 1",)})
+    with pytest.raises(UsageError, match="pp is at least 2"):
+        find_plans(narrow)
