@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from constraints.condition import UserCondition, user_condition
-    from constraints.context import (
+    from constraints.context import RuleContext
+    from constraints.explain import minimal_conflict
+    from constraints.numbers import (
         BatchGoal,
         Capabilities,
         ClusterNumbers,
         ConstraintError,
         DegreeLimit,
         ModelNumbers,
-        RuleContext,
     )
-    from constraints.explain import minimal_conflict
     from constraints.registry import RULES, rules_of
     from constraints.rule import Layout, LayoutRule, ShapeRule
     from constraints.user import parse_degree_limit

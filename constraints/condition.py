@@ -6,23 +6,22 @@ import ast
 import difflib
 import re
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
-from constraints.context import (
+from constraints.expression import Condition, parse_condition
+from constraints.expression_masks import condition_mask, number_values
+from constraints.numbers import (
     DEGREES,
     FROM_ZERO,
+    ClusterNumbers,
     Columns,
     ConstraintError,
     IntArray,
     Mask,
-    RuleContext,
+    ModelNumbers,
 )
-from constraints.expression import Condition, parse_condition
-from constraints.expression_masks import condition_mask, number_values
-from constraints.rule import ShapeRule
 
 Verb = Literal["require", "forbid", "fix"]
 
@@ -64,28 +63,40 @@ _LARGEST_NAMED = 2**20
 _MOST_VALUES = 16
 
 
-def shape_values(columns: Columns, ctx: RuleContext) -> dict[str, IntArray]:
+class Sizes(Protocol):
+    """What conditions read beside the columns: sizes of the model and of the cluster."""
+
+    @property
+    def model(self) -> ModelNumbers:
+        """The model's shape."""
+
+    @property
+    def cluster(self) -> ClusterNumbers:
+        """The GPUs."""
+
+
+def shape_values(columns: Columns, sizes: Sizes) -> dict[str, IntArray]:
     """Every name of `NAMES` as a column, for shapes whose degrees are `columns`."""
     values = {name: columns[name] for name in DEGREES}
     dp, tp, cp = columns["dp"], columns["tp"], columns["cp"]
     gpus = dp * tp * columns["pp"] * cp
-    per_node = ctx.cluster.gpus_per_node
+    per_node = sizes.cluster.gpus_per_node
     values |= {
         "num_microbatches": columns["grad_acc"],
         "edp": dp * cp * tp // (columns["ep"] * columns["etp"]),
-        "gbs_tokens": columns["gbs"] * ctx.model.seq,
+        "gbs_tokens": columns["gbs"] * sizes.model.seq,
         "gpus": gpus,
         "world": gpus,
         "nodes": -(-gpus // per_node),
     }
     fixed = {
         "gpus_per_node": per_node,
-        "domain": ctx.cluster.scale_up_domain,
-        "seq": ctx.model.seq,
-        "layers": ctx.model.layers,
-        "heads": ctx.model.heads,
-        "kv_heads": ctx.model.kv_heads,
-        "experts": ctx.model.experts,
+        "domain": sizes.cluster.scale_up_domain,
+        "seq": sizes.model.seq,
+        "layers": sizes.model.layers,
+        "heads": sizes.model.heads,
+        "kv_heads": sizes.model.kv_heads,
+        "experts": sizes.model.experts,
     }
     return values | {name: np.full_like(tp, value) for name, value in fixed.items()}
 
@@ -109,20 +120,9 @@ class UserCondition:
         """`require pp <= 4`."""
         return f"{self.verb} {self.text}"
 
-    @cached_property
-    def rule(self) -> ShapeRule:
-        """The condition as a rule over shapes."""
-        return ShapeRule(
-            name=self.option,
-            sentence=f"what the user {self.verb}s: {self.text}",
-            source="command line or job file",
-            test=self.mask,
-            wording=lambda _ctx: f"you {self.words}",
-        )
-
-    def mask(self, columns: Columns, ctx: RuleContext) -> Mask:
+    def mask(self, columns: Columns, sizes: Sizes) -> Mask:
         """True where a shape does as the user wants."""
-        holds = condition_mask(self.condition, shape_values(columns, ctx))
+        holds = condition_mask(self.condition, shape_values(columns, sizes))
         return ~holds if self.verb == "forbid" else holds
 
     def named(self, degree: str) -> tuple[int, ...]:
@@ -136,12 +136,12 @@ class UserCondition:
         least = 0 if degree in FROM_ZERO else 1
         return tuple(number for number in wanted if least <= number <= _LARGEST_NAMED)
 
-    def values_tried(self, columns: Columns, ctx: RuleContext) -> str:
+    def values_tried(self, columns: Columns, sizes: Sizes) -> str:
         """`tp*cp is 1, 2, 4 or 8 in them`: of a single comparison; empty for anything else."""
         tree = self.condition.tree
         if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
             return ""
-        numbers = number_values(self.condition, tree.left, shape_values(columns, ctx))
+        numbers = number_values(self.condition, tree.left, shape_values(columns, sizes))
         found = np.unique(numbers).tolist()
         if not found or isinstance(tree.left, ast.Constant):
             return ""

@@ -1,145 +1,19 @@
-"""The plain numbers that rules read: frozen, and free of the planner's own types."""
+"""What a rule may read beside the columns of the shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from constraints.condition import UserCondition
-    from constraints.context_kinds import ContextKind
-
-IntArray = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-Columns = Mapping[str, IntArray]
-
-# What a user may limit by a number, in the order of a plan's summary.
-DEGREES = (
-    "tp", "pp", "vpp", "cp", "dp", "ep", "etp", "zero", "shard", "mbs", "grad_acc", "gbs",
-)  # fmt: skip
-# Degrees that may be 0: no ZeRO, and sharding over all ranks.
-FROM_ZERO = ("zero", "shard")
-# A shape's columns: the degrees, and the index of its recompute mode among those tried.
-SHAPE_COLUMNS = (*DEGREES, "recompute")
-
-
-def divides(divisor: IntArray, number: int | IntArray) -> Mask:
-    """Where the column divides the number."""
-    mask: Mask = number % divisor == 0
-    return mask
-
-
-class ConstraintError(ValueError):
-    """A limit or a layout that contradicts itself."""
-
-
-@dataclass(frozen=True)
-class ModelNumbers:
-    """The model's shape, in elements and tokens; 0 where the model has no such part.
-
-    `ffn` is the width of the dense layers' FFN, `moe_ffn` that of one routed expert,
-    `shared_ffn` the summed width of the shared experts, `query_width` of all query heads.
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    query_width: int
-    ffn: int
-    vocab: int
-    seq: int
-    experts: int = 0
-    top_k: int = 0
-    moe_ffn: int = 0
-    shared_ffn: int = 0
-    has_mla: bool = False
-    tied_embeddings: bool = False
-    # Some layers attend to a window only; attention has trained sinks.
-    sliding_window: bool = False
-    attention_sinks: bool = False
-    mtp_layers: int = 0
-
-
-@dataclass(frozen=True)
-class ClusterNumbers:
-    """GPUs: how many, how many in a node, how many behind one scale-up switch (NVLink)."""
-
-    num_gpus: int
-    gpus_per_node: int = 8
-    scale_up_domain: int = 8
-
-
-@dataclass(frozen=True)
-class BatchGoal:
-    """Global batch in sequences, and how far off a plan may be, as a share of it."""
-
-    sequences: int
-    tolerance: float = 0.05
-    exact: bool = False
-
-    @property
-    def largest_difference(self) -> float:
-        """Sequences by which a plan's global batch may differ."""
-        return 0.0 if self.exact else self.tolerance * self.sequences
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a framework can express; fields as in a framework profile's `[parallelism]`."""
-
-    name: str
-    zero_stages: tuple[int, ...]
-    tensor: bool = True
-    pipeline: bool = True
-    interleaved: bool = False
-    context: bool = False
-    expert: bool = False
-    expert_tensor: bool = False
-    zero3_with_pipeline: bool = False
-    zero2_with_pipeline: bool = False
-    sequence_parallel: Literal["with-tp", "never"] = "with-tp"
-    kv_heads_rule: Literal["multiple-or-divisor", "tp-divides", "none"] = "multiple-or-divisor"
-    vocabulary_padded: bool = True
-    interleaved_microbatches: Literal["multiple-of-pp", "whole-rounds", "any"] = "multiple-of-pp"
-    layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
-    needs_microbatches_at_least_pp: bool = False
-    tied_pipeline: bool = True
-    mtp_split: bool = True
-    shards_over_context: bool = False
-    experts_in_shards: bool = False
-    # Hybrid sharding from this ZeRO stage on; None: none.
-    hybrid_least_zero: int | None = None
-    schedules: tuple[str, ...] = ("1f1b", "interleaved")
-    zero_bubble_chunks: int = 1
-
-
-@dataclass(frozen=True)
-class DegreeLimit:
-    """The values a user allows for one degree.
-
-    `spans` are inclusive, an upper end of None is open. `text` is what the user wrote, `named`
-    the numbers in it: the search tries them even where it would not on its own.
-    """
-
-    text: str
-    spans: tuple[tuple[int, int | None], ...]
-    named: tuple[int, ...]
-
-    def allows(self, column: IntArray) -> Mask:
-        """Which values lie in one of the spans."""
-        mask = np.zeros(column.shape, dtype=np.bool_)
-        for low, high in self.spans:
-            mask |= (column >= low) & (column <= (np.iinfo(np.int64).max if high is None else high))
-        return mask
-
-    def allows_value(self, value: int) -> bool:
-        """`allows` of one number."""
-        return any(low <= value and (high is None or value <= high) for low, high in self.spans)
+from constraints.condition import UserCondition
+from constraints.context_kinds import ContextKind
+from constraints.numbers import (
+    BatchGoal,
+    Capabilities,
+    ClusterNumbers,
+    DegreeLimit,
+    ModelNumbers,
+)
 
 
 @dataclass(frozen=True)

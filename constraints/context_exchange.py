@@ -11,8 +11,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from constraints.context import Columns, IntArray, Mask, ModelNumbers, RuleContext, divides
+from constraints.context import RuleContext
 from constraints.context_kinds import ContextKind
+from constraints.numbers import Columns, IntArray, Mask, ModelNumbers, divides
 from constraints.rule import shape_rule
 
 KINDS: tuple[ContextKind, ...] = get_args(ContextKind)

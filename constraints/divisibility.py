@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask, divides
 from constraints.rule import shape_rule
 
 _MEGATRON_ARGUMENTS = "Megatron-LM core 0.19, training/arguments.py, validate_args"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from constraints.context import Columns, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns
 from constraints.rule import ShapeRule
 
 

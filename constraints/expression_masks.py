@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from constraints.context import IntArray, Mask
 from constraints.expression import LARGEST_INTEGER, Condition, names_in, power_value
+from constraints.numbers import IntArray, Mask
 
 _COMPARE: dict[type[ast.cmpop], Callable[[IntArray, IntArray], Mask]] = {
     ast.Eq: operator.eq,

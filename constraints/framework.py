@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.context import Columns, Mask, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask
 from constraints.rule import ShapeRule, shape_rule
 
 _PROFILES = "the framework's profile, planner/job/frameworks"

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from constraints.memory import MemoryNumbers
+from constraints.memory_numbers import MemoryNumbers
 from constraints.rule import Layout, Placement, stage_blocks
 
 LayoutShape = Literal["any", "even-or-ends", "even", "greedy"]

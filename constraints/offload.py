@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from constraints.context import Columns, Mask, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask
 from constraints.rule import Layout, shape_rule
 
 if TYPE_CHECKING:

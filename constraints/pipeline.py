@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import RuleContext
 from constraints.layout_context import greedy_costs, greedy_split
+from constraints.numbers import Columns, Mask, divides
 from constraints.rule import shape_rule
 
 _SCHEDULES = "Megatron-LM core 0.19, pipeline_parallel/schedules.py"

@@ -11,6 +11,7 @@ list it here. `tests/constraints` demands a smallest legal and a smallest illega
 from __future__ import annotations
 
 from constraints.batch import batch_size
+from constraints.condition import UserCondition
 from constraints.context import RuleContext
 from constraints.context_exchange import context_exchange
 from constraints.divisibility import (
@@ -117,6 +118,17 @@ RULES: tuple[ShapeRule, ...] = (
 )
 
 
+def condition_rule(condition: UserCondition) -> ShapeRule:
+    """What a user requires, forbids or fixes, as a rule over shapes."""
+    return ShapeRule(
+        name=condition.option,
+        sentence=f"what the user {condition.verb}s: {condition.text}",
+        source="command line or job file",
+        test=condition.mask,
+        wording=lambda _ctx: f"you {condition.words}",
+    )
+
+
 def rules_of(ctx: RuleContext) -> tuple[ShapeRule, ...]:
     """Every rule of a search: the user's conditions first, then `RULES`."""
-    return (*(condition.rule for condition in ctx.conditions), *RULES)
+    return (*(condition_rule(own) for own in ctx.conditions), *RULES)

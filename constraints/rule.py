@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from constraints.context import Columns, ConstraintError, Mask, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns, ConstraintError, Mask
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from constraints.context import Columns, Mask, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask
 from constraints.rule import shape_rule
 
 _PROFILES = "the framework's profile, planner/job/frameworks"

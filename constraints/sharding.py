@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask, divides
 from constraints.rule import shape_rule
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from constraints.context import Columns, Mask, RuleContext, divides
+from constraints.context import RuleContext
+from constraints.numbers import Columns, Mask, divides
 from constraints.rule import shape_rule
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 
-from constraints.context import (
+from constraints.context import RuleContext
+from constraints.numbers import (
     DEGREES,
     FROM_ZERO,
     Columns,
     ConstraintError,
     DegreeLimit,
     Mask,
-    RuleContext,
 )
 from constraints.rule import ShapeRule
 

@@ -25,7 +25,7 @@ from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-# Written by planner.evidence.fit.accuracy; a path that links resolve on the page, too.
+# Written by planner.report.accuracy; a path that links resolve on the page, too.
 ACCURACY = "planner/evidence/data/accuracy"
 MAIN_JOB = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
 

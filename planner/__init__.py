@@ -15,10 +15,10 @@ from planner._version import __version__
 
 if TYPE_CHECKING:
     from planner.job.request import Request
+    from planner.launch.plans import find_plans
     from planner.predict.configuration import evaluate
     from planner.predict.plan import Degrees, Plan
     from planner.search.result import SearchResult
-    from planner.search.search import find_plans
 
 __distribution__ = "trainplan"
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Request": "planner.job.request",
     "SearchResult": "planner.search.result",
     "evaluate": "planner.predict.configuration",
-    "find_plans": "planner.search.search",
+    "find_plans": "planner.launch.plans",
 }
 
 

@@ -74,6 +74,7 @@ def command(**options: Any) -> None:
     compile_if_first_run(options["quiet"])
 
     from planner.compare.comparison import compare
+    from planner.launch.registry import LAUNCH_NOTES
 
     with watched(options["quiet"]) as progress:
         comparison = compare(
@@ -88,6 +89,7 @@ def command(**options: Any) -> None:
             seed=options["seed"],
             time_limit_s=options["time_limit"],
             progress=progress,
+            launch=LAUNCH_NOTES,
         )
     if output is not None:
         _write(output, comparison)

@@ -221,8 +221,8 @@ def _rates(texts: tuple[str, ...]) -> dict[str, float]:
 
 def comparing_request(options: dict[str, Any]) -> Request:
     """The job without its cluster."""
+    from planner.cli.option_values import split_names
     from planner.cli.options import build_request
-    from planner.cli.search import split_names
 
     recompute = split_names(options["recompute"])
     return build_request(options | {"gpus": None, "cluster": None}, recompute=recompute)

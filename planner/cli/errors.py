@@ -40,7 +40,7 @@ class Interrupted(click.ClickException):
 
 def click_error(error: BaseException) -> click.ClickException | None:
     """How an error is shown; None if it is not one that a user can mend."""
-    from constraints.context import ConstraintError
+    from constraints.numbers import ConstraintError
     from hardware.errors import HardwareError
 
     match error:

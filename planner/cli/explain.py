@@ -13,10 +13,11 @@ from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.pool import is_pool
 from planner.job.request import Request
+from planner.predict.decided import decided_request
 from planner.predict.plan import Plan
 from planner.search.plan_file import read_plan
-from planner.search.pools.pool import is_pool
 from planner.search.result import SearchResult
 from planner.search.what_if_result import WhatIf
 
@@ -89,7 +90,7 @@ def explain_one(
     plan = pick_plan(result, number)
     job, searched = (
         _on_used_gpus(request.resolve(), result.job.used_gpus)
-        for request in (result.request.for_plan(plan), result.request)
+        for request in (decided_request(result.request, plan), result.request)
     )
     evaluator = None
     if neighbours:

@@ -174,7 +174,7 @@ def _tokens(options: dict[str, Any], name: str, default: int) -> int:
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:
-    from planner.search.pools.pool import parse_one_type
+    from planner.job.pool import parse_one_type
 
     return parse_one_type(options.get("gpus") or f"{gpus}x{DEFAULT_GPU}")
 

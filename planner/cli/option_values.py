@@ -114,3 +114,10 @@ def condition(
         return tuple(user_condition(verb, text).text for text in value)
     except ConstraintError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def split_names(text: str | None) -> tuple[str, ...] | None:
+    """`none,full` as a tuple."""
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -66,6 +66,7 @@ def command(**options: Any) -> None:
     compile_if_first_run(options["quiet"])
 
     from planner.compare.scaling import BATCHES, scale
+    from planner.launch.registry import LAUNCH_NOTES
 
     batches = BATCHES if options["batch"] == "both" else (options["batch"],)
     with watched(options["quiet"]) as progress:
@@ -81,6 +82,7 @@ def command(**options: Any) -> None:
             seed=options["seed"],
             time_limit_s=options["time_limit"],
             progress=progress,
+            launch=LAUNCH_NOTES,
         )
     _write(scaling, output, plot)
     _print(scaling, style)

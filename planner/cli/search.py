@@ -9,7 +9,7 @@ import click
 
 from planner.cli.errors import FAILURE, INTERRUPTED
 from planner.cli.limits import limit_values
-from planner.cli.option_values import time_limit
+from planner.cli.option_values import split_names, time_limit
 from planner.cli.options import (
     OutputFormat,
     build_request,
@@ -95,8 +95,8 @@ def command(**options: Any) -> None:
         request = request.model_copy(update={"limits": limits})
     compile_if_first_run(options["quiet"])
 
+    from planner.launch.plans import find_plans
     from planner.search.infeasibility import DoesNotFitError
-    from planner.search.search import find_plans
 
     try:
         with watched(options["quiet"]) as progress:
@@ -139,10 +139,3 @@ def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:
             from planner.report.infeasible import nothing_fits_report
 
             print_report(nothing_fits_report(why), sys.stderr)
-
-
-def split_names(text: str | None) -> tuple[str, ...] | None:
-    """`none,full` as a tuple."""
-    if text is None:
-        return None
-    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -16,6 +16,7 @@ from planner.job.errors import UsageError
 if TYPE_CHECKING:
     from planner.compare.cluster_front import ClusterFront, ClusterPoint
     from planner.job.request import Request
+    from planner.launch.registry import LAUNCH_NOTES
 
 
 def several_gpus(function: Command) -> Command:
@@ -50,8 +51,8 @@ def search_several(
     compile_if_first_run(options["quiet"])
     from planner.cli.comparing import jobs_for, limits_for
     from planner.compare.cluster_front import search_clusters, shortened
+    from planner.search.ordering import sort_value
     from planner.search.plan_file import write_text
-    from planner.search.search import sort_value
 
     with watched(options["quiet"]) as progress:
         front = search_clusters(
@@ -62,6 +63,7 @@ def search_several(
             seed=options["seed"],
             time_limit_s=options["time_limit"],
             progress=progress,
+            launch=LAUNCH_NOTES,
         )
     if output is not None and front.points:
         write_text(output, _json(front))

@@ -23,6 +23,7 @@ from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.front import Floats, nondominated, without_near
+from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import SearchResult
 from planner.search.rungs import TIE
 from planner.search.search import SAVING
@@ -118,6 +119,7 @@ def search_clusters(
     seed: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    launch: LaunchNotes = SILENT,
 ) -> ClusterFront:
     """The front of a job over clusters of which any may be taken, each as `64xH100`.
 
@@ -129,7 +131,10 @@ def search_clusters(
     raise_common_problem(entries)
     ready = [entry for entry in entries if entry.job is not None]
     own_s = None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
-    tasks = [Task(entry.request, seed, own_s, top=MOST_PLANS, only_plans=True) for entry in ready]
+    tasks = [
+        Task(entry.request, seed, own_s, MOST_PLANS, only_plans=True, launch=launch)
+        for entry in ready
+    ]
     names = [entry.offer.label for entry in ready]
     found = dict(zip(names, run_searches(tasks, names, jobs=jobs, progress=progress), strict=True))
     return _joined(entries, found, (batch_note,) if batch_note else ())

@@ -20,7 +20,9 @@ from planner.job.frameworks import load_framework
 from planner.job.job import Job
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
+from planner.predict.decided import decided_job
 from planner.predict.ops import parameter_count
+from planner.search.launchable import SILENT, LaunchNotes
 
 # Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
 Prepare = Callable[[Request, Job], Request]
@@ -51,6 +53,7 @@ def compare(
     seed: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    launch: LaunchNotes = SILENT,
 ) -> Comparison:
     """Clusters compared for one job, each after a full search of its own.
 
@@ -69,7 +72,7 @@ def compare(
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
-            [Task(entry.request, seed, time_limit_s) for entry in ready],
+            [Task(entry.request, seed, time_limit_s, launch=launch) for entry in ready],
             [entry.offer.label for entry in ready],
             jobs=jobs,
             progress=progress,
@@ -163,7 +166,7 @@ def _row(entry: Entry, outcome: Outcome | None, tokens: int, settings: Settings)
     if outcome.result is None:
         return row.model_copy(update={"reason": outcome.reason, "needs": outcome.needs})
     plan = outcome.result.plans[0]
-    job = entry.job.at_plan(plan)
+    job = decided_job(entry.job, plan)
     run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     return row.model_copy(update={"run": run, "reason": "" if run else NO_USEFUL_TIME})
 

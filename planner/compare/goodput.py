@@ -10,8 +10,9 @@ from hardware.economics import Account
 from planner.compare import reliability
 from planner.compare.settings import Settings
 from planner.job.job import Job
-from planner.job.optimizer_terms import OptimizerSetting, moment_bytes, trained_profile
+from planner.job.optimizer_rules import OptimizerSetting
 from planner.predict.ops import parameter_count
+from planner.predict.optimizer_terms import moment_bytes, trained_profile
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
 from planner.job.errors import UsageError
-from planner.search.pools.pool import parse_one_type
+from planner.job.pool import parse_one_type
 
 _KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
 

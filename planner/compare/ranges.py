@@ -6,7 +6,7 @@ import re
 
 from hardware import Cluster, parse_gpus
 from planner.job.errors import UsageError
-from planner.search.pools.pool import parse_one_type
+from planner.job.pool import parse_one_type
 
 MOST_CLUSTERS = 64
 _RANGE = re.compile(r"^\s*(?P<first>\d*)\s*\.\.\s*(?P<last>\d*)\s*[x×*]\s*(?P<kind>\S.*?)\s*$")

@@ -26,6 +26,8 @@ from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.models.catalog import load_model
 from planner.job.request import Request
+from planner.predict.decided import decided_job
+from planner.search.launchable import SILENT, LaunchNotes
 
 Batch = Literal["fixed", "scaled"]
 BATCHES: tuple[Batch, ...] = ("fixed", "scaled")
@@ -59,6 +61,7 @@ def scale(
     seed: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
+    launch: LaunchNotes = SILENT,
 ) -> Scaling:
     """Throughput, days and money against the number of GPUs, each point after its own search.
 
@@ -80,7 +83,7 @@ def scale(
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
-            [Task(entry.request, seed, time_limit_s) for entry in ready],
+            [Task(entry.request, seed, time_limit_s, launch=launch) for entry in ready],
             [f"{entry.cluster.num_gpus:,} GPUs" for entry in ready],
             jobs=jobs,
             progress=progress,
@@ -144,7 +147,7 @@ def _point(
     if outcome.result is None:
         return point.model_copy(update={"reason": outcome.reason})
     plan = outcome.result.plans[0]
-    job = entry.job.at_plan(plan)
+    job = decided_job(entry.job, plan)
     run = run_at(Placed(entry.offer, job, tokens, settings), outcome.result.job, plan)
     if run is None:
         return point.model_copy(update={"reason": NO_USEFUL_TIME})

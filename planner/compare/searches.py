@@ -12,6 +12,7 @@ from hardware import HardwareError
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.request import Request
 from planner.predict.warmup import warm_up
+from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import JobSummary, SearchResult
 
 Progress = Callable[[str, int, int], None]
@@ -41,7 +42,7 @@ class Task:
     """One search: its request and the solver's settings.
 
     `top`: most plans wanted; for one plan the search ends with the fastest. `only_plans`: where
-    nothing fits, what would fit is not looked for.
+    nothing fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
     """
 
     request: Request
@@ -49,6 +50,7 @@ class Task:
     time_limit_s: float | None = None
     top: int = 1
     only_plans: bool = False
+    launch: LaunchNotes = SILENT
 
 
 def run_searches(
@@ -127,6 +129,7 @@ def search_one(task: Task) -> Outcome:
             time_limit_s=task.time_limit_s,
             fastest_only=task.top == 1,
             relaxed=not task.only_plans,
+            launch=task.launch,
         )
     except DoesNotFitError as error:
         needs = tuple(relaxation_sentence(own) for own in error.why.relaxations)

@@ -12,8 +12,7 @@ from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMod
 from planner.job.frameworks.profile import OptimizerKernel, check_precision
 from planner.job.frameworks.workspaces import torch_workspaces
 from planner.job.offload import Modules, demand_all_leave, offload_refusal, usable_modes
-from planner.job.optimizer_rules import check_optimizer
-from planner.job.optimizer_terms import OptimizerSetting
+from planner.job.optimizer_rules import OptimizerSetting, check_optimizer
 from planner.job.optimizers import Optimizer
 from planner.job.recompute import has_part
 from planner.job.specs import ModelSpec
@@ -21,7 +20,6 @@ from planner.job.specs import ModelSpec
 if TYPE_CHECKING:
     from constraints import UserCondition
     from constraints.context_kinds import ContextKind
-    from planner.predict.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +166,6 @@ class Job:
             recompute=usable,
         )
 
-    def at_plan(self, plan: Plan) -> Job:
-        """The job with what its search decided for a plan."""
-        fraction = plan.activation_offload_fraction
-        return self.at_choice(plan.optimizer_offload, plan.activation_offload, fraction)
-
     def decided(self) -> tuple[Job, ...]:
         """The job at each share and set of modules that a search tries, least offload first; itself
         if they were given. Sets that no recompute mode works with are left out. UsageError with a
@@ -215,7 +208,7 @@ def offered_exchanges(
     if not profile.parallelism.context_in_transformer_engine:
         return kinds
     from constraints.context_exchange import kinds_for
-    from planner.predict.space import model_numbers
+    from planner.job.model_numbers import model_numbers
 
     return kinds_for(model_numbers(model, seq), kinds)
 

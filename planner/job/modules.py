@@ -1,4 +1,4 @@
-"""Parts of a transformer layer that recomputation may name."""
+"""Parts of a transformer layer that recomputation or activation offload may name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Module(IntFlag):
     The names follow Megatron-core's `--recompute-modules`; FULL is `--recompute-granularity
     full` (torch: checkpointing the whole block), SELECTIVE_OP is torchtitan's per-op policy
     that keeps the output of every second matmul and of attention, BUDGET torch's memory budget,
-    which drops what `planner.predict.ops.budget` chooses.
+    which drops what `planner.predict.ops.checkpoint` chooses.
     """
 
     NOTHING = 0
@@ -25,3 +25,11 @@ class Module(IntFlag):
     FULL = 128
     SELECTIVE_OP = 256
     BUDGET = 512
+
+
+OFFLOAD_MODULES = (
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
+    "checkpoints",
+)  # fmt: skip
+"""What some framework can keep the activations of on the host; their tensors:
+`planner.predict.ops.offload`."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
-from planner.job.modules import Module
+from planner.job.modules import OFFLOAD_MODULES, Module
 from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec
-from planner.predict.ops.offload import GROUPS
 
 Modules = tuple[str, ...]
 OPTION = "--activation-offload"
@@ -51,7 +50,7 @@ def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modu
     for name in names:
         if name not in rules.modules:
             has = ", ".join(rules.modules)
-            if name in GROUPS:
+            if name in OFFLOAD_MODULES:
                 raise UsageError(
                     f"{OPTION} {text}: {profile.name} has no module {name}; it has {has}  "
                     "[activation-offload-module]"

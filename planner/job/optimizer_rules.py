@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.job.errors import UsageError
-from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.optimizer_terms import OptimizerSetting
+from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
 from planner.job.optimizers import Optimizer
 
 # Shares of the optimizer on the CPU that a search tries, where a framework takes any share. Each
@@ -12,6 +13,15 @@ from planner.job.optimizers import Optimizer
 SEARCHED_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # What the framework's default is, and needs no flag.
 _DEFAULT_TYPE = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSetting:
+    """An optimizer as a job uses it. `offload`: share of state and update on the CPU, 0..1."""
+
+    optimizer: Optimizer
+    kernel: OptimizerKernel
+    offload: float = 0.0
 
 
 def supports(profile: FrameworkProfile, optimizer: Optimizer) -> bool:

@@ -31,15 +31,14 @@ from planner.job.offload import (
 )
 from planner.job.optimizer_rules import searched_shares
 from planner.job.optimizers import load_optimizer
+from planner.job.pool import parse_one_type
 from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
+from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
-from planner.predict.sharp import framework_sharp
-from planner.search.pools.pool import parse_one_type
 
 if TYPE_CHECKING:
     from constraints import UserCondition
-    from planner.predict.plan import Plan
 
 # Longer sequences are a slip of the pen: the longest trained on so far have 10 million tokens.
 LONGEST_SEQ = 2**27
@@ -202,22 +201,6 @@ class Request(BaseModel):
             context_inner=self.cp_sizes[0] if self.cp_sizes else 0,
             cublas_workspace_config=self.cublas_workspace_config,
         )
-
-    def for_plan(self, plan: Plan) -> Request:
-        """The request with what its search decided for a plan: what is offloaded, context exchange.
-
-        What costs, launches or explains a plan resolves this one.
-        """
-        decided: dict[str, object] = {}
-        if self.optimizer_offload == "search":
-            decided["optimizer_offload"] = plan.optimizer_offload
-        if self.activation_offload == "search":
-            decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
-        if self.activation_offload_fraction != plan.activation_offload_fraction:
-            decided["activation_offload_fraction"] = plan.activation_offload_fraction
-        if plan.degrees.cp > 1 and self.cp_comm_type is None:
-            decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
-        return self.model_copy(update=decided) if decided else self
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.job.errors import UsageError
+from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.launch.contract import Command, Files, Launch
 from planner.launch.expect import Expectations, expectations
 from planner.launch.launchers import launcher_files
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
 from planner.launch.readme import readme
-from planner.launch.registry import TARGETS
+from planner.launch.registry import writer_of
 from planner.search.plan_file import to_json
 
 README = "README.md"
@@ -33,7 +34,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     """Everything that goes into the folder of a launch without refusals."""
     from planner.launch.plan_result import plan_result
 
-    writer = TARGETS[launch.target].writer
+    writer = writer_of(TARGETS[launch.target])
     command = _with_workspaces(writer.command(launch), launch)
     configuration = dict(writer.files(launch))
     expected = expectations(launch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from planner.job.quantities import share
 from planner.launch.contract import Choice, Launch
 from planner.launch.megatron_run import is_fsdp, reduces_in_bf16, sharp_group
-from planner.report.plans import fraction_text
-from planner.report.units import share
+from planner.predict.plan_text import fraction_text
 
 # From this generation on Megatron-LM no longer asks for one hardware queue.
 _WITHOUT_QUEUE_RULE = ("blackwell",)

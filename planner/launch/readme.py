@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from textwrap import fill
 
+from planner.job.quantities import gib, seconds, share
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
 from planner.launch.launchers import how_to_start
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
-from planner.report.units import gib, seconds, share
 from planner.search.explanation import time_terms
 
 _WIDTH = 88

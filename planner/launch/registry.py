@@ -1,13 +1,15 @@
-"""Which framework a plan can be launched with: writer names, their modules, their profiles."""
+"""Which framework a plan can be launched with, and why a writer refuses one."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.targets import TARGETS, Target
+from planner.predict.decided import decided_job, decided_request
+from planner.search.launchable import LaunchNotes
 
 if TYPE_CHECKING:
     from planner.job.job import Job
@@ -16,44 +18,9 @@ if TYPE_CHECKING:
     from planner.predict.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A writer: `module` below `planner.launch`, and the profile its plans are costed under.
-
-    `variants`: other profiles of the same framework whose plans it writes as they are.
-    """
-
-    name: str
-    module: str
-    profile: str
-    summary: str
-    variants: tuple[str, ...] = ()
-
-    @property
-    def writer(self) -> Writer:
-        """The module, imported now."""
-        return cast("Writer", importlib.import_module(f"planner.launch.{self.module}"))
-
-
-# The first with a profile is its usual one.
-TARGETS = {
-    own.name: own
-    for own in (
-        Target(
-            "megatron-core", "megatron", "megatron-core", "Megatron-LM of core 0.19, flags",
-            ("megatron-core-no-overlap", "megatron-local", "megatron-fsdp"),
-        ),
-        Target(
-            "megatron-bridge", "megatron_bridge", "megatron-bridge",
-            "Megatron-Bridge 0.6, recipe and overrides",
-        ),
-        Target("torchtitan", "torchtitan", "torchtitan", "torchtitan 0.3, Python configuration"),
-        Target("torchtitan-0.2", "torchtitan_toml", "torchtitan", "torchtitan 0.2.2, TOML"),
-        Target("deepspeed", "deepspeed", "deepspeed", "DeepSpeed JSON, Hugging Face Trainer"),
-        Target("accelerate", "accelerate", "hf-fsdp2", "accelerate with FSDP2, YAML"),
-        Target("nanotron", "nanotron", "nanotron", "nanotron, YAML"),
-    )
-}  # fmt: skip
+def writer_of(target: Target) -> Writer:
+    """The module that writes for a target, imported now."""
+    return cast("Writer", importlib.import_module(f"planner.launch.{target.module}"))
 
 
 def target_named(name: str) -> Target:
@@ -86,7 +53,7 @@ def job_launch_note(job: Job) -> str | None:
     such a job are worth having (people run forks that have the model), so it is searched.
     """
     target = _of_profile(job.framework.name)
-    refusals = () if target is None else target.writer.job_refusals(job)
+    refusals = () if target is None else writer_of(target).job_refusals(job)
     if target is None or not refusals:
         return None
     reasons = "; ".join(f"{own.reason} (nearest: {own.nearest})" for own in refusals)
@@ -108,9 +75,9 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
         return whole
     refused: dict[str, list[int]] = {}
     for number, plan in enumerate(plans, start=1):
-        own = job.at_plan(plan)
-        launch = Launch(plan, request.for_plan(plan), own, target.name)
-        for refusal in target.writer.refusals(launch)[:1]:
+        own = decided_job(job, plan)
+        launch = Launch(plan, decided_request(request, plan), own, target.name)
+        for refusal in writer_of(target).refusals(launch)[:1]:
             refused.setdefault(refusal.reason, []).append(number)
     if not refused:
         return None
@@ -119,6 +86,9 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
         for reason, own in refused.items()
     ]
     return f"not written by planner launch for {target.name}: " + "; ".join(reasons)
+
+
+LAUNCH_NOTES = LaunchNotes(job_launch_note, launch_note)
 
 
 def _launches(target: Target, job: Job) -> bool:
@@ -133,7 +103,7 @@ def _launches(target: Target, job: Job) -> bool:
         check_optimizer(profile, job.optimizer_setting)
     except UsageError:
         return False
-    return not target.writer.job_refusals(job)
+    return not writer_of(target).job_refusals(job)
 
 
 def _of_profile(profile: str) -> Target | None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.frameworks import RecomputeMode, load_framework
+from planner.job.frameworks.targets import Target
 from planner.job.models.catalog import catalog_name
 from planner.job.request import Request
 from planner.launch.contract import Launch, NodesAs, Refusal
-from planner.launch.registry import Target
+from planner.launch.registry import writer_of
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules
@@ -74,7 +75,7 @@ def launch_of(
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
     else:
-        refusals = target.writer.refusals(launch)
+        refusals = writer_of(target).refusals(launch)
         if not refusals:
             return launch
     near = _nearest(own, _variation(plan), target, nodes_as, _same_recompute(plan, request, own))
@@ -205,7 +206,7 @@ def _nearest(
             launch = _costed(request, changed, target, nodes_as)
         except UsageError:
             continue
-        if not target.writer.refusals(launch):
+        if not writer_of(target).refusals(launch):
             other = f"  (batch {launch.plan.gbs:,} instead of {own.degrees.gbs:,})"
             return as_command(launch) + (other if launch.plan.gbs != own.degrees.gbs else "")
     return ""

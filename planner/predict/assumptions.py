@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from constraints.rule import Layout
 from planner.job.job import Job
-from planner.job.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.job.schedules import schedule_named
 from planner.predict.links import link_inputs
 from planner.predict.ops import parameter_count
+from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE, host_bytes_per_parameter
 from planner.predict.plan import Degrees, Interval
 from planner.predict.sharp import sharp_notes
 

@@ -23,11 +23,11 @@ from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job
+from planner.job.model_numbers import model_numbers
 from planner.predict import cost_tables
 from planner.predict.device import gpu_inputs
 from planner.predict.links import link_inputs, network
 from planner.predict.ops import Piece
-from planner.predict.space import model_numbers
 from planner.predict.threads import in_threads
 
 # A kind of exchange is preferred to those before it if it is faster by more than this share.

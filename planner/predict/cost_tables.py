@@ -19,14 +19,6 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.profile import FP32_PRECISIONS
 from planner.job.job import Job
-from planner.job.optimizer_terms import (
-    gradients_on_gpu,
-    moment_bytes,
-    offload_seconds_per_parameter,
-    parameter_update,
-    traffic_bytes,
-    trained_profile,
-)
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.device import gpu_inputs
@@ -34,6 +26,14 @@ from planner.predict.links import link_inputs
 from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
+from planner.predict.optimizer_terms import (
+    gradients_on_gpu,
+    moment_bytes,
+    offload_seconds_per_parameter,
+    parameter_update,
+    traffic_bytes,
+    trained_profile,
+)
 
 
 def op_context(job: Job) -> OpContext:

@@ -25,8 +25,8 @@ from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.device import half_precision
 from planner.predict.host_notes import waiting_notes
 from planner.predict.layouts import plain_context
-from planner.predict.memory.stage import named_terms
 from planner.predict.mixture import other_modes
+from planner.predict.offload_share import cost_any_layout, row_groups
 from planner.predict.ops import flop_per_token
 from planner.predict.plan import (
     Degrees,
@@ -38,6 +38,7 @@ from planner.predict.plan import (
     TimeTerms,
 )
 from planner.predict.sharp import or_by_hosts
+from planner.predict.stage import named_terms
 from planner.predict.uncertainty.full_memory import (
     full_memory,
     full_memory_notes,
@@ -50,7 +51,6 @@ from planner.predict.uncertainty.intervals import (
     plan_conditions,
     step_time_interval,
 )
-from planner.search.offload_share import cost_any_layout, row_groups
 
 Status = Literal["optimal", "feasible", "evaluated"]
 TIME_TERMS = {

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from constraints import BatchGoal, ClusterNumbers, DegreeLimit, minimal_conflict, rules_of
-from constraints.context import IntArray, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import IntArray
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
@@ -117,7 +118,7 @@ def legal_candidates(job: Job) -> Candidates:
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes that would work."""
-    from planner.search.condition_hints import condition_hints
+    from planner.predict.condition_hints import condition_hints
 
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]

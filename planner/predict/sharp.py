@@ -12,14 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hardware import Cluster, with_sharp
 from hardware.link_curves import load_curve_table
-from planner.job.errors import UsageError
-from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
 from planner.job.job import Job
 from planner.predict.plan import Degrees, Interval
 
-OPTION = "--sharp"
 SharpGroup = Literal["dp", "dp_replica"]
 NOTE = (
     "switches reduce as NCCL and SHARP's authors describe it; no run with it was compared, and "
@@ -36,25 +32,6 @@ class SharpUse:
     size: int
     groups: int
     reason: str = ""
-
-
-def framework_sharp(cluster: Cluster, profile: FrameworkProfile, asked: bool) -> Cluster:
-    """The cluster with what its switches do for a framework.
-
-    `asked`: the user wants SHARP (`--sharp`); then UsageError or HardwareError say why it cannot
-    be. A cluster that has it, under a framework that cannot name a communicator, goes without.
-    """
-    if profile.parallelism.sharp_groups:
-        return with_sharp(cluster, cluster.sharp) if asked else cluster
-    if asked:
-        having = ", ".join(
-            name for name in framework_names() if load_framework(name).parallelism.sharp_groups
-        )
-        raise UsageError(
-            f"{OPTION}: {profile.name} cannot name the communicator that the switches reduce for "
-            f"(NCCL takes the first that is made); frameworks that can: {having}"
-        )
-    return cluster.model_copy(update={"sharp": ""}) if cluster.sharp else cluster
 
 
 def most_groups(name: str) -> int:

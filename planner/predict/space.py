@@ -15,7 +15,9 @@ import numpy as np
 
 from constraints import rules_of
 from constraints.condition import UserCondition
-from constraints.context import (
+from constraints.context import RuleContext
+from constraints.context_kinds import ContextKind
+from constraints.numbers import (
     SHAPE_COLUMNS,
     BatchGoal,
     Capabilities,
@@ -24,12 +26,10 @@ from constraints.context import (
     DegreeLimit,
     IntArray,
     Mask,
-    ModelNumbers,
-    RuleContext,
 )
-from constraints.context_kinds import ContextKind
 from constraints.rule import ShapeRule
 from planner.job.frameworks import FrameworkProfile
+from planner.job.model_numbers import model_numbers
 from planner.job.specs import ModelSpec
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
@@ -121,30 +121,6 @@ def build_context(
         conditions=conditions,
         context_kinds=context_kinds,
         context_inner=context_inner,
-    )
-
-
-def model_numbers(model: ModelSpec, seq: int) -> ModelNumbers:
-    """The model's shape as rules read it."""
-    moe = model.moe
-    return ModelNumbers(
-        layers=model.layers,
-        hidden=model.hidden,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        query_width=model.query_width,
-        ffn=model.ffn if any(kind.ffn == "dense" for kind in model.kinds) else 0,
-        vocab=model.vocab,
-        seq=seq,
-        experts=moe.experts if moe else 0,
-        top_k=moe.top_k if moe else 0,
-        moe_ffn=moe.ffn if moe else 0,
-        shared_ffn=moe.shared_ffn if moe else 0,
-        has_mla=model.mla is not None,
-        tied_embeddings=model.tied_embeddings,
-        sliding_window=any(kind.attention == "sliding" for kind in model.kinds),
-        attention_sinks=model.attention_sinks,
-        mtp_layers=model.mtp_layers,
     )
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from planner.job.quantities import gib, percent_sure, plural, seconds, share, signed_share
 from planner.launch.check.assess import Assessment
 from planner.launch.check.changes import Change
 from planner.launch.check.measured import GIB, Comparison, Findings
 from planner.launch.check.measured import Explanation as GapExplanation
 from planner.launch.check.variations import variation
 from planner.launch.read.found import Found, Problem
-from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
-from planner.report.full_memory import full_memory_facts
-from planner.report.plans import (
+from planner.predict.plan_text import (
     activations_text,
     batch_sentence,
     batch_text,
@@ -22,9 +21,10 @@ from planner.report.plans import (
     recompute_text,
     step_time_text,
 )
+from planner.report.explain import metric_notes, peak_sentence, stage_table, time_table
+from planner.report.full_memory import full_memory_facts
 from planner.report.search import job_facts
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, percent_sure, plural, seconds, share, signed_share
 from planner.search.explanation import Explanation
 
 _FORMATS = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from planner.compare.cluster_front import ClusterFront, ClusterPoint, ClusterSearched
+from planner.job.quantities import gib, number_ranges, percent_sure, plural, share, short_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.report.plans import (
+from planner.predict.plan_text import (
     LIKELY_TO_FIT,
     batch_text,
     degrees_text,
@@ -17,7 +18,6 @@ from planner.report.plans import (
 )
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, number_ranges, percent_sure, plural, share, short_count
 
 _WEIGHED = {
     "tokens_per_s": "tokens/s",

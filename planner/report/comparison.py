@@ -9,10 +9,10 @@ from planner.compare.quotes import STALE_DAYS
 from planner.compare.results import Comparison, ComparisonRow, Range, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
+from planner.job.quantities import plural, short_count
+from planner.predict.plan_text import configuration_text
 from planner.report.comparison_trace import Chapter, Step, money
-from planner.report.plans import configuration_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import plural, short_count
 
 BASIS_NAMES: dict[CostBasis, str] = {
     "on_demand": "on demand",

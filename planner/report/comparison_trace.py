@@ -12,8 +12,8 @@ from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Re
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
 from planner.job.errors import unknown_name
-from planner.report.plans import configuration_text, error_text
-from planner.report.units import plural
+from planner.job.quantities import plural
+from planner.predict.plan_text import configuration_text, error_text
 
 
 @dataclass(frozen=True, slots=True)

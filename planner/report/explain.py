@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from planner.job.quantities import (
+    gib,
+    number_ranges,
+    percent_sure,
+    plural,
+    run_lengths,
+    seconds,
+    share,
+)
 from planner.predict.plan import Plan
-from planner.report.full_memory import full_memory_facts
-from planner.report.plans import (
+from planner.predict.plan_text import (
     LIKELY_TO_FIT,
     activations_text,
     batch_sentence,
@@ -17,17 +25,9 @@ from planner.report.plans import (
     status_text,
     step_time_text,
 )
+from planner.report.full_memory import full_memory_facts
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import (
-    gib,
-    number_ranges,
-    percent_sure,
-    plural,
-    run_lengths,
-    seconds,
-    share,
-)
 from planner.report.what_if import what_if_blocks
 from planner.search.explanation import (
     SAME_PACE,

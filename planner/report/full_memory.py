@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.job.quantities import percent_sure, seconds
 from planner.predict.plan import Plan, expected_step_time_s
-from planner.report.units import percent_sure, seconds
 
 CURE = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True makes that rarer; a lighter plan or "

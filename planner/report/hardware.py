@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from hardware import ClusterShape, Fact, Gpu, Price, Source, load_gpu
 from hardware.sharp import generation_of, why_not
+from planner.job.quantities import gib
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib
 
 ASSUMED = "ASSUMED"
 _ABSENT = "-"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from planner.report.plans import (
+from planner.job.quantities import gib, percent_sure
+from planner.predict.plan_text import (
     LIKELY_TO_FIT,
     configuration_text,
     step_time_text,
 )
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, percent_sure
 from planner.search.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.job.models.catalog import ResolvedModel
+from planner.job.quantities import GIB, gib, plural, share
 from planner.predict.memory.inference import InferenceMemory
 from planner.predict.memory.serving.solve import Change, Solved
 from planner.predict.memory.serving.stage import StageMemory
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import GIB, gib, plural, share
 
 Terms = tuple[tuple[str, float, str], ...]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.job.quantities import gib, seconds
 from planner.launch.contract import Launch
 from planner.launch.expect import Expectations
 from planner.launch.folder import LaunchFolder
 from planner.launch.launchers import how_to_start
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import gib, seconds
 
 
 def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Report:

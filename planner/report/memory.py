@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from planner.predict.memory.account import StageAccount
-from planner.predict.memory.footprint import Footprint
-from planner.predict.memory.tensors import KeptTensor
-from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
-from planner.predict.ops import parameter_count
-from planner.report.plans import degrees_text, error_text, fraction_text
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import (
+from planner.job.quantities import (
     gib,
     number_ranges,
     percent_sure,
@@ -21,6 +14,13 @@ from planner.report.units import (
     share,
     short_count,
 )
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.tensors import KeptTensor
+from planner.predict.memory.terms import Part, PhaseRow, label, peak_parts, peak_row, phase_rows
+from planner.predict.ops import parameter_count
+from planner.predict.plan_text import degrees_text, error_text, fraction_text
+from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 _BAR = 26
 # Forward phases of a warm-up that are shown; the rest lies evenly between.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.job.quantities import gib, percent_sure, plural, seconds, signed_share
 from planner.predict.memory.advice import Advice, Move
 from planner.predict.memory.solve import SAFE_PROBABILITY, Border, Point, Solution
-from planner.report.plans import error_text, step_time_text
+from planner.predict.plan_text import error_text, step_time_text
 from planner.report.tables import Block, Column, Notes, TableData
-from planner.report.units import gib, percent_sure, plural, seconds, signed_share
 
 _MOST_ROWS = 12
 # A share of the step time that is shown as none.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from planner.job.quantities import gib
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.terms import phase_rows
+from planner.predict.plan_text import degrees_text
 from planner.report.memory import peak_text, phase_text, total_sentence
-from planner.report.plans import degrees_text
-from planner.report.units import gib
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from planner.job.errors import UsageError
+from planner.job.quantities import GIB, gib
 from planner.report.memory_figure import GROUPS, Figure, Panel
-from planner.report.units import GIB, gib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from html import escape
 from math import ceil, log10
 
+from planner.job.quantities import GIB, gib
 from planner.report.memory_figure import GROUPS, Bar, Figure, Panel
 from planner.report.svg import GREY, svg_haloed, svg_line, svg_text
-from planner.report.units import GIB, gib
 
 _WIDTH, _LEFT, _RIGHT = 960, 64, 24
 _HEAD, _PANEL, _PLOT = 66, 440, 250

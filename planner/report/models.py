@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from planner.job.models.catalog import ResolvedModel
+from planner.job.quantities import plural, short_count
 from planner.job.specs import BIASES, ModelSpec
 from planner.predict.ops import ParameterCount, flop_per_token
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import plural, short_count
 
 
 def models_report(entries: Sequence[tuple[ResolvedModel, ParameterCount]]) -> Report:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from planner.compare.results import Run, ScalePoint, Scaling
 from planner.compare.run import HOURS_PER_DAY
 from planner.compare.scaling import CLEARLY_FASTER, Batch
+from planner.job.quantities import short_count
+from planner.predict.plan_text import batch_text, degrees_text
 from planner.report.comparison import BASIS_NAMES, NONE, days_text, spread_text
 from planner.report.comparison_trace import money
-from planner.report.plans import batch_text, degrees_text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import short_count
 
 TITLES: dict[Batch, str] = {
     "fixed": "Strong scaling: the batch stays",

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from planner.job.quantities import (
+    gib,
+    number_ranges,
+    percent_sure,
+    plural,
+    rate,
+    seconds,
+    share,
+    short_count,
+    signed_share,
+    tflop_per_s,
+)
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.report.full_memory import full_memory_note
-from planner.report.plans import (
+from planner.predict.plan_text import (
     LIKELY_TO_FIT,
     batch_difference,
     batch_sentence,
@@ -23,19 +34,8 @@ from planner.report.plans import (
     stage_gpus_text,
     step_time_text,
 )
+from planner.report.full_memory import full_memory_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
-from planner.report.units import (
-    gib,
-    number_ranges,
-    percent_sure,
-    plural,
-    rate,
-    seconds,
-    share,
-    short_count,
-    signed_share,
-    tflop_per_s,
-)
 from planner.search.result import Counts, JobSummary, SearchResult
 
 

@@ -13,8 +13,8 @@ from planner.evidence.runs.report import (
     PickSummary,
     SourceMean,
 )
+from planner.job.quantities import plural
 from planner.report.tables import Block, Column, Notes, Report, TableData
-from planner.report.units import plural
 
 _ERROR_COLUMNS = tuple(
     Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planner.job.quantities import gib, seconds, share, signed_share
 from planner.predict.plan import Plan
-from planner.report.plans import degrees_text, error_text, offload_text
+from planner.predict.plan_text import degrees_text, error_text, offload_text
 from planner.report.tables import Block, Column, Facts, Notes, TableData
-from planner.report.units import gib, seconds, share, signed_share
 from planner.search.what_if_result import BindingConstraint, WhatIf, WhatIfRow
 
 _BAR_CELLS = 8

@@ -222,6 +222,6 @@ def _holds(ctx: LayoutContext, stage: int, layers: list[int]) -> bool:
 
 
 def _ranges(stages: list[int]) -> str:
-    from planner.report.units import number_ranges
+    from planner.job.quantities import number_ranges
 
     return number_ranges(stages)

@@ -11,8 +11,8 @@ import numpy as np
 from planner._version import __version__
 from planner.job.errors import UsageError, unknown_name
 from planner.job.job import Job
+from planner.job.pool import is_pool
 from planner.job.request import Request
-from planner.launch.registry import job_launch_note, launch_note
 from planner.predict.assumed_hardware import hardware_ledger
 from planner.predict.costed_plan import job_plan
 from planner.predict.device import half_precision
@@ -24,24 +24,16 @@ from planner.search.costed import (
     CostedJob,
     cost_job,
 )
-from planner.search.explorer import TIE, Effort, Point, Progress, Rung, Stopped
+from planner.search.explorer import TIE, Effort, Point, Progress, Rung
 from planner.search.front import front, thin
+from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.pools.pool import is_pool
+from planner.search.ordering import SORT_KEYS, sort_value, stop_notes
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # A plan that saves less memory than this share is not shown beside the faster one.
 SAVING = 0.05
-
-SORT_KEYS: dict[str, bool] = {
-    "tokens_per_s": True,
-    "tokens_per_s_per_gpu": True,
-    "mfu": True,
-    "fit_probability": True,
-    "step_time_s": False,
-    "peak_bytes": False,
-}
 
 
 def find_plans(
@@ -55,6 +47,7 @@ def find_plans(
     progress: Progress | None = None,
     fastest_only: bool = False,
     relaxed: bool = True,
+    launch: LaunchNotes = SILENT,
 ) -> SearchResult:
     """Pareto front of plans, tokens/s against peak memory of a GPU.
 
@@ -66,9 +59,9 @@ def find_plans(
     plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
     `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
     faster than the first; what lies below it on the front is then not searched. `relaxed`: where
-    nothing fits, search what would.
-    UsageError if no configuration is legal; NothingFitsError if none fits. A note says if the
-    framework could launch none of the plans (`planner.launch.registry.launch_note`).
+    nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
+    which becomes a note.
+    UsageError if no configuration is legal; NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -81,7 +74,7 @@ def find_plans(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     job = request.resolve()
-    shares = cost_shares(job, _launchable_cost(job), effort.deadline)
+    shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
     explorer, rungs = _explore(shares, effort, progress, fastest_only)
     rungs = [explorer.lighter_equal(rung) for rung in rungs]
     points = [rung.point for rung in rungs if rung.point is not None]
@@ -94,7 +87,7 @@ def find_plans(
     shown = _short_front(points)
     plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
     plans.sort(key=lambda plan: sort_value(plan, sort))
-    note = launch_note(plans[:top], request, shares.job)
+    note = launch.of_plans(plans[:top], request, shares.job)
     thinned = explorer.exact_front_size() - len(plans)
     return SearchResult(
         planner_version=__version__,
@@ -114,13 +107,13 @@ def find_plans(
     )
 
 
-def _launchable_cost(job: Job) -> Callable[[Job], CostedJob]:
+def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob]:
     """How to cost the job at a share of the offload: UsageError where the framework could launch
     the job, but not with that share."""
-    launchable = job_launch_note(job.decided()[0]) is None
+    launchable = launch.of_job(job.decided()[0]) is None
 
     def cost(own: Job) -> CostedJob:
-        note = job_launch_note(own) if launchable else None
+        note = launch.of_job(own) if launchable else None
         if note is not None:
             raise UsageError(note)
         return cost_job(own)
@@ -141,12 +134,6 @@ def _explore(
         if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
             break
     return explorer, rungs
-
-
-def sort_value(plan: Plan, sort: str) -> float:
-    """A plan's place in an order by one of SORT_KEYS: smaller comes first."""
-    value = float(getattr(plan, sort))
-    return -value if SORT_KEYS[sort] else value
 
 
 def _short_front(points: list[Point]) -> list[Point]:
@@ -189,18 +176,6 @@ def _counts(
         seconds=seconds,
         costing_seconds=shares.seconds,
     )
-
-
-def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:
-    """That the search was cut short."""
-    if stopped == "time-limit":
-        return (
-            f"stopped by the time limit of {time_limit_s:g} s, with layouts left to solve; this is "
-            "the best front so far",
-        )
-    if stopped == "interrupted":
-        return ("interrupted, with layouts left to solve; this is the best front so far",)
-    return ()
 
 
 def _notes(shares: CostedShares, thinned: int, cut: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from math import ceil, floor
 import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation
-from constraints.memory import MemoryNumbers, MomentNumbers, undominated
+from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Placement
 from planner.cost import bounds, compiled, linear, schedule
 from planner.cost import fields as f
@@ -163,7 +163,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     own = terms.memory
     moments = (
-        MomentNumbers(
+        PhaseNumbers(
             stage=_up(own.stage[row]),
             layer=tuple(_up(sizes) for sizes in own.layer[row]),
             freed=tuple(_down(sizes) for sizes in own.freed[row]),

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from constraints.context import IntArray
+from constraints.numbers import IntArray
 from constraints.rule import Layout
 from hardware import HardwareError
 from planner.cost.inputs import GpuInputs, LinkInputs

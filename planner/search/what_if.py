@@ -17,6 +17,7 @@ from planner.job.job import Job
 from planner.job.offload import demand_all_leave
 from planner.job.request import Request
 from planner.predict.costed_plan import job_plan
+from planner.predict.decided import decided_job
 from planner.predict.mixture import other_modes
 from planner.predict.plan import Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
@@ -197,7 +198,7 @@ class _Solver:
         """A plan with its degrees and layout as they are, costed after a change."""
         names = (plan.recompute, *plan.layout.others)
         modes = tuple(change.job.framework.recompute_mode(name) for name in names)
-        job = replace(change.job.at_plan(plan), recompute=modes)
+        job = replace(decided_job(change.job, plan), recompute=modes)
         model = AlteredCostModel(job, *_alterations(change))
         columns = given_columns(plan.degrees)
         costed = model.cost_shapes(columns)

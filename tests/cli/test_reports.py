@@ -6,12 +6,12 @@ import io
 
 import pytest
 
+from planner.job.quantities import gib, number_ranges, run_lengths, seconds, short_count
 from planner.predict.plan import Degrees, Interval, LayerLayout, Plan
+from planner.predict.plan_text import degrees_text, error_text, recompute_text
 from planner.report.draw import console, draw
-from planner.report.plans import degrees_text, error_text, recompute_text
 from planner.report.search import error_note, front_notes, search_report
 from planner.report.tables import Column, TableData
-from planner.report.units import gib, number_ranges, run_lengths, seconds, short_count
 from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
 from tests.cli.made_up import plan, result
@@ -135,7 +135,7 @@ def test_numbers(shown: str, text: str) -> None:
 
 
 def test_certainty_is_never_printed() -> None:
-    from planner.report.units import percent_sure
+    from planner.job.quantities import percent_sure
 
     assert [percent_sure(p) for p in (1.0, 0.995, 0.85, 0.001)] == [
         ">99 %",

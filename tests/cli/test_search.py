@@ -11,10 +11,10 @@ from pathlib import Path
 from click.testing import Result
 
 from planner.cli.search import SORTS, split_names
-from planner.report.plans import step_time_text
+from planner.predict.plan_text import step_time_text
+from planner.search.ordering import SORT_KEYS
 from planner.search.plan_file import read_plan_file
 from planner.search.result import SearchResult
-from planner.search.search import SORT_KEYS
 from tests.cli.conftest import SMALL, Run, lines_are_short
 
 MainJob = tuple[Result, Path]

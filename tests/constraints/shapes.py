@@ -18,7 +18,7 @@ from constraints import (
     user_condition,
 )
 from constraints.condition import Verb
-from constraints.context import IntArray
+from constraints.numbers import IntArray
 
 ANYTHING = Capabilities(
     name="anything",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from constraints import RULES, BatchGoal, RuleContext, minimal_conflict, rules_of
-from constraints.context import Columns
+from constraints.numbers import Columns
 from constraints.rule import ShapeRule
 from planner.predict.space import enumerate_shapes
 from tests.constraints.shapes import MOE, context

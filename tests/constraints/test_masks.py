@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from constraints import RULES, BatchGoal, RuleContext
-from constraints.context import SHAPE_COLUMNS, IntArray
+from constraints.numbers import SHAPE_COLUMNS, IntArray
 from tests.constraints.scalar_rules import is_legal
 from tests.constraints.shapes import DENSE, MOE, context
 

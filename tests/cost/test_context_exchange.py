@@ -15,10 +15,10 @@ from planner.cost.piece_compute import GATHER_PASSES, RING_STEP_PASSES, attentio
 from planner.cost.piece_traffic import row_stream
 from planner.cost.tables import Array
 from planner.job.job import Job
+from planner.job.model_numbers import model_numbers
 from planner.job.models.catalog import load_model
 from planner.predict.cost_model import CostModel
 from planner.predict.links import network
-from planner.predict.space import model_numbers
 from tests.cost.jobs import cost, key_of, make_job
 
 HEADS, KV_HEADS, WIDTH = 32, 8, 128

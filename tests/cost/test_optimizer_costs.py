@@ -9,11 +9,11 @@ import pytest
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
-from planner.job.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE
 from planner.job.optimizers import load_optimizer
 from planner.job.specs import ModelSpec
 from planner.predict.cost_model import CostModel
 from planner.predict.ops import parameter_count
+from planner.predict.optimizer_terms import CPU_ADAM_BYTES_PER_S_PER_NODE
 from tests.cost.jobs import cost, make_job
 
 # A Llama of three widths: norms are the only vectors.

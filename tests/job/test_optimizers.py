@@ -6,15 +6,14 @@ import pytest
 
 from planner.job.errors import UsageError
 from planner.job.frameworks import load_framework
-from planner.job.optimizer_rules import check_optimizer, optimizer_flags, supports
-from planner.job.optimizer_terms import (
+from planner.job.optimizer_rules import OptimizerSetting, check_optimizer, optimizer_flags, supports
+from planner.job.optimizers import load_optimizer, optimizer_names
+from planner.predict.optimizer_terms import (
     FOREACH_TENSORS,
-    OptimizerSetting,
     moment_bytes,
     traffic_bytes,
     trained_profile,
 )
-from planner.job.optimizers import load_optimizer, optimizer_names
 
 # Spelling | bytes of state per parameter it applies to, of master weight, of gradient.
 BYTES = """

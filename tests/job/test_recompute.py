@@ -13,11 +13,11 @@ from planner.job.frameworks import load_framework
 from planner.job.modules import Module
 from planner.job.recompute import MODULES
 from planner.job.request import Request
-from planner.predict.memory.rows import rank_key, saved_bytes
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op, OpKind
 from planner.predict.ops.table import pieces
 from planner.predict.plan import Degrees, Plan
+from planner.predict.saved import rank_key, saved_bytes
 from tests.truth.models import reference_model
 
 AGAIN = ("recompute_tp", "recompute_cp", "recompute_ep")

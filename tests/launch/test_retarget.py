@@ -11,7 +11,8 @@ from planner import Degrees, Request
 from planner.cli.evaluate import command as evaluate_command
 from planner.cli.evaluate import given_configuration
 from planner.job.errors import UsageError
-from planner.launch.registry import TARGETS, target_named, target_of_profile
+from planner.job.frameworks.targets import TARGETS
+from planner.launch.registry import target_named, target_of_profile
 from planner.launch.retarget import CannotExpressError, as_command, launch_of
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Plan

@@ -8,13 +8,14 @@ from typing import get_args
 
 import pytest
 
+from planner.job.frameworks.targets import TARGETS
 from planner.launch.check.assess import assess
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch, NodesAs
 from planner.launch.folder import launch_folder, write_folder
 from planner.launch.read.found import Hints
 from planner.launch.read.launch import read_launch
-from planner.launch.registry import TARGETS
+from planner.launch.registry import writer_of
 from planner.search.plan_file import read_plan_file, to_json
 from tests.cli.conftest import run_cli
 from tests.launch import accelerate_cases, deepspeed_cases, nanotron_cases, titan_cases
@@ -46,7 +47,7 @@ EXAMPLES = {
 def expressible(target: str, own: Case) -> Launch | None:
     """The case's plan for a writer; None if the framework cannot run it."""
     launch = launch_of(own, TORCH[target][0], target)
-    return None if tuple(TARGETS[target].writer.refusals(launch)) else launch
+    return None if tuple(writer_of(TARGETS[target]).refusals(launch)) else launch
 
 
 def example(target: str) -> Launch:

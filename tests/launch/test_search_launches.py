@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
-from planner.launch.registry import TARGETS, target_of_profile
+from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
+from planner.predict.decided import decided_request
 from planner.search.search import find_plans
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
@@ -51,7 +53,7 @@ def refused(request: Request) -> list[str]:
     reasons = []
     for plan in found.plans:
         try:
-            launch_of(plan, request.for_plan(plan), target, "torchrun", found.job.used_gpus)
+            launch_of(plan, decided_request(request, plan), target, "torchrun", found.job.used_gpus)
         except UsageError as error:
             reasons.append(str(error))
     return reasons

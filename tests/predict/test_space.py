@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from constraints import BatchGoal, ClusterNumbers, RuleContext, parse_degree_limit
-from constraints.context import SHAPE_COLUMNS
+from constraints.numbers import SHAPE_COLUMNS
 from planner.job.frameworks import framework_names, load_framework
 from planner.job.models.catalog import load_model
 from planner.predict.space import (

@@ -9,9 +9,10 @@ import pytest
 from hardware import load_gpu
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.launch.registry import target_named
+from planner.launch.registry import target_named, writer_of
 from planner.launch.retarget import launch_of
 from planner.predict.configuration import evaluate
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
@@ -94,7 +95,7 @@ def test_files_neighbours_and_launches_have_the_modules_of_the_plan(
     read = read_plan_file(path)
     assert read == tight
     plan = read.plans[0]
-    decided = read.request.for_plan(plan)
+    decided = decided_request(read.request, plan)
     assert decided.activation_offload == ",".join(plan.activation_offload)
     again = evaluate(decided, plan.degrees, plan.recompute, plan.layout.block_layers)
     assert again.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
@@ -102,7 +103,7 @@ def test_files_neighbours_and_launches_have_the_modules_of_the_plan(
     assert near.activation_offload == plan.activation_offload
     target = target_named("megatron-core")
     launch = launch_of(plan, read.request, target, "torchrun")
-    command = target.writer.command(launch)
+    command = writer_of(target).command(launch)
     assert f"--offload-modules {' '.join(plan.activation_offload)}" in " ".join(command.argv)
     assert command.environment["NVTE_CPU_OFFLOAD_V1"][0] == "1"
 

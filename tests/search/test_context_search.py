@@ -9,6 +9,7 @@ import pytest
 from planner import Degrees, Request, evaluate, find_plans
 from planner.job.errors import UsageError
 from planner.predict.configuration import evaluate as cost_plan
+from planner.predict.decided import decided_request
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.result import SearchResult
 from tests.cli.conftest import run_cli
@@ -45,7 +46,7 @@ def test_the_search_takes_the_fastest_exchange(found: SearchResult) -> None:
 
 def test_the_plan_resolves_to_its_own_exchange(found: SearchResult) -> None:
     plan = found.plans[0]
-    request = JOB.for_plan(plan)
+    request = decided_request(JOB, plan)
     assert (request.cp_comm_type, request.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
     own = plan.layout
     again = cost_plan(

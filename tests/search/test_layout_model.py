@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from constraints.layout import LayoutContext
-from constraints.memory import MemoryNumbers
+from constraints.memory_numbers import MemoryNumbers
 from planner.cost import linear
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST

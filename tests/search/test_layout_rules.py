@@ -19,13 +19,13 @@ from constraints.layout import (
     make_variables,
     shared_count,
 )
-from constraints.memory import MemoryNumbers, MomentNumbers, undominated
+from constraints.memory_numbers import MemoryNumbers, PhaseNumbers, undominated
 from constraints.rule import Layout
 from planner.cost.layout import even_block_layers, greedy_block_layers
 from planner.search.conflict import layout_conflict
 from tests.search.brute import every_layout
 
-BACKWARD = MomentNumbers(
+BACKWARD = PhaseNumbers(
     stage=(3, 1),
     layer=((9, 6), (6, 4)),
     freed=((5, 2), (3, -1)),
@@ -34,7 +34,7 @@ BACKWARD = MomentNumbers(
     gather=(1, 2),
 )
 LOSS = replace(BACKWARD, stage=(5, 5), working=(0, 0), working_recomputed=(0, 0), gather=(0, 0))
-OPTIMIZER = MomentNumbers(
+OPTIMIZER = PhaseNumbers(
     stage=(2, 2),
     layer=((8, 9), (8, 9)),
     freed=((0, 0), (0, 0)),
@@ -45,9 +45,9 @@ OPTIMIZER = MomentNumbers(
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, moments=(BACKWARD, LOSS, OPTIMIZER))
 
 
-def first_kind(own: MomentNumbers) -> MomentNumbers:
+def first_kind(own: PhaseNumbers) -> PhaseNumbers:
     """The same numbers for a model with one kind of layer."""
-    return MomentNumbers(
+    return PhaseNumbers(
         own.stage,
         tuple(sizes[:1] for sizes in own.layer),
         tuple(sizes[:1] for sizes in own.freed),
@@ -60,7 +60,7 @@ def first_kind(own: MomentNumbers) -> MomentNumbers:
 ONE_KIND = replace(MEMORY, moments=tuple(first_kind(own) for own in MEMORY.moments))
 
 
-def with_mode(own: MomentNumbers) -> MomentNumbers:
+def with_mode(own: PhaseNumbers) -> PhaseNumbers:
     """The same numbers with another mode that frees less and works with less."""
     freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in own.freed)
     working = tuple(max(0, size - 1) for size in own.working_recomputed)
@@ -178,7 +178,7 @@ def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
-ONE_LAYER = MomentNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
+ONE_LAYER = PhaseNumbers((1,), ((2,),), ((0,),), (0,), (0,), (0,))
 INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
@@ -280,7 +280,7 @@ def test_shared_count_is_megatrons_number() -> None:
 
 def test_conflict_is_minimal() -> None:
     """Two layers that no stage can hold: the layers must be placed, and one stage is too small."""
-    backward = MomentNumbers(
+    backward = PhaseNumbers(
         stage=(0, 0),
         layer=((20,), (6,)),
         freed=((0,), (0,)),
@@ -313,6 +313,6 @@ def test_no_conflict_where_a_layout_exists() -> None:
     ],
 )
 def test_moments_that_no_layout_has_as_its_peak_are_dropped(
-    moments: tuple[MomentNumbers, ...], kept: tuple[MomentNumbers, ...]
+    moments: tuple[PhaseNumbers, ...], kept: tuple[PhaseNumbers, ...]
 ) -> None:
     assert undominated(moments) == kept

@@ -10,9 +10,10 @@ import pytest
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.launch.registry import target_named
+from planner.launch.registry import target_named, writer_of
 from planner.launch.retarget import launch_of
 from planner.predict.configuration import evaluate
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees
 from planner.report.search import search_report
 from planner.search.costed import cost_job
@@ -45,7 +46,7 @@ def with_share(request: Request, share: float) -> Request:
 
 
 def decided(result: SearchResult, number: int = 1) -> Job:
-    return result.request.for_plan(result.plans[number - 1]).resolve()
+    return decided_request(result.request, result.plans[number - 1]).resolve()
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_plan_files_keep_the_share_of_each_plan(alone: SearchResult, tmp_path: P
 
 def test_a_plan_evaluated_at_its_share_is_the_plan(alone: SearchResult) -> None:
     plan = alone.plans[0]
-    own = evaluate(alone.request.for_plan(plan), plan.degrees, plan.recompute,
+    own = evaluate(decided_request(alone.request, plan), plan.degrees, plan.recompute,
                    plan.layout.block_layers, plan.layout.recomputed)  # fmt: skip
     assert own.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
     assert own.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
@@ -151,7 +152,7 @@ def test_launch_files_have_the_share_of_the_plan(alone: SearchResult) -> None:
     target = target_named("megatron-core")
     launch = launch_of(plan, alone.request, target, "torchrun")
     assert launch.job.optimizer_offload == plan.optimizer_offload
-    flags = target.writer.command(launch).argv
+    flags = writer_of(target).command(launch).argv
     assert f"--optimizer-offload-fraction {plan.optimizer_offload:g}" in " ".join(flags)
 
 

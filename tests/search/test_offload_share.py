@@ -11,6 +11,7 @@ from planner.cli import cli
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees
 from planner.search.explanation import job_evaluator
 from planner.search.plan_file import read_plan_file, to_json
@@ -84,7 +85,7 @@ def test_plan_files_of_searches_that_chose_a_fraction_are_read(tmp_path: Path) -
     path = tmp_path / "plans.json"
     path.write_text(open_, encoding="utf-8")
     result = read_plan_file(path)
-    assert result.request.for_plan(result.plans[0]).activation_offload_fraction == 1.0
+    assert decided_request(result.request, result.plans[0]).activation_offload_fraction == 1.0
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import job_plan
-from planner.predict.memory.rows import rank_key, table_parameters
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
+from planner.predict.saved import rank_key, table_parameters
 from planner.predict.shapes import given_columns
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
 from planner.search.search import find_plans

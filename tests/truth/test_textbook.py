@@ -10,11 +10,11 @@ from planner.evidence.fit.truth import counted_job, job_timeline
 from planner.job.frameworks import DtypeModeName, load_framework
 from planner.job.modules import Module
 from planner.job.specs import ModelSpec
-from planner.predict.memory.rows import Key, rank_key, saved_bytes
 from planner.predict.memory.timeline import MemoryTimeline
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.plan import Degrees
+from planner.predict.saved import Key, rank_key, saved_bytes
 from tests.predict.ops.test_korthikanti import SEQ, gpt3
 from tests.truth.models import reference_model
 

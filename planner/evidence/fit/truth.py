@@ -28,19 +28,19 @@ from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec
 from planner.predict.layouts import even_layout
 from planner.predict.memory.account import layout_inputs
-from planner.predict.memory.rows import (
+from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
+from planner.predict.ops.context import OpContext
+from planner.predict.ops.rows import Piece
+from planner.predict.ops.table import parameter_count, pieces
+from planner.predict.plan import Degrees
+from planner.predict.saved import (
     Key,
     rank_key,
     rank_parameters,
     saved_bytes,
     table_parameters,
 )
-from planner.predict.memory.stage import Stage
-from planner.predict.memory.timeline import MemoryTimeline, stage_timeline
-from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Piece
-from planner.predict.ops.table import parameter_count, pieces
-from planner.predict.plan import Degrees
+from planner.predict.stage import Stage
 
 Row = Mapping[str, str]
 

@@ -31,9 +31,10 @@ from planner.evidence.runs.variants import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
+from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
+from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees
-from planner.predict.sharp import framework_sharp
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -107,7 +108,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
     plan = result.plans[0]
-    job = result.request.for_plan(plan).resolve()
+    job = decided_request(result.request, plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
     own = plan.layout
     layout = Layout(

@@ -12,7 +12,7 @@ from planner.cost import fields as f
 from planner.evidence.runs.defaults import assumed
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.report import time_comparison, time_error
-from planner.report.plans import batch_text, degrees_text
+from planner.predict.plan_text import batch_text, degrees_text
 
 WORST_ROWS = 10
 # Terms of a step by their column, in the words of a table.

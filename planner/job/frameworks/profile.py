@@ -18,6 +18,7 @@ from constraints.context_kinds import ContextKind
 from hardware.curves import AttentionKernel
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.offloading import ActivationOffload
+from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
 from planner.job.frameworks.units import (
     Bytes,
@@ -494,8 +495,6 @@ def load_framework(name: str) -> FrameworkProfile:
 
 def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
     """UsageError; what plans are launched with may have another name than what they cost as."""
-    from planner.launch.registry import TARGETS
-
     target = TARGETS.get(wanted)
     if target is None:
         return unknown_name("framework", name, names, "list them with: planner frameworks")

@@ -81,7 +81,7 @@ def _imbalance(found: Found, request: Request) -> tuple[Found, tuple[str, ...]]:
 def _world(gpus: str | None, cluster: str | None) -> int | None:
     """Number of GPUs, as the rules that need only that take it."""
     from hardware import load_cluster_file
-    from planner.search.pools.pool import parse_one_type
+    from planner.job.pool import parse_one_type
 
     if cluster:
         return load_cluster_file(Path(cluster)).num_gpus

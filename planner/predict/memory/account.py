@@ -16,11 +16,11 @@ from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel, LayoutInputs
 from planner.predict.cost_tables import job_pieces
 from planner.predict.layouts import plain_context
-from planner.predict.memory.stage import Stage
 from planner.predict.memory.timeline import PhaseMemory, stage_timeline
+from planner.predict.offload_share import any_memory_inputs, row_groups
 from planner.predict.plan import Degrees
 from planner.predict.shapes import given_columns
-from planner.search.offload_share import any_memory_inputs, row_groups
+from planner.predict.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from planner.cost.piece_memory import saved_row_bytes
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.predict.cost_tables import job_pieces
-from planner.predict.memory.rows import saved_row
-from planner.predict.memory.stage import Stage
 from planner.predict.memory.timeline import Kept, PhaseMemory
 from planner.predict.ops.rows import Piece, Saved
+from planner.predict.saved import saved_row
+from planner.predict.stage import Stage
 
 WAITING = "deferred weight gradients"
 ON_THEIR_WAY = "offloaded, on their way"

@@ -24,7 +24,7 @@ from planner.cost.phase_records import (
     PhaseTerms,
 )
 from planner.cost.phases import exists, kept_copies, on_their_way, passes, total_bytes
-from planner.predict.memory.stage import OneLayer, Stage
+from planner.predict.stage import OneLayer, Stage
 
 # Words for people of each term, by its name.
 TERM_LABELS: dict[str, str] = {

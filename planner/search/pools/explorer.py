@@ -14,11 +14,12 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from constraints.context import IntArray
 from constraints.layout import Recomputation
+from constraints.numbers import IntArray
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.job.pool import Pool
 from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostedShapes
 from planner.predict.cost_model import Layout as KernelLayout
@@ -27,7 +28,6 @@ from planner.search.explorer import TIE, Effort, Progress, Stopped, gap_to_bound
 from planner.search.layout_model import solve_layout
 from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.search.pools.cost import CostedPool, PoolModel
-from planner.search.pools.pool import Pool
 from planner.search.pools.terms import pool_context, pool_terms
 from planner.search.terms import recompute_code
 

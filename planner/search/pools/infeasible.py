@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from hardware import HardwareError
 from planner._version import __version__
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.optimizers import load_optimizer
+from planner.job.pool import parse_pool
 from planner.job.request import Request
+from planner.predict.plan import Plan
 from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
 from planner.search.explorer import Effort, Progress
 from planner.search.infeasibility import (
@@ -24,8 +26,6 @@ from planner.search.infeasibility import (
 )
 from planner.search.pools.explorer import PoolExplorer, PoolRung
 from planner.search.pools.jobs import first_job
-from planner.search.pools.pool import parse_pool
-from planner.search.pools.search import search_pool
 from planner.search.relaxations import (
     OFFLOADED_SHARES,
     SHORTEST_SEQUENCE,
@@ -39,16 +39,24 @@ _MOST_SOLVES, _MOST_EFFORT_S = 10, 0.5
 # Doublings of the GPUs that are tried.
 _DOUBLINGS = 2
 
+Search = Callable[[Request, Effort], Plan]
 Changes = Iterator[tuple[str, Request]]
 
 
 def pool_nothing_fits(
-    request: Request, explorer: PoolExplorer, rungs: list[PoolRung], progress: Progress
+    request: Request,
+    explorer: PoolExplorer,
+    rungs: list[PoolRung],
+    progress: Progress,
+    search: Search,
 ) -> DoesNotFitError:
-    """The error to raise when no plan fits a pool; searches what would."""
+    """The error to raise when no plan fits a pool; searches what would.
+
+    `search`: the fastest plan of a request within an effort; raises if nothing fits.
+    """
     jobs = explorer.model.jobs
     until = Until(None if np.isinf(explorer.deadline) else explorer.deadline)
-    relaxations = _relaxations(request, until, progress)
+    relaxations = _relaxations(request, until, progress, search)
     why = WhyNothingFits(
         planner_version=__version__,
         request=request,
@@ -86,16 +94,20 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
     )
 
 
-def _relaxations(request: Request, until: Until, progress: Progress) -> tuple[Relaxation, ...]:
+def _relaxations(
+    request: Request, until: Until, progress: Progress, search: Search
+) -> tuple[Relaxation, ...]:
     found = []
     with until.interruptible():
         for index, (kind, changes) in enumerate(_kinds(request)):
             progress(f"searching what would fit: {kind}", index, 5)
-            found += _smallest(kind, changes, until)
+            found += _smallest(kind, changes, until, search)
     return tuple(sorted(found, key=lambda own: own.seconds_per_token))
 
 
-def _smallest(kind: RelaxationKind, changes: Changes, until: Until) -> list[Relaxation]:
+def _smallest(
+    kind: RelaxationKind, changes: Changes, until: Until, search: Search
+) -> list[Relaxation]:
     """The first change that fits safely, and a smaller one that at least probably fits."""
     found: list[Relaxation] = []
     for text, request in changes:
@@ -107,9 +119,7 @@ def _smallest(kind: RelaxationKind, changes: Changes, until: Until) -> list[Rela
             time_limit_s=until.seconds_left(),
         )
         try:
-            plan = search_pool(
-                request, top=1, sort="tokens_per_s", effort=effort, explains=False
-            ).plans[0]
+            plan = search(request, effort)
         except (NothingFitsError, UsageError, HardwareError, ConstraintError):
             continue
         safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hardware import Cluster
 from planner.job.errors import UsageError
 from planner.job.job import Job
+from planner.job.pool import Pool, is_pool, parse_pool
 from planner.job.request import Request
-from planner.search.pools.pool import Pool, is_pool, parse_pool
 
 _SCHEDULES = (None, "1f1b", "interleaved")
 

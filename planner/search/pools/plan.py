@@ -11,6 +11,7 @@ import numpy as np
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
+from planner.job.pool import Pool
 from planner.job.request import Request
 from planner.predict.assumed_hardware import hardware_ledger
 from planner.predict.assumptions import plan_assumptions, unmeasured_notes
@@ -25,11 +26,10 @@ from planner.predict.uncertainty.intervals import (
     step_time_interval,
 )
 from planner.search.pools.cost import CostedPool, PoolModel
-from planner.search.pools.pool import Pool
 from planner.search.result import JobSummary
 
 if TYPE_CHECKING:
-    from constraints.context import IntArray
+    from constraints.numbers import IntArray
     from planner.predict.cost_model import Layout as KernelLayout
     from planner.search.pools.explorer import PoolPoint
 

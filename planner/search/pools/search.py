@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from constraints import ConstraintError
-from constraints.context import IntArray
+from constraints.numbers import IntArray
 from hardware import HardwareError, parse_gpus
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.pool import Pool
 from planner.job.request import Request
 from planner.predict.mixture import other_modes
 from planner.predict.plan import Plan
@@ -31,7 +32,6 @@ from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint, PoolRung
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
-from planner.search.pools.pool import Pool
 from planner.search.result import Counts, SearchResult
 from planner.search.trial import try_job
 
@@ -84,7 +84,7 @@ def search_pool(
 
     `explains`: search what each part does alone, and, if nothing fits, what would.
     """
-    from planner.search.search import sort_value, stop_notes
+    from planner.search.ordering import sort_value, stop_notes
 
     started = time.perf_counter()
     pool, jobs = pool_jobs(request)
@@ -100,7 +100,7 @@ def search_pool(
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
-        raise pool_nothing_fits(request, explorer, rungs, explorer.progress)
+        raise pool_nothing_fits(request, explorer, rungs, explorer.progress, _fastest)
     plans = [
         pool_plan(
             model,
@@ -138,6 +138,11 @@ def search_pool(
             *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
         ),
     )
+
+
+def _fastest(request: Request, effort: Effort) -> Plan:
+    """The fastest plan of a request; NothingFitsError without what would fit."""
+    return search_pool(request, top=1, sort="tokens_per_s", effort=effort, explains=False).plans[0]
 
 
 def _version() -> str:
@@ -185,7 +190,7 @@ def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
 
 def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
     """What each part does alone, so that one sees what the others add."""
-    from planner.report.plans import step_time_text
+    from planner.predict.plan_text import step_time_text
 
     pace_s = best.step_time_s / best.gbs
     for text in pool.texts:

@@ -13,7 +13,7 @@ from math import ceil
 import numpy as np
 
 from constraints.layout import LayoutContext
-from constraints.memory import MemoryNumbers
+from constraints.memory_numbers import MemoryNumbers
 from planner.cost import linear
 from planner.job.recomputation import recomputation
 from planner.search.pools.cost import CostedPool, PoolModel

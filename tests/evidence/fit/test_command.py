@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.fit import accuracy, held_out, residual_fit
+from planner.evidence.fit import held_out, residual_fit
 from planner.evidence.fit.command import run
+from planner.report import accuracy
 
 
 @pytest.mark.parametrize("module", [accuracy, held_out, residual_fit])

@@ -10,7 +10,7 @@ from constraints.offload import kept_groups, leaving_layers
 from planner.job.request import Request
 from planner.predict.configuration import evaluate
 from planner.predict.memory.footprint import memory_footprint
-from planner.predict.memory.offload import shape_groups
+from planner.predict.offload_groups import shape_groups
 from planner.predict.plan import Degrees, Plan
 from tests.predict.memory.cases import demand_sums
 

@@ -10,9 +10,9 @@ import pytest
 from hardware import parse_gpus
 from planner.cost import fields as f
 from planner.cost.tables import Array
+from planner.job.pool import Pool
 from planner.predict.cost_model import CostModel, Layout
 from planner.search.pools.cost import PoolModel
-from planner.search.pools.pool import Pool
 from tests.cost.jobs import COLUMNS, make_job
 
 SHAPES = [

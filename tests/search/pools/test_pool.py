@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import UsageError
-from planner.search.pools.pool import is_pool, parse_pool
+from planner.job.pool import is_pool, parse_pool
 
 
 def test_parts_and_their_worlds() -> None:

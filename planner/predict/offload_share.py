@@ -23,8 +23,8 @@ from planner.job.job import Job
 from planner.predict.cost_model import Columns, CostedShapes, CostModel, LayoutInputs
 from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.layouts import kernel_layout
-from planner.predict.memory.offload import shape_groups
 from planner.predict.mixture import CostedLayout, cost_layout, memory_inputs, stack, wider_job
+from planner.predict.offload_groups import shape_groups
 
 Groups = tuple[int, ...]
 

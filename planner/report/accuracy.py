@@ -1,6 +1,6 @@
 """How good the predictions are: the figures and the plot that the README shows.
 
-    python -m planner.evidence.fit.accuracy RUNS.csv|FOLDER ...
+    python -m planner.report.accuracy RUNS.csv|FOLDER ...
 
 predicts every measured run from its configuration alone and writes `accuracy.toml` and
 `accuracy.svg` beside the other files of `planner/evidence/data`; `examples/refresh_readme.py` then
@@ -30,9 +30,9 @@ from planner.evidence.runs.rows import read_rows
 from planner.report.scatter import Point, scatter_svg
 from planner.search.plan_file import write_text
 
-COMMAND = "python -m planner.evidence.fit.accuracy DATA"
-_FOLDER = Path(__file__).resolve().parents[1] / "data"
-_USAGE = "usage: python -m planner.evidence.fit.accuracy RUNS.csv|FOLDER ... [-o FOLDER]"
+COMMAND = "python -m planner.report.accuracy DATA"
+_FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
+_USAGE = "usage: python -m planner.report.accuracy RUNS.csv|FOLDER ... [-o FOLDER]"
 _WORST_GROUPS = 10
 _DIGITS = 4
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from constraints import UserCondition
-from constraints.context import Columns, RuleContext
+from constraints.context import RuleContext
+from constraints.numbers import Columns
 from constraints.rule import ShapeRule
 from planner.predict.space import Shapes, enumerate_shapes, legal_shapes
 

@@ -6,10 +6,10 @@ from planner.job.frameworks import RecomputeMode
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.predict.cost_tables import job_pieces, op_context
-from planner.predict.memory.rows import Key, rank_key, saved_bytes
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.offload import offload_group
 from planner.predict.ops.rows import Piece
+from planner.predict.saved import Key, rank_key, saved_bytes
 
 
 def shape_groups(

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from planner.evidence.fit import accuracy
+from planner.report import accuracy
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B, predicted
 
 
@@ -22,7 +22,7 @@ def test_figures_are_shares_and_unknown_ones_are_left_out() -> None:
     assert content["worst"][0]["terms"] == "compute 100%"
     assert "memory" not in content
     assert "rank_correlation" not in content["time"]
-    assert content["command"].startswith("python -m planner.evidence.fit.accuracy")
+    assert content["command"].startswith("python -m planner.report.accuracy")
 
 
 def test_text_of_any_kind_survives_the_file() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from planner.job.quantities import gib, number_ranges, run_lengths, seconds, share, signed_share
 from planner.predict.plan import Degrees, Interval, Plan
-from planner.report.units import gib, number_ranges, run_lengths, seconds, share, signed_share
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.job.frameworks.profile import FrameworkProfile, OptimizerKernel
+from planner.job.frameworks.profile import FrameworkProfile
+from planner.job.optimizer_rules import OptimizerSetting
 from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer
 from planner.predict.ops.rows import Op, OpKind
 
@@ -27,15 +28,6 @@ CPU_ADAM_BYTES_PER_S_PER_NODE = 28 * 1e10 / 2.57
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
 _HALF = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizerSetting:
-    """An optimizer as a job uses it. `offload`: share of state and update on the CPU, 0..1."""
-
-    optimizer: Optimizer
-    kernel: OptimizerKernel
-    offload: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,40 @@
+"""What plans are launched with: names, the modules that write for them, their profiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A writer: `module` below `planner.launch`, and the profile its plans are costed under.
+
+    `variants`: other profiles of the same framework whose plans it writes as they are.
+    """
+
+    name: str
+    module: str
+    profile: str
+    summary: str
+    variants: tuple[str, ...] = ()
+
+
+# The first with a profile is its usual one.
+TARGETS = {
+    own.name: own
+    for own in (
+        Target(
+            "megatron-core", "megatron", "megatron-core", "Megatron-LM of core 0.19, flags",
+            ("megatron-core-no-overlap", "megatron-local", "megatron-fsdp"),
+        ),
+        Target(
+            "megatron-bridge", "megatron_bridge", "megatron-bridge",
+            "Megatron-Bridge 0.6, recipe and overrides",
+        ),
+        Target("torchtitan", "torchtitan", "torchtitan", "torchtitan 0.3, Python configuration"),
+        Target("torchtitan-0.2", "torchtitan_toml", "torchtitan", "torchtitan 0.2.2, TOML"),
+        Target("deepspeed", "deepspeed", "deepspeed", "DeepSpeed JSON, Hugging Face Trainer"),
+        Target("accelerate", "accelerate", "hf-fsdp2", "accelerate with FSDP2, YAML"),
+        Target("nanotron", "nanotron", "nanotron", "nanotron, YAML"),
+    )
+}  # fmt: skip

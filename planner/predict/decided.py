@@ -1,0 +1,30 @@
+"""What a search decided for a plan, as the request or the job that has it decided."""
+
+from __future__ import annotations
+
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Plan
+
+
+def decided_job(job: Job, plan: Plan) -> Job:
+    """The job with what its search decided for a plan."""
+    fraction = plan.activation_offload_fraction
+    return job.at_choice(plan.optimizer_offload, plan.activation_offload, fraction)
+
+
+def decided_request(request: Request, plan: Plan) -> Request:
+    """The request with what its search decided for a plan: what is offloaded, context exchange.
+
+    What costs, launches or explains a plan resolves this one.
+    """
+    decided: dict[str, object] = {}
+    if request.optimizer_offload == "search":
+        decided["optimizer_offload"] = plan.optimizer_offload
+    if request.activation_offload == "search":
+        decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
+    if request.activation_offload_fraction != plan.activation_offload_fraction:
+        decided["activation_offload_fraction"] = plan.activation_offload_fraction
+    if plan.degrees.cp > 1 and request.cp_comm_type is None:
+        decided |= {"cp_comm_type": plan.cp_comm_type or "p2p", "cp_sizes": plan.cp_sizes}
+    return request.model_copy(update=decided) if decided else request

@@ -1,0 +1,30 @@
+"""What launch writers say of a search's job and plans: handed in by who knows the writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.job.job import Job
+from planner.job.request import Request
+from planner.predict.plan import Plan
+
+
+def _no_note(_: Job) -> str | None:
+    return None
+
+
+def _no_notes(_: Sequence[Plan], __: Request, ___: Job) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchNotes:
+    """`of_job`: why a framework's writer could launch no plan of a job; `of_plans`: which of a
+    search's plans it refuses, and why. None where it takes them."""
+
+    of_job: Callable[[Job], str | None] = _no_note
+    of_plans: Callable[[Sequence[Plan], Request, Job], str | None] = _no_notes
+
+
+SILENT = LaunchNotes()
