@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from constraints.layout_context import LayoutContext
-from constraints.layout_variables import Expression, LayoutVariables
+from constraints.layout_variables import LayoutVariables
 from constraints.memory_numbers import PhaseNumbers
 from constraints.rule import Layout
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import BoolVarT, CpModel
+
+    from constraints.layout_variables import Expression
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from planner.job.errors import UsageError
 if TYPE_CHECKING:
     from planner.compare.cluster_front import ClusterFront, ClusterPoint
     from planner.job.request import Request
-    from planner.launch.registry import LAUNCH_NOTES
 
 
 def several_gpus(function: Command) -> Command:
@@ -51,6 +50,7 @@ def search_several(
     compile_if_first_run(options["quiet"])
     from planner.cli.comparing import jobs_for, limits_for
     from planner.compare.cluster_front import search_clusters, shortened
+    from planner.launch.registry import LAUNCH_NOTES
     from planner.search.ordering import sort_value
     from planner.search.plan_file import write_text
 

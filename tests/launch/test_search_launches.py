@@ -7,10 +7,10 @@ import pytest
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
+from planner.launch.plans import find_plans
 from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
 from planner.predict.decided import decided_request
-from planner.search.search import find_plans
 
 # Grouped heads, tied embeddings, biases, experts, latent attention, LayerNorm with dropout masks.
 MODELS = (

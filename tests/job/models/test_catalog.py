@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from planner.job.job.models import catalog, toml_file
 
+from planner.job.models import catalog, toml_file
 from planner.job.models.catalog import catalog_name, load_model, model_names
 from planner.job.models.errors import ModelError
 from planner.job.models.toml_file import ModelFile
