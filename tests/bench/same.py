@@ -67,7 +67,7 @@ check examples/05_check_a_script/pretrain_moe.sh --gpus 32xH100
 models
 hardware
 frameworks
-"""
+"""  # noqa: E501
 
 
 def answer(checkout: Path, command: str, cache: str) -> tuple[int, Any]:
