@@ -17,6 +17,8 @@ MOST_LAYERS = 10_000
 WIDEST = 2**27
 Positive = Annotated[int, Field(gt=0, le=WIDEST)]
 NonNegative = Annotated[int, Field(ge=0, le=WIDEST)]
+PositiveNumber = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 AttentionKind = Literal["full", "sliding"]
 FfnKind = Literal["dense", "moe"]
@@ -52,6 +54,40 @@ class MlaSpec(_Frozen):
     v_head_dim: Positive
 
 
+class RopeScaling(_Frozen):
+    """How rotary frequencies are stretched beyond the pretraining length, in Hugging Face's kinds.
+
+    `linear`: all divided by `factor`; `llama3`: those slower than `original_positions` /
+    `low_frequency` divided, those faster than / `high_frequency` kept (Llama 3.1); `yarn`: between
+    `beta_slow` and `beta_fast` rotations over `original_positions`, whole numbers where `truncate`
+    (arXiv 2309.00071), scores scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2,
+    arXiv 2405.04434); `longrope`: a factor for each frequency; `dynamic`: by the length at hand.
+    """
+
+    kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
+    factor: PositiveNumber = 1.0
+    original_positions: Positive | None = None
+    low_frequency: PositiveNumber = 1.0
+    high_frequency: PositiveNumber = 4.0
+    beta_fast: PositiveNumber = 32.0
+    beta_slow: PositiveNumber = 1.0
+    truncate: bool = True
+    mscale: Annotated[float, Field(ge=0.0)] | None = None
+    mscale_all_dim: Annotated[float, Field(ge=0.0)] | None = None
+    attention_factor: PositiveNumber | None = None
+    long_factor: tuple[float, ...] = ()
+    short_factor: tuple[float, ...] = ()
+
+
+class RopeSpec(_Frozen):
+    """Rotary positions. `local_theta`: the base of layers with windows, which are then not
+    stretched (Gemma 3); None: as all others."""
+
+    theta: PositiveNumber = 10000.0
+    local_theta: PositiveNumber | None = None
+    scaling: RopeScaling | None = None
+
+
 class MoeSpec(_Frozen):
     """The experts of a mixture-of-experts layer.
 
@@ -60,7 +96,15 @@ class MoeSpec(_Frozen):
     bias per expert, `score_correction_bias` an untrained one (DeepSeek-V3: a buffer, not
     counted as a parameter), `expert_bias` biases inside the experts (gpt-oss). Experts are chosen
     from the best `top_groups` of `groups` groups (DeepSeek-V3, arXiv 2412.19437, section 2.1.2),
-    and their weights are divided by their sum where `normalised`.
+    by the sum of the best two or the `max` of a group (`group_score`; DeepSeek-V2: max), and their
+    weights are divided by their sum where `normalised`, then multiplied by `weight_scale`; with
+    `weights_on_input` they multiply the experts' inputs (Llama 4). `clamp`: limit of the experts'
+    shifted SwiGLU (gpt-oss).
+
+    How the router learns to balance: `bias_update_rate` moves the correction bias each step,
+    `aux_loss` weighs the loss of load over a `batch` or a `sequence`, `z_loss` that of large
+    logits; `capacity_factor` None drops no tokens. `router_fp32`: the router's product must be in
+    fp32; else the framework chooses.
     """
 
     experts: Positive
@@ -73,7 +117,18 @@ class MoeSpec(_Frozen):
     expert_bias: bool = False
     groups: Positive = 1
     top_groups: Positive = 1
+    group_score: Literal["top2", "max"] = "top2"
+    score: Literal["softmax", "sigmoid"] = "softmax"
     normalised: bool = True
+    weight_scale: PositiveNumber = 1.0
+    weights_on_input: bool = False
+    clamp: PositiveNumber | None = None
+    router_fp32: bool = False
+    bias_update_rate: Share = 0.0
+    aux_loss: Share = 0.0
+    aux_loss_over: Literal["batch", "sequence"] = "batch"
+    z_loss: Share = 0.0
+    capacity_factor: PositiveNumber | None = None
 
     @model_validator(mode="after")
     def _top_k_within_experts(self) -> MoeSpec:
@@ -118,14 +173,17 @@ class ModelSpec(_Frozen):
     block: Literal["pre", "sandwich", "post", "single", "parallel"] = "pre"
     tied_embeddings: bool = False
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
+    rope: RopeSpec = RopeSpec()
     # Part of each head that rotates.
     rotary_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    # Rows of a learned position table when it differs from max_positions (0: equal).
     qkv_bias: bool = False
     attention_out_bias: bool = False
     mlp_bias: bool = False
     head_bias: bool = False
     norm_bias: bool = False
+    norm_eps: PositiveNumber = 1e-5
+    # Standard deviation of initial weights.
+    init_std: PositiveNumber = 0.02
     # False: the norms have no learned scale (OLMo 1, arXiv 2402.00838, section 2.1).
     norm_weight: bool = True
     # `head` = a norm over each head's width, shared by heads (Qwen3, Gemma 3); `full` = over the
@@ -136,8 +194,12 @@ class ModelSpec(_Frozen):
     # A learned logit per head that takes part in the softmax (gpt-oss).
     attention_sinks: bool = False
     # Scores and logits are capped: cap * tanh(x / cap) (Gemma 2, arXiv 2408.00118, section 2).
-    attention_softcap: Annotated[float, Field(gt=0.0)] | None = None
-    logits_softcap: Annotated[float, Field(gt=0.0)] | None = None
+    attention_softcap: PositiveNumber | None = None
+    logits_softcap: PositiveNumber | None = None
+    # Factor of the scores; None: one over the root of the head's width (Gemma 2 and 3 state it).
+    attention_scale: PositiveNumber | None = None
+    # Queries, keys and values are cut at this size (OLMo 1, DBRX).
+    qkv_clip: PositiveNumber | None = None
     sliding_window: Positive | None = None
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None

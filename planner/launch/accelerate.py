@@ -238,8 +238,7 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
         ),
         Choice(
             f"{MODEL_FOLDER}/config.json",
-            "the shape only; rope_theta and the like take the class's defaults, which change "
-            "neither memory nor time: replace it by the model's own config.json",
+            "the model, shape to router; token ids take the class's defaults",
         ),
         Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder"),
     )

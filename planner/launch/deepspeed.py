@@ -285,8 +285,7 @@ def _choices(launch: Launch) -> Iterator[Choice]:
         yield Choice("--activation_checkpointing", "each layer keeps its input and runs again")
     yield Choice(
         f"{MODEL_FOLDER}/config.json",
-        "the shape only; rope_theta and the like take the class's defaults, which change neither "
-        "memory nor time: replace it by the model's own config.json",
+        "the model, shape to router; token ids take the class's defaults",
     )
     yield Choice("train.py", "random tokens unless --dataset names a datasets.save_to_disk folder")
 

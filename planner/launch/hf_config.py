@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 
 from planner.job.models.errors import ModelError
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.models.hf_families import READERS
 from planner.job.specs import ModelSpec
+from planner.launch.architecture import Row, fields_of, settings, value_of
 from planner.launch.contract import Refusal
+from planner.launch.hf_table import DETAILS, hf_table
 from planner.launch.model_traits import leading_dense, moe_indices
 
 Config = dict[str, object]
@@ -50,13 +53,24 @@ _LAYER_CLASSES = {
 
 
 def hf_config(model: ModelSpec) -> Config | None:
-    """The config.json that has this shape; None if no type of transformers does."""
+    """The config.json that says this model; None if no type of transformers does."""
+    config, differing = _nearest(model)
+    return None if differing else config
+
+
+def differences(model: ModelSpec) -> tuple[str, ...]:
+    """Fields that no type of transformers can have as the model does, of the nearest type."""
+    return _nearest(model)[1]
+
+
+@lru_cache
+def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
+    """The config.json whose model differs in the fewest fields, and those fields."""
     families = (model.family,) if model.family in READERS else _GENERAL
-    for family in families:
-        config = _written(model, family)
-        if config is not None:
-            return config
-    return None
+    return min((_written(model, family) for family in families), key=lambda own: len(own[1]))
+
+
+HF: tuple[Row, ...] = hf_table(differences)
 
 
 def config_text(config: Config) -> str:
@@ -71,28 +85,46 @@ def layer_class(config: Config) -> str:
 
 def model_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
     """A refusal if transformers has no such model."""
-    config = hf_config(model)
-    if config is not None and config["model_type"] in _LAYER_CLASSES:
+    missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
+    if not missing:
         return ()
     return (
         Refusal(
-            f"no model type of transformers 5.23 known here has the shape of {model.name} "
-            f"(family {model.family})",
+            f"no model type of transformers 5.23 known here is {model.name} (family "
+            f"{model.family}): the nearest has another {', '.join(missing)}",
             "--framework megatron-core",
         ),
     )
 
 
-def _written(model: ModelSpec, family: str) -> Config | None:
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 40 else "..."
+
+
+def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
+    """The config.json as a type, and the fields that are others when it is read again."""
     own_type = "deepseek_v3" if family == "kimi_k2" else family
-    config = {"model_type": own_type, **_trunk(model), **_own_keys(own_type)(model)}
+    typed = model.model_copy(update={"family": own_type})
+    config: Config = {
+        "model_type": own_type,
+        **_trunk(typed),
+        **_own_keys(own_type)(typed),
+        **settings(DETAILS, typed),
+    }
     try:
         read = model_from_hf_config(config, where=f"{model.name}.json")
     except ModelError:
-        return None
-    kept = {"name": model.name, "family": model.family, "source": model.source,
-            "pretraining_seq": model.pretraining_seq}  # fmt: skip
-    return config if read.model_copy(update=kept) == model else None
+        return config, ("family",)
+    return config, tuple(
+        name
+        for name in fields_of()
+        if name not in _DEPARTS and value_of(read, name) != value_of(model, name)
+    )
+
+
+# What the types balance experts with is theirs: departures of `hf_table`.
+_DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 
 
 def _trunk(model: ModelSpec) -> Config:
@@ -106,8 +138,6 @@ def _trunk(model: ModelSpec) -> Config:
         "hidden_act": model.activation,
         "tie_word_embeddings": model.tied_embeddings,
     }
-    if model.rotary_share < 1.0:
-        config["partial_rotary_factor"] = model.rotary_share
     if model.ffn:
         config["intermediate_size"] = model.ffn
     if not model.mla and model.family not in ("gpt2", "gpt_neox", "falcon", "phi", "phi3"):
@@ -271,11 +301,7 @@ def _gpt2(model: ModelSpec) -> Config:
 
 def _neox(model: ModelSpec) -> Config:
     parallel = model.block == "parallel"
-    return {
-        "attention_bias": model.qkv_bias,
-        "use_parallel_residual": parallel,
-        "rotary_pct": model.rotary_share,
-    }
+    return {"attention_bias": model.qkv_bias, "use_parallel_residual": parallel}
 
 
 _OWN: dict[str, Callable[[ModelSpec], Config]] = {

@@ -11,12 +11,7 @@ from planner.job.job import Job
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.megatron_choices import SHARP_NEEDS, environment, megatron_choices
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
-from planner.launch.megatron_model import (
-    attention_flags,
-    expert_flags,
-    model_flags,
-    model_refusals,
-)
+from planner.launch.megatron_model import model_groups, model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
 from planner.launch.megatron_run import (
     LOW_PRECISIONS,
@@ -67,9 +62,7 @@ def groups(launch: Launch) -> tuple[Group, ...]:
     model, job = launch.job.model, launch.job
     low = job.precision in LOW_PRECISIONS
     return (
-        Group(f"model: {model.name}", model_flags(model, launch.plan.seq, dropout=job.dropout)),
-        Group("attention", attention_flags(model)),
-        Group("experts", expert_flags(model, low)),
+        *model_groups(model, launch.plan.seq, dropout=job.dropout, low=low),
         Group("parallel degrees", degree_flags(launch)),
         Group("batch", batch_flags(launch)),
         Group("data parallelism", sharding_flags(launch)),
@@ -79,7 +72,7 @@ def groups(launch: Launch) -> tuple[Group, ...]:
         Group("optimizer", optimizer_flags(launch)),
         Group("kernels", kernel_flags(launch)),
         Group("what to see of the first steps", _reporting()),
-        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _own(launch)),
+        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _own()),
     )
 
 
@@ -87,16 +80,11 @@ def _reporting() -> tuple[Flag, ...]:
     return flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)
 
 
-def _own(launch: Launch) -> tuple[Flag, ...]:
+def _own() -> tuple[Flag, ...]:
     """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
-    rotary: tuple[Flag, ...] = ()
-    if launch.job.model.position == "rope":
-        rotary = (flag("--rotary-base", 10000),)
     return (
         flag("--mock-data"),
         flag("--tokenizer-type", "NullTokenizer"),
-        flag("--vocab-size", launch.job.model.vocab),
-        *rotary,
         flag("--train-iters", TRIAL_STEPS),
         flag("--lr", "1e-4"),
         flag("--min-lr", "1e-5"),

@@ -27,7 +27,7 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What Megatron-Bridge cannot express of the job."""
-    own = [*model_refusals(job.model, job.seq), *attention_refusals(job)]
+    own = [*model_refusals(job.model, job.seq, bridge=True), *attention_refusals(job)]
     if job.optimizer.family not in ("adamw", "sgd"):
         own.append(
             Refusal(

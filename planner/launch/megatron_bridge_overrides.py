@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.job.specs import ModelSpec
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag
 from planner.launch.megatron_layout import layout_text
-from planner.launch.megatron_model import expert_marks, is_clamped, window_marks
+from planner.launch.megatron_model import model_overrides
 from planner.launch.megatron_run import (
     FSDP_SHARDING,
     is_fsdp,
@@ -22,6 +21,7 @@ from planner.launch.megatron_run import (
     reduces_in_bf16,
     sharp_group,
 )
+from planner.launch.megatron_table import linear_bias
 
 Overrides = Mapping[str, str]
 Groups = Sequence[tuple[str, Overrides]]
@@ -48,7 +48,7 @@ def all_overrides(launch: Launch) -> Groups:
     model = launch.job.model
     return (
         (f"model: {model.name}", _model(launch)),
-        ("attention", _attention(model)),
+        ("attention", model_overrides(model, "attention")),
         ("experts", _experts(launch)),
         ("parallel degrees", _degrees(launch)),
         ("batch", _batch(launch)),
@@ -68,103 +68,25 @@ def _yes(value: bool) -> str:
 
 def _model(launch: Launch) -> Overrides:
     model = launch.job.model
-    biases = model.attention_out_bias
-    activation = _activation(model)
     dropout = "0.1" if launch.job.dropout else "0.0"
-    fused = activation in _FUSED and (model.gated or biases)
-    found = {
-        "model.num_layers": str(model.layers),
-        "model.hidden_size": str(model.hidden),
-        "model.ffn_hidden_size": str(model.ffn or (model.moe.ffn if model.moe else 0)),
-        "model.activation_func": activation,
-        "model.gated_linear_unit": _yes(model.gated),
+    found = model_overrides(model, "model")
+    fused = found["model.activation_func"] in _FUSED and (model.gated or bool(linear_bias(model)))
+    return found | {
         "model.bias_activation_fusion": _yes(fused),
-        "model.bias_dropout_fusion": _yes(not (model.moe is not None and biases)),
-        "model.normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "model.add_bias_linear": _yes(biases),
-        "model.add_qkv_bias": _yes(model.qkv_bias),
-        "model.share_embeddings_and_output_weights": _yes(model.tied_embeddings),
-        "model.position_embedding_type": {"learned": "learned_absolute"}.get(
-            model.position, model.position
-        ),
-        "model.vocab_size": str(model.vocab),
+        "model.bias_dropout_fusion": _yes(not (model.moe and linear_bias(model))),
         "model.should_pad_vocab": "true",
         "model.hidden_dropout": dropout,
         "model.attention_dropout": dropout,
         # As the plan is costed: the fused loss makes its fp32 tensors anew.
         "model.cross_entropy_loss_fusion": "false",
     }
-    if is_clamped(model):
-        found |= {"model.glu_linear_offset": "1.0", "model.activation_func_clamp_value": "7.0"}
-    return found
-
-
-def _activation(model: ModelSpec) -> str:
-    if model.gated:
-        return "quick_gelu" if is_clamped(model) else "silu"
-    return "squared_relu" if model.activation in ("relu2", "squared_relu") else "gelu"
-
-
-def _attention(model: ModelSpec) -> Overrides:
-    found = {"model.num_attention_heads": str(model.heads)}
-    if model.mla is None:
-        found |= {
-            "model.num_query_groups": str(model.kv_heads),
-            "model.kv_channels": str(model.head_dim),
-            "model.qk_layernorm": _yes(model.qk_norm == "head"),
-        }
-    else:
-        rank = model.mla.q_lora_rank
-        found |= {
-            "model.multi_latent_attention": "true",
-            "model.q_lora_rank": "null" if rank is None else str(rank),
-            "model.kv_lora_rank": str(model.mla.kv_lora_rank),
-            "model.qk_head_dim": str(model.mla.qk_nope_head_dim),
-            "model.qk_pos_emb_head_dim": str(model.mla.qk_rope_head_dim),
-            "model.v_head_dim": str(model.mla.v_head_dim),
-            "model.qk_layernorm": "true",
-        }
-    if model.attention_sinks:
-        found["model.softmax_type"] = "learnable"
-    slides = window_marks(model)
-    if slides:
-        found["model.window_size"] = f"[{(model.sliding_window or 1) - 1},0]"
-        if not all(slides):
-            found["model.window_attn_skip_freq"] = _list(slides)
-    return found
-
-
-def _list(marks: Sequence[bool]) -> str:
-    return "[" + ",".join(str(int(mark)) for mark in marks) + "]"
 
 
 def _experts(launch: Launch) -> Overrides:
-    moe = launch.job.model.moe
-    if moe is None:
-        return {}
-    marks = expert_marks(launch.job.model)
-    found = {
-        "model.num_moe_experts": str(moe.experts),
-        "model.moe_router_topk": str(moe.top_k),
-        "model.moe_ffn_hidden_size": str(moe.ffn),
-        "model.moe_layer_freq": "1" if all(marks) else _list(marks),
-        "model.moe_token_dispatcher_type": "alltoall",
-        "model.moe_grouped_gemm": "true",
-    }
-    if moe.shared_ffn:
-        found["model.moe_shared_expert_intermediate_size"] = str(moe.shared_ffn)
-        found["model.moe_shared_expert_gate"] = _yes(moe.shared_gate)
-    if moe.score_correction_bias:
-        found |= {
-            "model.moe_router_score_function": "sigmoid",
-            "model.moe_router_enable_expert_bias": "true",
-            "model.moe_router_load_balancing_type": "none",
-        }
-    else:
-        found |= {
-            "model.moe_router_load_balancing_type": "aux_loss",
-            "model.moe_aux_loss_coeff": "0.01",
-        }
+    found = model_overrides(launch.job.model, "experts")
+    if launch.job.model.moe is None:
+        return found
+    found |= {"model.moe_token_dispatcher_type": "alltoall", "model.moe_grouped_gemm": "true"}
     if launch.job.precision not in ("bf16", "fp16"):
         found["model.moe_router_padding_for_quantization"] = "true"
     return found
@@ -191,8 +113,6 @@ def _degrees(launch: Launch) -> Overrides:
         # Quotes within: brackets, stars and bars mean something to Hydra.
         text = layout_text(layout.block_layers, mtp, layout.mtp_apart)
         found["model.pipeline_model_parallel_layout"] = f'"{text}"'
-    if mtp:
-        found["model.mtp_num_layers"] = str(mtp)
     return found
 
 
@@ -305,7 +225,7 @@ def _optimizer(launch: Launch) -> Overrides:
 
 def _own(launch: Launch) -> Overrides:
     """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
-    found = {
+    return {
         "tokenizer.vocab_size": str(launch.job.model.vocab),
         "train.train_iters": str(_TRIAL_STEPS),
         "validation.eval_iters": "0",
@@ -314,6 +234,3 @@ def _own(launch: Launch) -> Overrides:
         "optimizer.min_lr": "0.00001",
         "checkpoint.save": "null",
     }
-    if launch.job.model.position == "rope":
-        found["model.rotary_base"] = "10000"
-    return found

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 _KINDS = {
     "int": r"\d+",
-    "number": r"\d+(\.\d+)?",
+    "number": r"\d+(\.\d+)?(e-?\d+)?",
     "bool": r"true|false",
     "list": r"\[[\w,]+\]",
     "layout": r'"[Etm*()|\dL]+"',

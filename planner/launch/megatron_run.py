@@ -51,8 +51,6 @@ def degree_flags(launch: Launch) -> tuple[Flag, ...]:
         ]
     mtp = launch.job.model.mtp_layers
     flags += layout_flags(launch.plan.layout, own.pp, own.vpp, mtp)
-    if mtp:
-        flags.append(flag("--mtp-num-layers", mtp))
     return tuple(flags)
 
 

@@ -8,6 +8,8 @@ from constraints.layout import greedy_split
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.job.specs import ModelSpec
+from planner.launch.architecture import Row, row, settings
+from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_schema import nanotron_problems
@@ -18,13 +20,16 @@ from planner.predict.plan import Plan
 CONFIG = "nanotron.yaml"
 # Steps of a first run: enough to see memory settle and the step time repeat.
 TRIAL_STEPS = 50
-# Values of LlamaConfig that no shape tells, written out as placeholders.
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What nanotron cannot express of the job."""
-    return (*lacking(job.model, {"qkv-bias", "tied"}, "nanotron"), *_run_refusals(job))
+    model = job.model
+    return (
+        *architecture_refusals(NANOTRON, model, "nanotron", "--framework megatron-core"),
+        *_run_refusals(job),
+    )
 
 
 def refusals(launch: Launch) -> tuple[Refusal, ...]:
@@ -176,35 +181,45 @@ def _recomputes(launch: Launch) -> bool:
 
 def _model(launch: Launch) -> Iterator[Setting]:
     yield Setting("dtype", "bfloat16")
-    yield Setting("init_method", {"std": 0.02})
+    yield Setting("init_method", {"std": settings(NANOTRON, launch.job.model)[_STD]})
     yield Setting("make_vocab_size_divisible_by", 1)
     yield Setting("ddp_bucket_cap_mb", 25)
     yield Setting(
         "model_config",
         _model_config(launch.job.model),
-        "the shape; rope_theta, rms_norm_eps and token ids are PLACEHOLDERS that change neither "
-        "memory nor time",
+        "token ids are PLACEHOLDERS: your tokenizer's",
     )
+
+
+# How nanotron says a model: keys of model_config, but for the initialiser.
+_STD = "init_method.std"
+NANOTRON: tuple[Row, ...] = (
+    row("hidden", "hidden_size", lambda m: m.hidden),
+    row("ffn", "intermediate_size", lambda m: m.ffn),
+    row("layers", "num_hidden_layers", lambda m: m.layers),
+    row("heads", "num_attention_heads", lambda m: m.heads),
+    row("kv_heads", "num_key_value_heads", lambda m: m.kv_heads),
+    row("vocab", "vocab_size", lambda m: m.vocab),
+    row("max_positions", "max_position_embeddings", lambda m: m.max_positions),
+    row("activation", "hidden_act", lambda m: m.activation),
+    row("tied_embeddings", "tie_word_embeddings", lambda m: m.tied_embeddings),
+    row("qkv_bias", "attention_bias", lambda m: m.qkv_bias, False),
+    row("rope.theta", "rope_theta", lambda m: m.rope.theta),
+    row("norm_eps", "rms_norm_eps", lambda m: m.norm_eps),
+    row("init_std", _STD, lambda m: m.init_std),
+    *lacking({"qkv-bias", "tied"}),
+)  # fmt: skip
 
 
 def _model_config(model: ModelSpec) -> dict[str, Value]:
     """Llama, or Qwen2 where query, key and value have biases."""
-    kind: dict[str, Value] = {"is_llama_config": True}
-    if model.qkv_bias:
-        kind = {"is_qwen2_config": True, "attention_bias": True}
-    return kind | {
-        "hidden_size": model.hidden,
-        "intermediate_size": model.ffn,
-        "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "vocab_size": model.vocab,
-        "max_position_embeddings": model.max_positions,
-        "hidden_act": model.activation,
-        "tie_word_embeddings": model.tied_embeddings,
-        "rope_theta": 10000.0,
+    kind = "is_qwen2_config" if model.qkv_bias else "is_llama_config"
+    values = settings(NANOTRON, model)
+    del values[_STD]
+    return {
+        kind: True,
+        **values,
         "rope_interleaved": False,
-        "rms_norm_eps": 1e-5,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "_attn_implementation": "flash_attention_2",

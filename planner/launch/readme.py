@@ -103,9 +103,8 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         *(_item(need) for need in requirements),
         "",
         _paragraph(
-            "The plan decides how the job is split, not what it learns: data, tokenizer, learning "
-            "rate, initialisation, rotary base and the like are placeholders that run, marked as "
-            "such. Replace them for a real run."
+            "The plan decides how the job is split, not what it learns: data, tokenizer and "
+            "learning rate are placeholders that run, marked as such. Replace them for a real run."
         ),
     ]
     return "\n".join(lines)

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
-from planner.job.specs import ModelSpec, MoeSpec
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import all_settings, refusals, scaling_kind
 from planner.launch.contract import Launch, Refusal
-from planner.launch.model_traits import lacking, leading_dense, moe_indices
+from planner.launch.model_traits import moe_indices
+from planner.launch.settings_text import Value
 from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
+from planner.launch.titan_table import titan_table
 
-_GROUPED = {
-    "qkv-bias", "qk-norm-head", "head-dim", "tied",
-    "moe", "mixed", "shared-experts", "router-bias", "score-bias",
-}  # fmt: skip
-_LATENT = {"mla", "tied", "moe", "mixed", "shared-experts", "score-bias", "mtp"}
 # Linear layers that stay in bf16: output projection and router.
 HIGH_PRECISION = ["lm_head", "router.gate"]
 
@@ -37,18 +35,10 @@ def degree_refusals(launch: Launch) -> Iterator[Refusal]:
 def model_refusals(job: Job) -> tuple[Refusal, ...]:
     """What of the model torchtitan 0.3 cannot build or run."""
     model = job.model
-    missing = lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.3")
-    if missing:
-        return missing
-    found = []
-    if model.mla and not _latent_experts(model):
-        found.append(
-            Refusal(
-                "torchtitan's DeepSeek-V3 has dense layers first, then layers with experts and "
-                f"whole shared experts; {model.name} has not",
-                "--framework megatron-core",
-            )
-        )
+    found = list(refusals(titan_table(model), model, "torchtitan 0.3", "--framework megatron-core"))
+    if model.family == "gpt_oss" and job.precision not in ("bf16", "fp16"):
+        text = f"torchtitan 0.3 has no products in {job.precision} for gpt-oss's experts"
+        found.append(Refusal(text, "--precision bf16"))
     if job.seq > model.max_positions:
         found.append(
             Refusal(
@@ -58,13 +48,6 @@ def model_refusals(job: Job) -> tuple[Refusal, ...]:
             )
         )
     return tuple(found)
-
-
-def _latent_experts(model: ModelSpec) -> bool:
-    moe = model.moe
-    if moe is None or leading_dense(model) is None:
-        return False
-    return moe.shared_ffn > 0 and moe.shared_ffn % moe.ffn == 0
 
 
 def registry_size(launch: Launch) -> Flavor | None:
@@ -93,36 +76,30 @@ def model_lines(launch: Launch) -> list[str]:
 
 
 def _registered(own: Flavor, model: ModelSpec) -> list[str]:
-    mtp = f"num_mtp_layers={model.mtp_layers}, " if model.mtp_layers else ""
     return [
         "",
         "",
         "def model_spec():",
         f'    """{model.name}: size {own.name} of torchtitan\'s registry."""',
-        f'    return model_registry("{own.name}", attn_backend="flex", {mtp}converters=CONVERTERS)',
+        f'    return model_registry("{own.name}", attn_backend="flex", converters=CONVERTERS)',
     ]
+
+
+def _values(model: ModelSpec) -> dict[str, Value]:
+    """The model in torchtitan's words."""
+    return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
 
 
 def _own_values(model: ModelSpec) -> list[str]:
-    """What a shape does not tell: nothing of it changes memory or time."""
-    lines = [
-        "",
-        "# PLACEHOLDERS, not part of the plan: memory and time do not depend on them.",
-        "ROPE_THETA = 10000.0  # rope_theta of the model's config.json",
-        "NORM_EPS = 1e-5",
-    ]
-    if model.moe:
-        lines += [
-            'ROUTER_SCORE = "softmax"  # or "sigmoid" (DeepSeek-V3)',
-            "ROUTER_NORMALISES = True  # top-k scores sum to one",
-        ]
-    return lines
+    """What the shape does not tell."""
+    values = _values(model)
+    return ["", f"ROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}"]
 
 
 _GROUPED_IMPORTS = [
     "from torchtitan.components.optimizer import register_moe_load_balancing_hook",
     "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
-    "from torchtitan.models.common import CosSinRoPE, Embedding, Linear, RMSNorm",
+    "from torchtitan.models.common import ComplexRoPE, CosSinRoPE, Embedding, Linear, RMSNorm",
     "from torchtitan.models.common.config_utils import (",
     "    get_attention_config,",
     "    make_ffn_config,",
@@ -144,19 +121,41 @@ _LATENT_IMPORTS = [
     "from torchtitan.models.deepseek_v3.parallelize import parallelize_deepseekv3",
     "from torchtitan.protocols.model_spec import ModelSpec",
 ]
-_INITS = [
-    "",
-    "",
-    "def _normal(std=0.02):",
-    '    """Initial weights; biases start at zero."""',
-    "    weight = partial(nn.init.trunc_normal_, std=std)",
-    '    return {"weight": weight, "bias": nn.init.zeros_}',
-    "",
-    "",
-    "def _norm(width):",
-    '    ones = {"weight": nn.init.ones_}',
-    "    return RMSNorm.Config(normalized_shape=width, eps=NORM_EPS, param_init=ones)",
-]
+
+
+def _inits(model: ModelSpec) -> list[str]:
+    return [
+        "",
+        "",
+        f"def _normal(std={model.init_std}):",
+        '    """Initial weights; biases start at zero."""',
+        "    weight = partial(nn.init.trunc_normal_, std=std)",
+        '    return {"weight": weight, "bias": nn.init.zeros_}',
+        "",
+        "",
+        "def _norm(width):",
+        '    ones = {"weight": nn.init.ones_}',
+        "    return RMSNorm.Config(normalized_shape=width, eps=NORM_EPS, param_init=ones)",
+    ]
+
+
+def _grouped_rope(model: ModelSpec) -> list[str]:
+    """Rotation of heads; ComplexRoPE is the one that stretches as Llama 3 does."""
+    values = _values(model)
+    lengths = [name for name in _LLAMA3 if name in values]
+    return [
+        f"        rope={'ComplexRoPE' if lengths else 'CosSinRoPE'}.Config(",
+        "            dim=HEAD_DIM,",
+        f"            max_seq_len={values['max_seq_len']},",
+        "            theta=ROPE_THETA,",
+        *(['            scaling="llama",'] if lengths else []),
+        *(f"            {name}={values[name]}," for name in lengths),
+        "        ),",
+    ]
+
+
+_LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
+           "original_max_position_embeddings")  # fmt: skip
 
 
 def _grouped(launch: Launch) -> list[str]:
@@ -169,7 +168,7 @@ def _grouped(launch: Launch) -> list[str]:
         f"HEADS, KV_HEADS, HEAD_DIM = {model.heads}, {model.kv_heads}, {model.head_dim}",
         *([f"FFN = {model.ffn}"] if model.ffn else []),
         *_expert_constants(model),
-        *_INITS,
+        *_inits(model),
         "",
         "",
         "def _layer(index):",
@@ -184,9 +183,7 @@ def _grouped(launch: Launch) -> list[str]:
         "        wo_param_init=_normal(),",
         '        inner_attention=get_attention_config("flex"),',
         f"        qk_norm={norm},",
-        "        rope=CosSinRoPE.Config(",
-        f"            dim=HEAD_DIM, max_seq_len={model.max_positions}, theta=ROPE_THETA",
-        "        ),",
+        *_grouped_rope(model),
         "    )",
         *bias,
         *_feed_forward(model),
@@ -196,7 +193,7 @@ def _grouped(launch: Launch) -> list[str]:
         "        attention=attention,",
         f"        {_ffn_argument(model)},",
         "    )",
-        *(_experts(model.moe) if model.moe else []),
+        *(_experts(model) if model.moe else []),
     ]
 
 
@@ -235,13 +232,14 @@ def _ffn_argument(model: ModelSpec) -> str:
     )
 
 
-def _experts(moe: MoeSpec) -> list[str]:
+def _experts(model: ModelSpec) -> list[str]:
+    values = _values(model)
     shared = ["        shared_experts=None,"]
-    if moe.shared_ffn:
+    if values["shared_experts"]:
         shared = [
             "        shared_experts=make_ffn_config(",
             "            dim=DIM,",
-            f"            hidden_dim={moe.shared_ffn},",
+            f"            hidden_dim={values['shared_experts']},",
             "            w1_param_init=_normal(),",
             "            w2w3_param_init=_normal(),",
             "        ),",
@@ -254,15 +252,14 @@ def _experts(moe: MoeSpec) -> list[str]:
         '    weights = dict.fromkeys(("w1_EFD", "w2_EDF", "w3_EFD"), _normal()["weight"])',
         "    return make_moe_config(",
         "        num_experts=EXPERTS,",
-        f"        load_balance_coeff={1e-3 if moe.score_correction_bias else None},",
+        f"        load_balance_coeff={values['load_balance_coeff']},",
         "        router=make_router_config(",
         "            dim=DIM,",
         "            num_experts=EXPERTS,",
         "            top_k=TOP_K,",
         "            gate_param_init=_normal(),",
-        "            score_func=ROUTER_SCORE,",
-        "            route_norm=ROUTER_NORMALISES,",
-        f"            bias={moe.router_bias},",
+        *(f"            {name}={values[name]!r}," for name in _ROUTER if name in values),
+        f"            bias={values['bias']},",
         "        ),",
         "        routed_experts=make_routed_experts_config(",
         "            dim=DIM,",
@@ -277,47 +274,59 @@ def _experts(moe: MoeSpec) -> list[str]:
     ]
 
 
+# Arguments of make_router_config; those of build_mla_moe_layers begin with `router_`.
+_ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
+
+
 def _latent(launch: Launch) -> list[str]:
     """Layers with latent attention."""
     model = launch.job.model
-    mla, moe = model.mla, model.moe
-    if mla is None or moe is None:
-        raise ValueError(f"{model.name} has no latent attention with experts")
+    values = _values(model)
+    named = {name: f"router_{name}" for name in ("top_k", *_ROUTER)}
+    given = (
+        "n_dense_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+        "qk_rope_head_dim", "v_head_dim", "dense_hidden_dim", "moe_hidden_dim", "num_experts",
+        "num_shared_experts", *named,
+    )  # fmt: skip
+    stretches = scaling_kind(model) == "yarn"
     return [
         f"LAYERS, DIM, VOCABULARY = {model.layers}, {model.hidden}, {model.vocab}",
-        *_INITS,
+        *_inits(model),
         "",
         "",
         "def _layers():",
         '    """All transformer layers, dense ones first."""',
-        "    return _build_dsv3_layers(",
+        "    layers = _build_dsv3_layers(",
         "        n_layers=LAYERS,",
-        f"        n_dense_layers={leading_dense(model)},",
         "        dim=DIM,",
-        f"        n_heads={model.heads},",
-        f"        q_lora_rank={mla.q_lora_rank or 0},",
-        f"        kv_lora_rank={mla.kv_lora_rank},",
-        f"        qk_nope_head_dim={mla.qk_nope_head_dim},",
-        f"        qk_rope_head_dim={mla.qk_rope_head_dim},",
-        f"        v_head_dim={mla.v_head_dim},",
-        "        mscale=1.0,",
-        f"        dense_hidden_dim={model.ffn},",
-        f"        moe_hidden_dim={moe.ffn},",
-        f"        num_experts={moe.experts},",
-        f"        num_shared_experts={moe.shared_ffn // moe.ffn},",
-        f"        router_top_k={moe.top_k},",
-        "        router_score_func=ROUTER_SCORE,",
-        "        router_route_norm=ROUTER_NORMALISES,",
+        *(f"        {named.get(name, name)}={values[name]!r}," for name in given),
+        f"        mscale={values.get('mscale', 1.0)},",
         '        attn_backend="flex",',
         '        moe_comm_backend="standard",  # all-to-all of torch.distributed',
         "        non_blocking_capacity_factor=None,",
         "        rope=ComplexRoPE.Config(",
-        f"            dim={mla.qk_rope_head_dim},",
-        f"            max_seq_len={model.max_positions},",
+        f"            dim={values['qk_rope_head_dim']},",
+        f"            max_seq_len={values['max_seq_len']},",
         "            theta=ROPE_THETA,",
+        *(['            scaling="yarn",'] if stretches else []),
+        *(f"            {name}={values[name]}," for name in _YARN if stretches),
         "        ),",
         "    )",
+        "    for layer in layers:",
+        "        for norm in (",
+        "            layer.attention_norm,",
+        "            layer.ffn_norm,",
+        "            layer.attention.q_norm,",
+        "            layer.attention.kv_norm,",
+        "        ):",
+        "            norm.eps = NORM_EPS",
+        "        if layer.moe is not None:",
+        f"            layer.moe.load_balance_coeff = {values['load_balance_coeff']}",
+        "    return layers",
     ]
+
+
+_YARN = ("rope_factor", "beta_fast", "beta_slow", "original_seq_len", "truncate")
 
 
 def _spec_lines(model: ModelSpec) -> list[str]:

@@ -114,8 +114,7 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
         "model_spec()",
         f"torchtitan's own {own.module} {own.name}"
         if own
-        else "written out: the size is none of torchtitan's registry; set ROPE_THETA and the "
-        "router's constants as the model has them",
+        else "written out: the model is none of torchtitan's registry",
     )
     return (
         model,

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch.architecture import all_settings
+from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
-from planner.launch.model_traits import lacking, leading_dense
 from planner.launch.settings_text import Section, Setting, section_choices, toml_text
 from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
@@ -26,19 +27,17 @@ from planner.launch.titan_sections import (
     pipeline_settings,
     shared_training,
 )
+from planner.launch.titan_table import titan_table_0_2
 
 VERSION = "0.2.2"
 FILE, SIZE_MODULE, SIZE = "torchtitan.toml", "planned_model", "planned"
-_GROUPED = {"qk-norm-head", "head-dim", "tied", "moe", "shared-experts", "score-bias"}
-_LATENT = {"mla", "moe", "mixed", "shared-experts", "score-bias"}
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What torchtitan 0.2.2 cannot express of the job."""
     model = job.model
     return (
-        *lacking(model, _LATENT if model.mla else _GROUPED, "torchtitan 0.2.2"),
-        *_shape_refusals(model),
+        *([] if flavor_of(model, FLAVORS_0_2) else _table_refusals(model)),
         *run_refusals(job),
         *_other_refusals(job),
     )
@@ -49,19 +48,9 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
     return (*job_refusals(launch.job), *plan_refusals(launch), *_mesh_refusals(launch))
 
 
-def _shape_refusals(model: ModelSpec) -> Iterator[Refusal]:
-    moe = model.moe
-    if model.mla and (moe is None or leading_dense(model) is None):
-        yield Refusal(
-            "torchtitan 0.2.2's DeepSeek-V3 has dense layers first, then layers with experts",
-            "--framework megatron-core",
-        )
-    if moe and moe.shared_ffn % moe.ffn:
-        yield Refusal(
-            f"torchtitan 0.2.2 counts shared experts in widths of a routed one ({moe.ffn}), not "
-            f"{moe.shared_ffn}",
-            "--framework torchtitan (0.3)",
-        )
+def _table_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
+    nearest = "--framework torchtitan (0.3), or megatron-core"
+    return architecture_refusals(titan_table_0_2(model), model, "torchtitan 0.2.2", nearest)
 
 
 def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -278,74 +267,37 @@ def _size_module(model: ModelSpec) -> str:
     kind, registry = names[module]
     imports = [f"from torchtitan.models.{module} import {registry}, {kind}"]
     imports += ["from torchtitan.models.moe import MoEArgs"] if model.moe else []
-    arguments = _latent(model) if model.mla else _grouped(model)
     lines = [
         f'"""Size of {model.name} for torchtitan {VERSION}, under the name "{SIZE}"."""',
         "",
         *imports,
         "",
-        "# PLACEHOLDER, not part of the plan: rope_theta of the model's config.json.",
-        "ROPE_THETA = 10000.0",
-        "",
         f'{registry}["{SIZE}"] = {kind}(',
-        *[f"    {name}={value}," for name, value in arguments.items()],
-        "    rope_theta=ROPE_THETA,",
+        *[f"    {name}={value}," for name, value in _arguments(model).items()],
         ")",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _common(model: ModelSpec) -> dict[str, object]:
-    return {
-        "vocab_size": model.vocab,
-        "max_seq_len": model.max_positions,
-        "dim": model.hidden,
-        "n_layers": model.layers,
-        "n_heads": model.heads,
+# Keys of the table that stand in the router's arguments.
+_ROUTER = ("num_experts", "top_k", "load_balance_coeff", "score_func", "route_norm", "route_scale",
+           "num_expert_groups", "num_limited_groups")  # fmt: skip
+# DeepSeek's names here -> in 0.3.
+_OLDER = {"dense_hidden_dim": "inter_dim", "moe_hidden_dim": "moe_inter_dim"}
+_ELSEWHERE = (*_ROUTER, "shared_experts", "num_shared_experts", "EXPERT_LAYERS")
+
+
+def _arguments(model: ModelSpec) -> dict[str, object]:
+    """Arguments of the size: values of the table, the router's in a table of their own."""
+    table = titan_table_0_2(model)
+    values = {key: value for key, (value, _) in all_settings(table, model).items()}
+    own: dict[str, object] = {
+        _OLDER.get(key, key): value for key, value in values.items() if key not in _ELSEWHERE
     }
-
-
-def _grouped(model: ModelSpec) -> dict[str, object]:
-    own: dict[str, object] = _common(model) | {
-        "n_kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "hidden_dim": model.ffn or (model.moe.ffn if model.moe else 0),
-        "qk_norm": model.qk_norm == "head",
-        "enable_weight_tying": model.tied_embeddings,
-    }
-    if model.moe:
-        own |= {"moe_enabled": True, "moe_inter_dim": model.moe.ffn, "moe_args": _experts(model)}
-    return own
-
-
-def _latent(model: ModelSpec) -> dict[str, object]:
-    mla, moe = model.mla, model.moe
-    if mla is None or moe is None:
-        raise ValueError(f"{model.name} has no latent attention with experts")
-    return _common(model) | {
-        "inter_dim": model.ffn,
-        "moe_inter_dim": moe.ffn,
-        "n_dense_layers": leading_dense(model),
-        "q_lora_rank": mla.q_lora_rank or 0,
-        "kv_lora_rank": mla.kv_lora_rank,
-        "qk_nope_head_dim": mla.qk_nope_head_dim,
-        "qk_rope_head_dim": mla.qk_rope_head_dim,
-        "v_head_dim": mla.v_head_dim,
-        "moe_args": _experts(model),
-    }
-
-
-def _experts(model: ModelSpec) -> str:
-    """Arguments of the router: scoring is a placeholder, as the rotary base is."""
-    moe = model.moe
-    if moe is None:
-        return ""
-    shared = moe.shared_ffn // moe.ffn
-    coefficient = 1e-3 if moe.score_correction_bias else None
-    return (
-        f"MoEArgs(\n        num_experts={moe.experts},\n        num_shared_experts={shared},\n"
-        f"        top_k={moe.top_k},\n        load_balance_coeff={coefficient},\n"
-        '        # PLACEHOLDERS: "sigmoid" for DeepSeek-V3; top-k scores sum to one.\n'
-        '        score_func="softmax",\n        route_norm=True,\n'
-        "        score_before_experts=False,\n    )"
-    )
+    if model.moe is None:
+        return own
+    shared = model.moe.shared_ffn // model.moe.ffn
+    router = {"num_shared_experts": shared, **{key: values[key] for key in _ROUTER}}
+    lines = "".join(f"        {key}={value!r},\n" for key, value in router.items())
+    own |= {"moe_args": f"MoEArgs(\n{lines}        score_before_experts=False,\n    )"}
+    return own | ({} if model.mla else {"moe_enabled": True})

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Run, lines_are_short, run_cli
 
-JOB = ("--model", "llama-3.2-1b", "--gpus", "8xH100", "--gbs", "64")
+JOB = ("--model", "smollm2-1.7b", "--gpus", "8xH100", "--gbs", "64")
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ _FSDP = {"framework": "megatron-fsdp"}
 _V3 = {"tp": 1, "pp": 16, "ep": 64, "dp": 64, "zero": 1, "grad_acc": 32}
 
 MEGATRON: Mapping[str, Case] = {
-    "one-gpu": Case("llama-3.2-1b", "1xH100", {"zero": 0, "grad_acc": 4}),
+    "one-gpu": Case("smollm2-1.7b", "1xH100", {"zero": 0, "grad_acc": 4}),
     "dense": _dense(),
     "without-zero": _dense(degrees={"tp": 8, "zero": 0, "grad_acc": 4}),
     "shards-of-8": Case(

@@ -11,7 +11,7 @@ from planner.evidence.runs.completion import unfolded_layout
 from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_layout import layout_text
-from planner.launch.megatron_model import pattern
+from planner.launch.megatron_table import pattern
 from tests.launch.plans import MEGATRON, changed, costed, sharded
 from tests.launch.plans import megatron as case
 
@@ -140,7 +140,12 @@ def test_latent_attention_and_experts() -> None:
     assert found["--expert-model-parallel-size"] == ["64"]
     assert found["--mtp-num-layers"] == ["1"]
     assert "--moe-router-enable-expert-bias" in found
-    assert found["--moe-router-load-balancing-type"] == ["none"]
+    assert "--moe-router-bias-update-rate" in found
+    assert found["--moe-router-num-groups"] == ["8"]
+    assert found["--moe-router-group-topk"] == ["4"]
+    assert found["--moe-router-topk-scaling-factor"] == ["2.5"]
+    assert found["--moe-router-dtype"] == ["fp32"]
+    assert found["--moe-router-load-balancing-type"] == ["seq_aux_loss"]
     assert "--q-lora-rank" not in flags(case("latent"))
 
 

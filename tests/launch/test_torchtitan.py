@@ -179,7 +179,7 @@ def test_refused(own: Case, reason: str) -> None:
 
 
 RULED: tuple[tuple[Case, dict[str, int], str, str], ...] = (
-    (case("tied", "llama-3.2-1b", "8xH100", zero=3), {"pp": 2, "dp": 4},
+    (case("tied", "smollm2-1.7b", "8xH100", zero=3), {"pp": 2, "dp": 4},
      "tied embeddings", "tied-embeddings-whole"),
     (case("cp-replicated", LLAMA, "8xH100", zero=0), {"cp": 2, "dp": 4},
      "zero 0 keeps them whole", "context-ranks-shard"),

@@ -25,7 +25,7 @@ DENSE = (
     case("foreach", LLAMA, "8xH100", zero=3, more={"optimizer_kernel": "foreach"}),
     case("offload", LLAMA, "8xH100", zero=3, more={"optimizer_offload": 1.0}),
     case("unregistered", "llama-2-7b", "8xH100", zero=3, recompute="full"),
-    case("tied", "llama-3.2-1b", "8xH100", zero=3),
+    case("tied", "smollm2-1.7b", "8xH100", zero=3),
     case("qkv-bias", "qwen2.5-7b", "8xH100", zero=3, tp=4),
     case("qk-norm", SMALL, "8xH100", zero=3, tp=2),
     case("replicated", "qwen3-0.6b", "8xH100", zero=0),

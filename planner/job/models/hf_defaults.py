@@ -29,12 +29,18 @@ def _shape(
     }
 
 
-_LLAMA = _shape(32, 4096, 32, 11008, 32000, 2048)
-_QWEN2 = _shape(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, max_window_layers=28)
+_LLAMA = _shape(32, 4096, 32, 11008, 32000, 2048, norm_eps=1e-6)
+_YARN_GPT_OSS: dict[str, object] = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+_QWEN2 = _shape(32, 4096, 32, 22016, 151936, 32768, num_key_value_heads=32, max_window_layers=28,
+                norm_eps=1e-6)  # fmt: skip
 _DEEPSEEK_V3 = _shape(
     61, 7168, 128, 18432, 129280, 4096,
     moe_intermediate_size=2048, n_shared_experts=1, num_experts=256, num_experts_per_tok=8,
-    n_group=8, topk_group=4, norm_topk_prob=True, first_k_dense_replace=3,
+    n_group=8, topk_group=4, norm_topk_prob=True, routed_scaling_factor=2.5, norm_eps=1e-6,
+    first_k_dense_replace=3,
     q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
     qk_rope_head_dim=64, v_head_dim=128, num_nextn_predict_layers=1,
 )  # fmt: skip
@@ -42,11 +48,13 @@ _DEEPSEEK_V3 = _shape(
 CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "llama": _LLAMA,
     "mistral": _shape(
-        32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, sliding_window=4096
+        32, 4096, 32, 14336, 32000, 131072, num_key_value_heads=8, sliding_window=4096,
+        norm_eps=1e-6,
     ),
     "mixtral": _shape(
         32, 4096, 32, 14336, 32000, 131072,
-        num_key_value_heads=8, num_experts=8, num_experts_per_tok=2,
+        num_key_value_heads=8, num_experts=8, num_experts_per_tok=2, rope_theta=1e6,
+        aux_loss=0.001,
     ),
     "qwen2": _QWEN2,
     "qwen3": {**_QWEN2, "head_dim": 128},
@@ -54,16 +62,19 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
         24, 2048, 16, 5632, 151936, 32768,
         num_key_value_heads=16, max_window_layers=28, decoder_sparse_step=1, qkv_bias=True,
         moe_intermediate_size=1408, shared_expert_intermediate_size=5632,
-        num_experts=60, num_experts_per_tok=4,
+        num_experts=60, num_experts_per_tok=4, norm_topk_prob=False, norm_eps=1e-6,
+        aux_loss=0.001,
     ),
     "qwen3_moe": _shape(
         24, 2048, 32, 6144, 151936, 32768,
         num_key_value_heads=4, decoder_sparse_step=1,
-        moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=False,
+        norm_eps=1e-6, aux_loss=0.001,
     ),
     "deepseek_v2": _shape(
         32, 4096, 32, 11008, 102400, 2048,
-        moe_intermediate_size=1407, n_shared_experts=2, num_experts=64,
+        moe_intermediate_size=1407, n_shared_experts=2, num_experts=64, norm_eps=1e-6,
+        topk_method="greedy", norm_topk_prob=False,
         first_k_dense_replace=0, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128,
         qk_rope_head_dim=64, v_head_dim=128,
     ),
@@ -72,26 +83,31 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "gemma": _shape(
         28, 3072, 16, 24576, 256000, 8192,
         num_key_value_heads=16, head_dim=256, hidden_act="gelu_pytorch_tanh",
-        tie_word_embeddings=True,
+        tie_word_embeddings=True, norm_eps=1e-6,
     ),
     "gemma2": _shape(
         26, 2304, 8, 9216, 256000, 8192,
         num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=2,
+        norm_eps=1e-6, query_pre_attn_scalar=256,
         attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
     ),
     "gemma3_text": _shape(
         26, 2304, 8, 9216, 262208, 131072,
         num_key_value_heads=4, head_dim=256, hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True, sliding_window=4096, sliding_window_pattern=6,
+        norm_eps=1e-6, query_pre_attn_scalar=256, rope_theta=1e6, rope_local_base_freq=1e4,
     ),
     "phi": _shape(
         24, 2048, 32, 8192, 51200, 2048, hidden_act="gelu_new", partial_rotary_factor=0.5
     ),
     "phi3": _shape(32, 3072, 32, 8192, 32064, 4096),
-    "olmo": {**_LLAMA, "vocab_size": 50304},
-    "olmo2": {**_LLAMA, "vocab_size": 50304},
-    "olmoe": _shape(16, 2048, 16, 2048, 50304, 4096, num_experts=64, num_experts_per_tok=8),
+    "olmo": {**_LLAMA, "vocab_size": 50304, "norm_eps": 1e-5},
+    "olmo2": {**_LLAMA, "vocab_size": 50304, "norm_eps": 1e-5},
+    "olmoe": _shape(
+        16, 2048, 16, 2048, 50304, 4096, num_experts=64, num_experts_per_tok=8,
+        norm_topk_prob=False, aux_loss=0.01,
+    ),
     "falcon": _shape(
         32, 4544, 71, None, 65024, 2048,
         hidden_act="gelu", tie_word_embeddings=True, multi_query=True, parallel_attn=True,
@@ -107,14 +123,15 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     "gpt_oss": _shape(
         36, 2880, 64, 2880, 201088, 131072,
         num_key_value_heads=8, head_dim=64, sliding_window=128, sliding_window_pattern=2,
-        attention_bias=True, num_experts=128, num_experts_per_tok=4,
+        attention_bias=True, num_experts=128, num_experts_per_tok=4, swiglu_limit=7.0,
+        rope_theta=150000.0, rope_scaling=_YARN_GPT_OSS, aux_loss=0.001,
     ),
     "llama4_text": _shape(
         48, 5120, 40, 8192, 202048, 131072,
         num_key_value_heads=8, head_dim=128, intermediate_size_mlp=16384,
         attention_chunk_size=8192, num_experts=16, num_experts_per_tok=1,
         interleave_moe_layer_step=1, no_rope_layer_interval=4,
-        use_qk_norm=True,
+        use_qk_norm=True, rope_theta=5e5, aux_loss=0.001,
     ),
     "glm4_moe": _shape(
         46, 4096, 96, 10944, 151552, 131072,
@@ -124,10 +141,11 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
     ),
     "minimax_m2": _shape(
         62, 3072, 48, 1536, 200064, 196608,
-        num_key_value_heads=8, head_dim=128, num_experts=256, num_experts_per_tok=8,
+        num_key_value_heads=8, head_dim=128, num_experts=256, num_experts_per_tok=8, norm_eps=1e-6,
+        rope_theta=5e6, aux_loss=0.001,
     ),
     "nemotron": _shape(
         32, 6144, 48, 24576, 256000, 4096, head_dim=128, hidden_act="relu2",
-        partial_rotary_factor=0.5,
+        partial_rotary_factor=0.5, initializer_range=0.0134,
     ),
 }  # fmt: skip

@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from planner.job.models.hf_fields import Fields
 from planner.job.models.hf_parts import (
+    BIAS_UPDATE_RATE,
     SpecFields,
     attention_bias,
+    experts,
     late_window,
     layernorm_with_biases,
     shared_and_routed,
@@ -22,7 +24,7 @@ from planner.job.models.hf_parts import (
     windows,
 )
 from planner.job.models.layout import layer_kinds, moe_layers
-from planner.job.specs import AttentionKind, MlaSpec, MoeSpec
+from planner.job.specs import AttentionKind, MlaSpec
 
 
 def llama(fields: Fields) -> SpecFields:
@@ -38,11 +40,7 @@ def mistral(fields: Fields) -> SpecFields:
 
 
 def mixtral(fields: Fields) -> SpecFields:
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
-        ffn=fields.positive("intermediate_size"),
-    )
+    moe = experts(fields, ffn=fields.positive("intermediate_size"))
     return {**trunk(fields), **window_everywhere(fields), "moe": moe}
 
 
@@ -68,9 +66,8 @@ def _sparse_steps(fields: Fields) -> list[bool]:
 
 
 def _qwen_moe(fields: Fields, shared_ffn: int) -> SpecFields:
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
+    moe = experts(
+        fields,
         ffn=fields.positive("moe_intermediate_size"),
         shared_ffn=shared_ffn,
         shared_gate=shared_ffn > 0,
@@ -137,11 +134,13 @@ def glm4_moe(fields: Fields) -> SpecFields:
 
 
 def minimax_m2(fields: Fields) -> SpecFields:
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
+    moe = experts(
+        fields,
         ffn=fields.positive("intermediate_size"),
+        score="sigmoid",
         score_correction_bias=True,
+        bias_update_rate=BIAS_UPDATE_RATE,
+        router_fp32=True,
     )
     rotary = fields.optional_positive("rotary_dim")
     shape = trunk(fields)
@@ -159,6 +158,7 @@ def gemma2(fields: Fields) -> SpecFields:
         **gemma(fields),
         **window_pattern(fields),
         "block": "sandwich",
+        "attention_scale": fields.positive("query_pre_attn_scalar") ** -0.5,
         "attention_softcap": fields.optional_number("attn_logit_softcapping"),
         "logits_softcap": fields.optional_number("final_logit_softcapping"),
     }
@@ -186,9 +186,14 @@ def olmo(fields: Fields) -> SpecFields:
     return {
         **trunk(fields),
         **attention_bias(fields),
+        **_clip(fields),
         "norm": "layernorm",
         "norm_weight": False,
     }
+
+
+def _clip(fields: Fields) -> SpecFields:
+    return {"qkv_clip": fields.optional_number("clip_qkv")}
 
 
 def olmo2(fields: Fields) -> SpecFields:
@@ -203,7 +208,7 @@ def olmo2(fields: Fields) -> SpecFields:
 def olmoe(fields: Fields) -> SpecFields:
     read = mixtral(fields)
     moe = read["moe"].model_copy(update={"normalised": fields.flag("norm_topk_prob")})
-    return {**read, **attention_bias(fields), "moe": moe, "qk_norm": "full"}
+    return {**read, **attention_bias(fields), **_clip(fields), "moe": moe, "qk_norm": "full"}
 
 
 def falcon(fields: Fields) -> SpecFields:
@@ -250,12 +255,12 @@ def gpt_neox(fields: Fields) -> SpecFields:
 
 
 def gpt_oss(fields: Fields) -> SpecFields:
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
+    moe = experts(
+        fields,
         ffn=fields.positive("intermediate_size"),
         router_bias=True,
         expert_bias=True,
+        clamp=fields.optional_number("swiglu_limit"),
     )
     return {
         **trunk(fields),
@@ -269,11 +274,13 @@ def gpt_oss(fields: Fields) -> SpecFields:
 def llama4(fields: Fields) -> SpecFields:
     """Llama 4's text model: experts and one shared expert are `intermediate_size` wide."""
     width = fields.positive("intermediate_size")
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
+    moe = experts(
+        fields,
         ffn=width,
         shared_ffn=width,
+        score="sigmoid",
+        normalised=False,
+        weights_on_input=True,
     )
     return {
         **trunk(fields),

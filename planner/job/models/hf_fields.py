@@ -17,6 +17,9 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_act": ("hidden_activation", "hidden_act", "activation_function", "activation"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "norm_eps": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+    "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "aux_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
 }
 
@@ -58,6 +61,15 @@ class Fields:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self._wrong(found, value, "a positive number")
+        return float(value)
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A number of at least zero; null and absent give `default`."""
+        found, value = self._find(key)
+        if value is _MISSING or value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise self._wrong(found, value, "a number of at least 0")
         return float(value)
 
     def non_negative(self, key: str, default: int = 0) -> int:
@@ -124,6 +136,13 @@ class Fields:
         if not isinstance(value, dict):
             raise self._wrong(found, value, "an object")
         return value
+
+    def nested(self, key: str, inner: str) -> Mapping[str, object]:
+        """A table within a table; empty where it is null or absent."""
+        value = self.table(key).get(inner)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(f"{key}.{inner}", value, "an object")
+        return value or {}
 
     def refuse(self, key: str, reason: str) -> None:
         """Raise where a flag asks for a variant that ModelSpec cannot describe."""

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_rope import read_rope
 from planner.job.specs import AttentionKind, MoeSpec
 
 SpecFields = dict[str, Any]
+# How far a step moves the bias of an expert; no config states it (DeepSeek-V3, arXiv 2412.19437,
+# section 4.2).
+BIAS_UPDATE_RATE = 1e-3
 # Names of layer_types; a chunk is costed as a window of its size, its upper bound.
 _ATTENTION: dict[str, AttentionKind] = {
     "full_attention": "full",
@@ -31,8 +35,21 @@ def trunk(fields: Fields) -> SpecFields:
         "max_positions": fields.positive("max_position_embeddings"),
         "activation": fields.text("hidden_act"),
         "tied_embeddings": fields.flag("tie_word_embeddings"),
+        "rope": read_rope(fields),
         "rotary_share": _rotary_share(fields),
+        "norm_eps": fields.number("norm_eps", 1e-5),
+        "init_std": fields.number("initializer_range", 0.02),
     }
+
+
+def experts(fields: Fields, **more: object) -> MoeSpec:
+    """What configs with experts state in the same way."""
+    known: SpecFields = {
+        "experts": fields.positive("num_experts"),
+        "top_k": fields.positive("num_experts_per_tok"),
+        "aux_loss": fields.number("aux_loss"),
+    }
+    return MoeSpec.model_validate(known | more)
 
 
 def _rotary_share(fields: Fields) -> float:
@@ -115,20 +132,34 @@ def layernorm_with_biases() -> SpecFields:
     }
 
 
+def _groups(fields: Fields, correction_bias: bool) -> SpecFields:
+    """Groups of experts; with `topk_method` greedy all compete, as in DeepSeek-V2-Lite."""
+    if not correction_bias and fields.text("topk_method") == "greedy":
+        return {}
+    return {
+        "groups": fields.optional_positive("n_group") or 1,
+        "top_groups": fields.optional_positive("topk_group") or 1,
+        "group_score": "top2" if correction_bias else "max",
+    }
+
+
 def shared_and_routed(fields: Fields, correction_bias: bool) -> SpecFields:
     """DeepSeek's expert keys: leading dense layers, then every `moe_layer_freq`-th has experts."""
     layers, width = fields.positive("num_hidden_layers"), fields.positive("moe_intermediate_size")
     first = fields.non_negative("first_k_dense_replace")
     period = fields.non_negative("moe_layer_freq") or 1
-    moe = MoeSpec(
-        experts=fields.positive("num_experts"),
-        top_k=fields.positive("num_experts_per_tok"),
+    moe = experts(
+        fields,
         ffn=width,
         shared_ffn=width * fields.non_negative("n_shared_experts"),
         score_correction_bias=correction_bias,
-        groups=fields.optional_positive("n_group") or 1,
-        top_groups=fields.optional_positive("topk_group") or 1,
+        bias_update_rate=BIAS_UPDATE_RATE if correction_bias else 0.0,
+        score="sigmoid" if correction_bias else "softmax",
+        router_fp32=True,
         normalised=fields.flag("norm_topk_prob"),
+        weight_scale=fields.number("routed_scaling_factor", 1.0),
+        aux_loss_over="sequence" if fields.flag("seq_aux") else "batch",
+        **_groups(fields, correction_bias),
     )
     placed = [index >= first and index % period == 0 for index in range(layers)]
     return {

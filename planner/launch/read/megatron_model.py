@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 from planner.launch.read.found import Hints, Problem
 from planner.launch.read.megatron_arguments import Arguments
+from planner.launch.read.megatron_details import read_rope, read_router
 
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
 _GPT2_VOCABULARY = 50257
@@ -81,6 +82,10 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
         norm_bias=not rms,
         tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
         position=_position(arguments),
+        rope=read_rope(arguments, mla),
+        rotary_share=arguments.real("rotary-percent") or 1.0,
+        norm_eps=arguments.real("norm-epsilon") or 1e-5,
+        init_std=arguments.real("init-method-std") or 0.02,
         qkv_bias=bias or arguments.has("add-qkv-bias"),
         attention_out_bias=bias,
         mlp_bias=bias and not all_experts,
@@ -147,6 +152,7 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
         expert_bias=bias,
         # router.py, TopKRouter: a bias where linear layers have one.
         router_bias=bias,
+        **read_router(arguments),
     )
 
 

@@ -49,7 +49,10 @@ def read(**config: Any) -> ModelSpec:
 def test_a_config_gives_the_catalogue_model(path: Path) -> None:
     read_model, known = load_model(path), load_model(path.stem)
     assert closed_form_parameters(read_model.spec) == known.exact_parameters
-    exclude = set(UNSTATED)
+    exclude: dict[str, Any] = dict.fromkeys(UNSTATED, True)
+    if path.stem == "deepseek-v3":
+        # arXiv 2412.19437, section 4.2, trained with 1e-4; its config.json says 1e-3.
+        exclude["moe"] = {"aux_loss"}
     assert read_model.spec.model_dump(exclude=exclude) == known.spec.model_dump(exclude=exclude)
 
 

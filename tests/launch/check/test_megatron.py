@@ -16,7 +16,7 @@ _70B = (
     "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope "
     "--seq-length 8192 --max-position-embeddings 131072 --attention-dropout 0 --hidden-dropout 0 "
     "--bf16 --micro-batch-size 1 --global-batch-size 128 --tokenizer-type HuggingFaceTokenizer "
-    "--tokenizer-model meta-llama/Llama-3.1-70B"
+    "--tokenizer-model meta-llama/Llama-3.1-70B --rotary-base 500000 --use-rope-scaling"
 )
 _DEEPSEEK = (
     "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 "
@@ -25,7 +25,10 @@ _DEEPSEEK = (
     "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope "
     "--num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 2048 "
     "--moe-shared-expert-intermediate-size 2048 --moe-router-enable-expert-bias "
-    "--moe-router-num-groups 8 --moe-router-group-topk 4 "
+    "--moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-score-function sigmoid "
+    "--moe-router-topk-scaling-factor 2.5 --moe-router-dtype fp32 --norm-epsilon 1e-6 "
+    "--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 1e-4 "
+    "--rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 "
     "--moe-layer-freq ([0]*3+[1]*58) --mtp-num-layers 1 --vocab-size 129280 "
     "--seq-length 4096 --max-position-embeddings 163840 --micro-batch-size 1 "
     "--global-batch-size 256 --bf16 --attention-dropout 0 --hidden-dropout 0"
@@ -60,6 +63,7 @@ def test_mixtral_is_the_catalogues(read: Read) -> None:
         "--disable-bias-linear --untie-embeddings-and-output-weights "
         "--position-embedding-type rope --num-experts 8 --moe-router-topk 2 --vocab-size 32000 "
         "--seq-length 4096 --max-position-embeddings 32768 --micro-batch-size 1 --bf16 "
+        "--rotary-base 1000000 --moe-aux-loss-coeff 0.02 "
     )
     found = read(text, "launch.args")
     own = found.shape

@@ -19,9 +19,13 @@ ARGUMENTS=(
     --ffn-hidden-size 14336
     --swiglu
     --normalization RMSNorm
+    --norm-epsilon 1e-05
     --disable-bias-linear
     --untie-embeddings-and-output-weights
+    --vocab-size 128256
+    --init-method-std 0.02
     --position-embedding-type rope
+    --rotary-base 500000
     --max-position-embeddings 4096
     --hidden-dropout 0
     --attention-dropout 0
@@ -56,8 +60,6 @@ ARGUMENTS=(
     # PLACEHOLDERS, not part of the plan: replace them for a real run
     --mock-data
     --tokenizer-type NullTokenizer
-    --vocab-size 128256
-    --rotary-base 10000
     --train-iters 50
     --lr 1e-4
     --min-lr 1e-5

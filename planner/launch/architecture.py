@@ -1,0 +1,188 @@
+"""How a dialect says a model: a table of rows, which its writer, the docs and tests use.
+
+Every field of `ModelSpec` that changes training stands in a row: it is written under the
+framework's key, known to be what the framework does unasked, refused by name, or departs by name
+(the framework balances experts in a way of its own, say, and the folder's README tells).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from planner.job.specs import ModelSpec, MoeSpec, RopeScaling
+from planner.launch.contract import Refusal
+from planner.launch.settings_text import Value
+
+# What names a model, or says how long its pretraining sequences were.
+NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq")
+
+
+def always(model: ModelSpec) -> bool:  # noqa: ARG001 (a condition of rows)
+    """Rows of every model."""
+    return True
+
+
+def nothing(model: ModelSpec) -> None:
+    """No phrase, or no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How a dialect says `fields`, names of ModelSpec with dots.
+
+    `key`: theirs, empty where there is none. `value`: the model's in their terms. `default`: what
+    they do unasked; a value equal to it is not written, `...`: always written. `when`: models to
+    which the row applies. `refuses`: what of the model the framework has not, in a phrase.
+    `departs`: what it does in place of that.
+    """
+
+    fields: tuple[str, ...]
+    key: str = ""
+    value: Callable[[ModelSpec], Value] = nothing
+    default: Value = ...  # type: ignore[assignment]
+    when: Callable[[ModelSpec], bool] = always
+    refuses: Callable[[ModelSpec], str | None] = nothing
+    departs: Callable[[ModelSpec], str | None] = nothing
+
+
+def row(
+    fields: str,
+    key: str = "",
+    value: Callable[[ModelSpec], Value] = nothing,
+    default: Value = ...,  # type: ignore[assignment]
+    **more: Callable[[ModelSpec], Any],
+) -> Row:
+    """A row, its fields as words."""
+    return Row(tuple(fields.split()), key, value, default, **more)
+
+
+Table = Sequence[Row]
+
+
+def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
+    """Keys to be written with their values, in the order of the table."""
+    return {
+        key: value
+        for key, (value, default) in all_settings(table, model).items()
+        if value != default
+    }
+
+
+def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value]]:
+    """All keys that say something of the model: value, and default of the framework."""
+    return {
+        own.key: (own.value(model), own.default) for own in table if own.key and own.when(model)
+    }
+
+
+def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[Refusal, ...]:
+    """One refusal for each thing of the model that `what` has not."""
+    return tuple(
+        Refusal(f"{what} cannot express {model.name}: {phrase}", nearest)
+        for phrase in dict.fromkeys(_phrases(table, model))
+    )
+
+
+def _phrases(table: Table, model: ModelSpec) -> Iterator[str]:
+    for own in table:
+        phrase = own.refuses(model) if own.when(model) else None
+        if phrase:
+            yield phrase
+
+
+def departures(table: Table, model: ModelSpec) -> tuple[str, ...]:
+    """Sentences on what the framework does in place of what the model says."""
+    found = (own.departs(model) for own in table if own.when(model))
+    return tuple(dict.fromkeys(sentence for sentence in found if sentence))
+
+
+def has_moe(model: ModelSpec) -> bool:
+    """Rows of experts."""
+    return model.moe is not None
+
+
+def has_mla(model: ModelSpec) -> bool:
+    """Rows of latent attention."""
+    return model.mla is not None
+
+
+def has_rope(model: ModelSpec) -> bool:
+    """Rows of rotary positions."""
+    return model.position == "rope"
+
+
+def experts(model: ModelSpec) -> MoeSpec:
+    """The experts of a model that has them."""
+    if model.moe is None:
+        raise ValueError(f"{model.name} has no experts")
+    return model.moe
+
+
+def stretched(kind: str) -> Callable[[ModelSpec], bool]:
+    """Rows of one kind of stretched rotary positions."""
+    return lambda model: has_rope(model) and scaling_kind(model) == kind
+
+
+def scaling_kind(model: ModelSpec) -> str:
+    """Kind of the stretching of rotary positions; empty where there is none."""
+    return model.rope.scaling.kind if model.rope.scaling else ""
+
+
+def scaling(model: ModelSpec) -> RopeScaling:
+    """How rotary positions are stretched."""
+    if model.rope.scaling is None:
+        raise ValueError(f"the rotary positions of {model.name} are not stretched")
+    return model.rope.scaling
+
+
+def attention_scale(model: ModelSpec) -> float | None:
+    """The factor of scores where it is not one over the root of the head's width."""
+    width = model.query_width / model.heads
+    scale = model.attention_scale
+    return None if scale is None or abs(scale * width**0.5 - 1) < 1e-9 else scale
+
+
+def without(name: str, phrase: str) -> Row:
+    """A field that the framework does not know: refused where the model states it."""
+
+    def refuses(model: ModelSpec) -> str | None:
+        value = value_of(model, name)
+        return phrase.format(value=value) if value not in (None, False, 0, 0.0, ()) else None
+
+    return Row((name,), refuses=refuses)
+
+
+def value_of(model: ModelSpec, name: str) -> object:
+    """The value of a field named with dots; None where a table on the way is missing."""
+    found: object = model
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def fields_of(kind: type[BaseModel] = ModelSpec, before: str = "") -> tuple[str, ...]:
+    """Names of all fields of the architecture, those of tables with dots."""
+    found: list[str] = []
+    for name, field in kind.model_fields.items():
+        inner = _table(field.annotation)
+        full = before + name
+        if full in NO_ARCHITECTURE:
+            continue
+        found += fields_of(inner, f"{full}.") if inner else [full]
+    return tuple(found)
+
+
+def _table(annotation: object) -> type[BaseModel] | None:
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def rows_by_field(table: Table) -> Mapping[str, tuple[Row, ...]]:
+    """Field -> the rows that say it."""
+    return {name: tuple(own for own in table if name in own.fields) for name in fields_of()}

@@ -1,0 +1,277 @@
+"""How torchtitan says a model: a table for each block that the writers build.
+
+Keys are arguments of the configurations in torchtitan 0.3.0 (`models/common`, `models/deepseek_v3`)
+and fields of the model arguments in 0.2.2 (`models/qwen3/model/args.py`,
+`models/deepseek_v3/model/args.py`, `models/moe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import (
+    Row,
+    experts,
+    fields_of,
+    has_mla,
+    has_moe,
+    row,
+    scaling,
+    scaling_kind,
+    stretched,
+)
+from planner.launch.model_traits import lacking, leading_dense
+from planner.launch.settings_text import Value
+
+# How far a step moves the bias of experts where a model states an auxiliary loss in its place.
+_USUAL_RATE = 1e-3
+_GROUPED = {
+    "qkv-bias", "qk-norm-head", "head-dim", "tied", "rope-llama3", "moe", "mixed",
+    "shared-experts", "router-bias", "score-bias", "groups", "sigmoid", "unnormalised",
+    "weight-scale", "router-fp32", "bias-update", "aux-loss",
+}  # fmt: skip
+_LATENT = {
+    "mla", "tied", "moe", "mixed", "shared-experts", "score-bias", "mtp", "rope-yarn", "groups",
+    "sigmoid", "unnormalised", "weight-scale", "router-fp32", "bias-update", "aux-loss",
+}  # fmt: skip
+# 0.2.2: Llama's frequencies are stretched in its own Llama 3 only.
+_GROUPED_0_2 = _GROUPED - {"qkv-bias", "rope-llama3", "router-bias", "mixed"}
+_LATENT_0_2 = _LATENT - {"tied", "mtp"}
+_STD = 0.02
+
+
+def load_balance(model: ModelSpec) -> float | None:
+    """load_balance_coeff: what a step adds to or takes from the bias of an expert."""
+    moe = experts(model)
+    if moe.score_correction_bias:
+        return moe.bias_update_rate or None
+    return _USUAL_RATE if moe.aux_loss else None
+
+
+def _loss(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if not moe.aux_loss:
+        return None
+    if load_balance(model) is None:
+        return f"torchtitan has no auxiliary loss ({moe.aux_loss:g} is left out)"
+    return (
+        f"torchtitan has no auxiliary loss ({moe.aux_loss:g} is left out): a bias that each step "
+        f"moves by {load_balance(model):g} balances the experts"
+    )
+
+
+def _std(model: ModelSpec) -> str | None:
+    if model.init_std == _STD:
+        return None
+    return f"weights start with torchtitan's own deviation of {_STD}, not {model.init_std:g}"
+
+
+def _moe(name: str) -> Callable[[ModelSpec], Value]:
+    return lambda model: getattr(model.moe, name)
+
+
+def _mla(name: str) -> Callable[[ModelSpec], Value]:
+    return lambda model: getattr(model.mla, name)
+
+
+def _groups(name: str) -> Callable[[ModelSpec], Value]:
+    return lambda model: getattr(model.moe, name) if experts(model).groups > 1 else None
+
+
+def _no_groups(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if moe.groups > 1 and moe.experts < 2 * moe.groups:
+        return f"{moe.groups} groups of {moe.experts} experts: it wants two experts a group"
+    return None
+
+
+_ROUTER = (
+    row("moe.experts", "num_experts", _moe("experts"), when=has_moe),
+    row("moe.top_k", "top_k", _moe("top_k"), when=has_moe),
+    row("moe.score", "score_func", _moe("score"), when=has_moe),
+    row("moe.normalised", "route_norm", _moe("normalised"), when=has_moe),
+    row("moe.weight_scale", "route_scale", _moe("weight_scale"), when=has_moe),
+    row("moe.groups", "num_expert_groups", _groups("groups"), None, when=has_moe,
+        refuses=_no_groups),
+    row("moe.top_groups", "num_limited_groups", _groups("top_groups"), None, when=has_moe),
+    row("moe.score_correction_bias moe.bias_update_rate moe.aux_loss moe.aux_loss_over",
+        "load_balance_coeff", load_balance, when=has_moe, departs=_loss),
+    # The router is always computed in fp32.
+    row("moe.router_fp32", when=has_moe),
+)  # fmt: skip
+_TRUNK = (
+    row("layers", "n_layers", lambda m: m.layers),
+    row("hidden", "dim", lambda m: m.hidden),
+    row("vocab", "vocab_size", lambda m: m.vocab),
+    row("max_positions", "max_seq_len", lambda m: m.max_positions),
+    row("norm_eps", "norm_eps", lambda m: m.norm_eps),
+    row("rope.theta", "rope_theta", lambda m: m.rope.theta),
+    row("heads", "n_heads", lambda m: m.heads),
+)  # fmt: skip
+
+
+def _hidden_dim(model: ModelSpec) -> int:
+    return model.ffn or experts(model).ffn
+
+
+def _no_lengths(model: ModelSpec) -> str | None:
+    if scaling_kind(model) == "llama3" and scaling(model).original_positions is None:
+        return "Llama 3's rotary scaling without the length that it starts from"
+    return None
+
+
+_GQA = (
+    row("kv_heads", "n_kv_heads", lambda m: m.kv_heads),
+    row("head_dim", "head_dim", lambda m: m.head_dim),
+    row("ffn", "hidden_dim", _hidden_dim),
+    row("qk_norm", "qk_norm", lambda m: m.qk_norm == "head"),
+    row("tied_embeddings", "enable_weight_tying", lambda m: m.tied_embeddings, False),
+    row("moe.ffn", "moe_inter_dim", _moe("ffn"), when=has_moe),
+    row("layer_kinds", "EXPERT_LAYERS", when=has_moe),
+    row("moe.shared_ffn", "shared_experts", _moe("shared_ffn"), when=has_moe),
+)  # fmt: skip
+
+
+def _yarn(name: str, plain: Value) -> Callable[[ModelSpec], Value]:
+    """A value of yarn, or the one that leaves frequencies as they are."""
+    return lambda model: getattr(scaling(model), name) if scaling_kind(model) == "yarn" else plain
+
+
+def _latent_mscale(model: ModelSpec) -> float:
+    found = scaling(model).mscale_all_dim if scaling_kind(model) == "yarn" else None
+    return 0.0 if found is None else found
+
+
+def _no_mscale(model: ModelSpec) -> str | None:
+    own = scaling(model)
+    if own.attention_factor is not None:
+        return "yarn with an attention factor of its own"
+    if (own.mscale or 1.0) != own.mscale_all_dim:
+        return "yarn that scales the rotation (mscale other than mscale_all_dim)"
+    if own.original_positions is None:
+        return "yarn without the length that it starts from"
+    return None
+
+
+def _no_blocks(model: ModelSpec) -> str | None:
+    moe = model.moe
+    if (
+        moe is None
+        or leading_dense(model) is None
+        or not moe.shared_ffn
+        or moe.shared_ffn % moe.ffn
+    ):
+        return (
+            "torchtitan's DeepSeek-V3 has dense layers first, then layers with experts and whole "
+            "shared experts"
+        )
+    return None
+
+
+_DEEPSEEK = (
+    row("ffn", "dense_hidden_dim", lambda m: m.ffn),
+    row("moe.ffn", "moe_hidden_dim", _moe("ffn"), when=has_moe),
+    row("layer_kinds", "n_dense_layers", leading_dense, refuses=_no_blocks),
+    row("moe.shared_ffn", "num_shared_experts", lambda m: experts(m).shared_ffn // experts(m).ffn,
+        when=has_moe),
+    row("mla.q_lora_rank", "q_lora_rank", lambda m: (m.mla and m.mla.q_lora_rank) or 0,
+        when=has_mla),
+    row("mla.kv_lora_rank", "kv_lora_rank", _mla("kv_lora_rank"), when=has_mla),
+    row("mla.qk_nope_head_dim", "qk_nope_head_dim", _mla("qk_nope_head_dim"), when=has_mla),
+    row("mla.qk_rope_head_dim", "qk_rope_head_dim", _mla("qk_rope_head_dim"), when=has_mla),
+    row("mla.v_head_dim", "v_head_dim", _mla("v_head_dim"), when=has_mla),
+    # Of latent attention the query head's width follows from the two above.
+    row("head_dim kv_heads qk_norm", when=has_mla,
+        refuses=lambda m: "a norm over heads in latent attention" if m.qk_norm != "none" else None),
+    row("rope.scaling.kind rope.scaling.factor", "rope_factor", _yarn("factor", 1.0)),
+    row("rope.scaling.original_positions", "original_seq_len", _yarn("original_positions", 4096)),
+    row("rope.scaling.beta_fast", "beta_fast", _yarn("beta_fast", 32.0)),
+    row("rope.scaling.beta_slow", "beta_slow", _yarn("beta_slow", 1.0)),
+    row("rope.scaling.mscale rope.scaling.mscale_all_dim rope.scaling.attention_factor", "mscale",
+        _latent_mscale, when=stretched("yarn"), refuses=_no_mscale),
+    row("init_std", departs=_std),
+)  # fmt: skip
+
+_LLAMA3_SCALING = (
+    row("rope.scaling.kind rope.scaling.factor", "scaling_factor",
+        lambda m: scaling(m).factor, when=stretched("llama3"), refuses=_no_lengths),
+    row("rope.scaling.low_frequency", "low_freq_factor", lambda m: scaling(m).low_frequency,
+        when=stretched("llama3")),
+    row("rope.scaling.high_frequency", "high_freq_factor", lambda m: scaling(m).high_frequency,
+        when=stretched("llama3")),
+    row("rope.scaling.original_positions", "original_max_position_embeddings",
+        lambda m: scaling(m).original_positions, when=stretched("llama3")),
+)  # fmt: skip
+
+GROUPED: tuple[Row, ...] = (
+    *_TRUNK, *_GQA, *_ROUTER, *_LLAMA3_SCALING,
+    row("init_std", "std", lambda m: m.init_std),
+    row("qkv_bias", "wqkv.bias", lambda m: m.qkv_bias, False),
+    row("moe.router_bias", "bias", _moe("router_bias"), when=has_moe),
+    *lacking(_GROUPED),
+)  # fmt: skip
+LATENT: tuple[Row, ...] = (
+    *_TRUNK, *_DEEPSEEK, *_ROUTER,
+    row("tied_embeddings", "enable_weight_tying", lambda m: m.tied_embeddings, False),
+    row("mtp_layers", "num_mtp_layers", lambda m: m.mtp_layers, 0),
+    row("rope.scaling.truncate", "truncate", _yarn("truncate", True)),
+    *lacking(_LATENT),
+)  # fmt: skip
+
+
+def _whole_experts(model: ModelSpec) -> str | None:
+    moe = model.moe
+    if moe and moe.shared_ffn % moe.ffn:
+        return (
+            f"torchtitan 0.2.2 counts shared experts in widths of a routed one ({moe.ffn}), not "
+            f"{moe.shared_ffn}"
+        )
+    return None
+
+
+def _longer_only(model: ModelSpec) -> str | None:
+    if scaling_kind(model) != "yarn":
+        return None
+    return (
+        f"torchtitan 0.2.2 stretches rotary positions only where a sequence is longer than "
+        f"{scaling(model).original_positions}"
+    )
+
+
+_TRUNCATES = row(
+    "rope.scaling.truncate", when=stretched("yarn"), departs=_longer_only,
+    refuses=lambda m: None if scaling(m).truncate else "yarn that keeps fractions of rotations",
+)  # fmt: skip
+GROUPED_0_2: tuple[Row, ...] = (
+    *_TRUNK, *_GQA, *_ROUTER, row("init_std", departs=_std),
+    row("moe.shared_ffn", refuses=_whole_experts, when=has_moe), *lacking(_GROUPED_0_2),
+)  # fmt: skip
+LATENT_0_2: tuple[Row, ...] = (*_TRUNK, *_DEEPSEEK, *_ROUTER, _TRUNCATES, *lacking(_LATENT_0_2))
+
+
+def _registered(model: ModelSpec) -> str | None:
+    """torchtitan builds gpt-oss in the sizes of its registry."""
+    from planner.launch.titan_flavors import FLAVORS, flavor_of
+
+    if flavor_of(model, FLAVORS) is not None:
+        return None
+    return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"
+
+
+GPT_OSS: tuple[Row, ...] = (
+    row(" ".join(fields_of()), refuses=_registered),
+    row("moe.aux_loss", when=has_moe, departs=_loss),
+)
+
+
+def titan_table(model: ModelSpec) -> tuple[Row, ...]:
+    """The table of torchtitan 0.3's block for a model."""
+    if model.family == "gpt_oss":
+        return GPT_OSS
+    return LATENT if model.mla else GROUPED
+
+
+def titan_table_0_2(model: ModelSpec) -> tuple[Row, ...]:
+    """The table of torchtitan 0.2.2's block for a model."""
+    return LATENT_0_2 if model.mla else GROUPED_0_2
