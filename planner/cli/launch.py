@@ -87,5 +87,6 @@ def _document(path: Path, launch: Launch, folder: LaunchFolder) -> dict[str, obj
         "framework": launch.target,
         "nodes_as": launch.nodes_as,
         "files": sorted(folder.files),
+        "departures": folder.departures,
         "expectations": folder.expected.model_dump(),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -177,7 +177,8 @@ def fields_of(kind: type[BaseModel] = ModelSpec, before: str = "") -> tuple[str,
 
 
 def _table(annotation: object) -> type[BaseModel] | None:
-    for kind in (annotation, *get_args(annotation)):
+    united = () if get_origin(annotation) is tuple else get_args(annotation)
+    for kind in (annotation, *united):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None

@@ -11,7 +11,9 @@ from pathlib import Path
 from planner.job.errors import UsageError
 from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
+from planner.launch.architecture import departures
 from planner.launch.contract import Command, Files, Launch
+from planner.launch.dialects import DIALECTS
 from planner.launch.expect import Expectations, expectations
 from planner.launch.launchers import launcher_files
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
@@ -24,10 +26,14 @@ README = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolder:
-    """Relative names and texts of all files, and what the run is expected to show."""
+    """Relative names and texts of all files, and what the run is expected to show.
+
+    `departures`: what the framework does in place of what the model says.
+    """
 
     files: Files
     expected: Expectations
+    departures: tuple[str, ...] = ()
 
 
 def launch_folder(launch: Launch) -> LaunchFolder:
@@ -44,14 +50,16 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         PLAN_FILE: to_json(plan_result(launch)),
         MEASURED_FILE: measured_csv(launch),
     }
+    departing = departures(DIALECTS[launch.target](launch.job.model), launch.job.model)
     files[README] = readme(
         launch,
         expected,
+        departing,
         writer.choices(launch),
         writer.requirements(launch),
         {**files, README: ""},
     )
-    return LaunchFolder(files, expected)
+    return LaunchFolder(files, expected, departing)
 
 
 def _with_workspaces(command: Command, launch: Launch) -> Command:

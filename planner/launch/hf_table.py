@@ -74,8 +74,8 @@ def _no_balance(model: ModelSpec) -> str | None:
     moe = experts(model)
     if moe.score_correction_bias and moe.bias_update_rate:
         return (
-            "transformers never moves the router's correction bias: nothing of it balances the "
-            "experts"
+            f"transformers never moves the router's correction bias (by {moe.bias_update_rate:g} a "
+            "step): nothing of it balances the experts"
         )
     return None
 

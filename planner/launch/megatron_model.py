@@ -8,7 +8,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import refusals, settings
 from planner.launch.contract import Refusal
 from planner.launch.megatron_flags import Flag, Group, flag, switches
-from planner.launch.megatron_table import GROUPS, MEGATRON, MegatronRow, linear_bias
+from planner.launch.megatron_table import GROUPS, MEGATRON, linear_bias
 from planner.launch.settings_text import Value, yaml_value
 
 _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
@@ -36,7 +36,7 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
 def _flag_refusals(model: ModelSpec) -> Iterator[Refusal]:
     """What only Megatron-Bridge's fields reach."""
     for row in MEGATRON:
-        if isinstance(row, MegatronRow) and row.when(model) and (phrase := row.no_flag(model)):
+        if row.when(model) and (phrase := row.no_flag(model)):
             text = f"Megatron-LM's flags cannot express {model.name}: {phrase}"
             yield Refusal(text, "--framework megatron-bridge")
 
@@ -89,7 +89,7 @@ def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
     return {
         f"model.{row.field}": override_text(row.override(model))
         for row in rows
-        if isinstance(row, MegatronRow) and row.field and row.when(model)
+        if row.field and row.when(model)
     }
 
 

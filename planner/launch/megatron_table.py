@@ -22,7 +22,9 @@ from planner.launch.architecture import (
     scaling,
     scaling_kind,
     stretched,
-    without,
+)
+from planner.launch.architecture import (
+    without as absent,
 )
 from planner.launch.settings_text import Value
 
@@ -63,6 +65,12 @@ def _row(
     **more: object,
 ) -> MegatronRow:
     return MegatronRow(tuple(fields.split()), flag, value, default, field=field, **more)  # type: ignore[arg-type]
+
+
+def without(name: str, phrase: str) -> MegatronRow:
+    """A field that Megatron does not know."""
+    own = absent(name, phrase)
+    return MegatronRow(own.fields, refuses=own.refuses)
 
 
 def _is(value: bool) -> bool | None:
@@ -541,9 +549,28 @@ _EXPERTS = (
          when=lambda m: m.mtp_layers > 0),
 )  # fmt: skip
 
-GROUPS: tuple[tuple[str, tuple[Row, ...]], ...] = (
+GROUPS: tuple[tuple[str, tuple[MegatronRow, ...]], ...] = (
     ("model", (*_TRUNK, *_POSITIONS)),
     ("attention", _ATTENTION),
     ("experts", _EXPERTS),
 )
-MEGATRON: tuple[Row, ...] = tuple(own for _, rows in GROUPS for own in rows)
+MEGATRON: tuple[MegatronRow, ...] = tuple(own for _, rows in GROUPS for own in rows)
+
+
+def _as_flag(own: MegatronRow) -> Row:
+    """The row of the command line: what Bridge alone can say is refused."""
+    return Row(
+        own.fields, own.key, own.value, own.default, own.when,
+        lambda model: own.refuses(model) or own.no_flag(model), own.departs,
+    )  # fmt: skip
+
+
+def _as_field(own: MegatronRow) -> Row:
+    """The row of Megatron-Bridge, always written."""
+    key = f"model.{own.field}" if own.field else ""
+    return Row(own.fields, key, own.override, when=own.when, refuses=own.refuses,
+               departs=own.departs)  # fmt: skip
+
+
+FLAGS: tuple[Row, ...] = tuple(_as_flag(own) for own in MEGATRON)
+BRIDGE: tuple[Row, ...] = tuple(_as_field(own) for own in MEGATRON)

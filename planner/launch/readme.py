@@ -56,6 +56,7 @@ _ALONE = {
 def readme(
     launch: Launch,
     expected: Expectations,
+    departures: Sequence[str],
     choices: Sequence[Choice],
     requirements: Sequence[str],
     files: Files,
@@ -65,6 +66,7 @@ def readme(
         _head(launch, requirements),
         _files(files),
         _choices(choices),
+        *_departures(launch, departures),
         _memory(expected),
         _time(launch, expected),
         _first_steps(launch, expected),
@@ -128,6 +130,15 @@ def _kind(name: str) -> str:
 def _choices(choices: Sequence[Choice]) -> str:
     rows = [f"| {own.setting} | {own.purpose} |" for own in choices]
     return "\n".join(["## What each choice is for", "", "| choice | purpose |", "|---|---|", *rows])
+
+
+def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
+    """What the framework cannot train as the model was trained."""
+    if not departures:
+        return []
+    text = f"{launch.target} has not all that {launch.job.model.name} is trained with:"
+    items = [_item(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in departures]
+    return ["\n".join(["## Not as the model says", "", _paragraph(text), "", *items])]
 
 
 def _memory(expected: Expectations) -> str:

@@ -44,6 +44,5 @@ def flavor_of(model: ModelSpec, flavors: dict[str, Flavor]) -> Flavor | None:
 
     if model.name not in flavors or model.name not in model_names():
         return None
-    # MTP is an option of the registry's sizes.
-    same = load_model(model.name).spec.model_copy(update={"mtp_layers": model.mtp_layers})
+    same = load_model(model.name).spec
     return flavors[model.name] if same == model else None

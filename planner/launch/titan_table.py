@@ -53,11 +53,11 @@ def _loss(model: ModelSpec) -> str | None:
     moe = experts(model)
     if not moe.aux_loss:
         return None
-    if load_balance(model) is None:
-        return f"torchtitan has no auxiliary loss ({moe.aux_loss:g} is left out)"
+    left_out = f"torchtitan has no auxiliary loss ({moe.aux_loss:g} over a {moe.aux_loss_over})"
+    if moe.score_correction_bias:
+        return f"{left_out}: it is left out"
     return (
-        f"torchtitan has no auxiliary loss ({moe.aux_loss:g} is left out): a bias that each step "
-        f"moves by {load_balance(model):g} balances the experts"
+        f"{left_out}: a bias that each step moves by {load_balance(model):g} balances the experts"
     )
 
 

@@ -23,6 +23,7 @@ def launch_report(path: Path, launch: Launch, folder: LaunchFolder) -> Report:
         ("memory", _memory(expected)),
     ]
     lines = [] if plan.fits else ["This plan DOES NOT FIT its memory limit: see README.md."]
+    lines += [f"NOT AS THE MODEL SAYS: {sentence}." for sentence in folder.departures]
     lines += [f"{how_to_start(launch)}. README.md says what to check in the first ten steps."]
     rows = tuple((name, _lines(text)) for name, text in sorted(folder.files.items()))
     blocks: list[Block] = [

@@ -1,0 +1,23 @@
+"""The table of every launch target: how it says a model, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import Table
+from planner.launch.hf_config import HF
+from planner.launch.megatron_table import BRIDGE, FLAGS
+from planner.launch.nanotron import NANOTRON
+from planner.launch.titan_table import titan_table, titan_table_0_2
+
+# Target -> the table of a model.
+DIALECTS: Mapping[str, Callable[[ModelSpec], Table]] = {
+    "megatron-core": lambda _: FLAGS,
+    "megatron-bridge": lambda _: BRIDGE,
+    "torchtitan": titan_table,
+    "torchtitan-0.2": titan_table_0_2,
+    "deepspeed": lambda _: HF,
+    "accelerate": lambda _: HF,
+    "nanotron": lambda _: NANOTRON,
+}

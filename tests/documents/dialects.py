@@ -1,0 +1,86 @@
+"""`python -m tests.documents.dialects` writes `docs/dialects.md` from the writers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from planner.job.models.catalog import load_model, model_names
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import Row, departures, fields_of, refusals, rows_by_field
+from planner.launch.dialects import DIALECTS
+
+PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
+_HEAD = """# How each launch target says a model
+
+Made by `python -m tests.documents.dialects` from the tables that the writers use
+(`planner/launch/*_table.py`, `nanotron.py`); a test holds it. A field of the architecture is
+written under the target's key, or known to be what the target does unasked (`default`), refused by
+name, or departs by name: then the folder's README and `planner launch` say what the target does in
+its place.
+"""
+# Target -> models whose tables are shown: a block each.
+_BLOCKS = {
+    "megatron-core": ("llama-3-8b",),
+    "megatron-bridge": ("llama-3-8b",),
+    "torchtitan": ("llama-3-8b", "deepseek-v3"),
+    "torchtitan-0.2": ("llama-3-8b", "deepseek-v3"),
+    "accelerate": ("llama-3-8b",),
+    "nanotron": ("llama-3-8b",),
+}
+_TITLES = {"accelerate": "accelerate and deepspeed: config.json of transformers"}
+_COLUMNS = "\n| field | key | unless | |\n|---|---|---|---|\n"
+
+
+def page_text() -> str:
+    """The page, as it should be."""
+    return _HEAD + "".join(_target(target) for target in _BLOCKS) + _catalogue()
+
+
+def _target(target: str) -> str:
+    parts = [f"\n## {_TITLES.get(target, target)}\n"]
+    for name in _BLOCKS[target]:
+        model = load_model(name).spec
+        if len(_BLOCKS[target]) > 1:
+            parts.append(f"\n### {'Latent' if model.mla else 'Grouped-query'} attention\n")
+        table = rows_by_field(DIALECTS[target](model))
+        parts.append(_COLUMNS + "".join(_line(field, table[field]) for field in fields_of()))
+    return "".join(parts)
+
+
+def _line(field: str, rows: tuple[Row, ...]) -> str:
+    keys = ", ".join(f"`{own.key}`" for own in rows if own.key)
+    defaults = ", ".join(
+        f"{own.default!r}" for own in rows if own.key and own.default not in (..., None)
+    )
+    also = {
+        "may be refused": any(own.refuses is not Row(()).refuses for own in rows),
+        "may depart": any(own.departs is not Row(()).departs for own in rows),
+    }
+    said = ", ".join(word for word, has in also.items() if has)
+    return f"| `{field}` | {keys or '–'} | {defaults} | {said} |\n"
+
+
+def _catalogue() -> str:
+    models = [load_model(name).spec for name in model_names()]
+    lines = ["\n## Models of the catalogue\n\n| target | has |\n|---|---|\n"]
+    for target, table in DIALECTS.items():
+        has = [own.name for own in models if not refusals(table(own), own, "", "")]
+        lines.append(f"| {target} | {len(has)} of {len(models)}: {', '.join(has)} |\n")
+    return "".join((*lines, "\n### What departs\n\n", *_departures(models)))
+
+
+def _departures(models: list[ModelSpec]) -> Iterator[str]:
+    """Each sentence with the models and targets that it is of."""
+    found: dict[str, dict[str, None]] = {}
+    for model in models:
+        for table in {id(own(model)): own(model) for own in DIALECTS.values()}.values():
+            if not refusals(table, model, "", ""):
+                for sentence in departures(table, model):
+                    found.setdefault(sentence, {})[model.name] = None
+    for sentence, names in found.items():
+        yield f"* {sentence[0].upper()}{sentence[1:]}: {', '.join(names)}.\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text(), encoding="utf-8")

@@ -1,0 +1,9 @@
+"""The page of the dialects is what the tables say."""
+
+from __future__ import annotations
+
+from tests.documents.dialects import PAGE, page_text
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page_text()
