@@ -28,11 +28,12 @@ from planner.launch.settings_text import Value
 _USUAL_RATE = 1e-3
 _GROUPED = {
     "qkv-bias", "qk-norm-head", "head-dim", "tied", "rope-llama3", "moe", "mixed",
-    "shared-experts", "router-bias", "score-bias", "groups", "sigmoid", "unnormalised",
+    "shared-experts", "router-bias", "score-bias", "groups", "group-max", "sigmoid", "unnormalised",
     "weight-scale", "router-fp32", "bias-update", "aux-loss",
 }  # fmt: skip
 _LATENT = {
     "mla", "tied", "moe", "mixed", "shared-experts", "score-bias", "mtp", "rope-yarn", "groups",
+    "group-max",
     "sigmoid", "unnormalised", "weight-scale", "router-fp32", "bias-update", "aux-loss",
 }  # fmt: skip
 # 0.2.2: Llama's frequencies are stretched in its own Llama 3 only.
@@ -86,6 +87,13 @@ def _no_groups(model: ModelSpec) -> str | None:
     return None
 
 
+def _best_two(model: ModelSpec) -> str | None:
+    moe = experts(model)
+    if moe.groups == 1 or moe.group_score == "top2":
+        return None
+    return "torchtitan chooses groups of experts by their best two scores, not by the best one"
+
+
 _ROUTER = (
     row("moe.experts", "num_experts", _moe("experts"), when=has_moe),
     row("moe.top_k", "top_k", _moe("top_k"), when=has_moe),
@@ -95,6 +103,7 @@ _ROUTER = (
     row("moe.groups", "num_expert_groups", _groups("groups"), None, when=has_moe,
         refuses=_no_groups),
     row("moe.top_groups", "num_limited_groups", _groups("top_groups"), None, when=has_moe),
+    row("moe.group_score", when=has_moe, departs=_best_two),
     row("moe.score_correction_bias moe.bias_update_rate moe.aux_loss moe.aux_loss_over",
         "load_balance_coeff", load_balance, when=has_moe, departs=_loss),
     # The router is always computed in fp32.

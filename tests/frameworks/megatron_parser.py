@@ -3,7 +3,8 @@
     python megatron_parser.py FOLDER < cases.json > verdicts.json
 
 FOLDER holds the unpacked megatron-core wheel. A case is {"argv": [...], "world": N, "env": {...},
-"capability": [9, 0]}; its verdict is {"ok": bool, "error": text, "args": {...}}. What runs is
+"capability": [9, 0], "show": [...]}; its verdict is {"ok": bool, "error": text, "args": {...},
+"config": {...}}, the last of the fields that `show` names. What runs is
 `parse_args`, `validate_args` and the TransformerConfig that they lead to; what they ask of a GPU
 (generation, properties, version of Transformer Engine) is answered for them.
 """
@@ -84,7 +85,16 @@ def _verdict(arguments: Any, torch: Any, case: dict[str, Any]) -> dict[str, Any]
         else [[[kind.name for kind in block] for block in stage] for stage in layout.layout]
     )
     shown["config"] = type(config).__name__
-    return {"ok": True, "error": "", "args": shown}
+    said = {name: _plain(getattr(config, name, getattr(args, name, None)))
+            for name in case.get("show", ())}  # fmt: skip
+    return {"ok": True, "error": "", "args": shown, "config": said}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; of an enumeration its name."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | None) else value.name
 
 
 if __name__ == "__main__":

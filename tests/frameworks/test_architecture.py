@@ -1,0 +1,322 @@
+"""The frameworks' own model objects, made of what was written, say what the model says.
+
+Every model of the catalogue that a framework can express, and models made up at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from planner.job.models.catalog import load_model, model_names
+from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
+from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, RopeSpec
+from planner.launch.hf_config import hf_config
+from planner.launch.megatron_model import model_groups, model_refusals
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
+
+Needs = Callable[[str], ModuleType]
+MODELS = {name: load_model(name).spec for name in model_names()}
+
+# --- models at random -----------------------------------------------------------------------
+
+_scalings = some.one_of(
+    some.none(),
+    some.builds(RopeScaling, kind=some.just("linear"), factor=some.sampled_from([2.0, 4.0])),
+    some.builds(
+        RopeScaling, kind=some.just("llama3"), factor=some.sampled_from([8.0, 32.0]),
+        original_positions=some.sampled_from([4096, 8192]),
+    ),
+    some.builds(
+        RopeScaling, kind=some.just("yarn"), factor=some.sampled_from([4.0, 40.0]),
+        original_positions=some.just(4096), truncate=some.booleans(),
+        beta_fast=some.sampled_from([16.0, 32.0]),
+    ),
+)  # fmt: skip
+_ropes = some.builds(RopeSpec, theta=some.sampled_from([1e4, 5e5, 1e6, 1.5e5]), scaling=_scalings)
+_experts = some.builds(
+    MoeSpec, experts=some.sampled_from([8, 16]), top_k=some.sampled_from([1, 2, 4]),
+    ffn=some.just(128), shared_ffn=some.sampled_from([0, 128]),
+    score=some.sampled_from(["softmax", "sigmoid"]), normalised=some.booleans(),
+    weight_scale=some.sampled_from([1.0, 2.5]), router_fp32=some.booleans(),
+    score_correction_bias=some.booleans(), bias_update_rate=some.sampled_from([0.0, 1e-3, 0.01]),
+    groups=some.sampled_from([1, 4]), top_groups=some.sampled_from([1, 2]),
+    aux_loss=some.sampled_from([0.0, 0.001, 0.02]), z_loss=some.sampled_from([0.0, 0.001]),
+    aux_loss_over=some.sampled_from(["batch", "sequence"]),
+)  # fmt: skip
+
+
+@some.composite
+def models(draw: some.DrawFn) -> ModelSpec:
+    """Small models that differ in what changes training."""
+    moe = draw(some.one_of(some.none(), _experts))
+    return ModelSpec(
+        name="at-random", family=draw(some.sampled_from(["custom", "llama", "qwen2", "qwen3"])),
+        layers=4, hidden=256, heads=8, kv_heads=draw(some.sampled_from([2, 8])), head_dim=32,
+        ffn=0 if moe else 512, vocab=1024, max_positions=16384, pretraining_seq=4096, moe=moe,
+        rope=draw(_ropes), norm_eps=draw(some.sampled_from([1e-5, 1e-6])),
+        init_std=draw(some.sampled_from([0.02, 0.006])),
+        qkv_bias=draw(some.booleans()), tied_embeddings=draw(some.booleans()),
+        qk_norm=draw(some.sampled_from(["none", "head"])),
+        logits_softcap=draw(some.sampled_from([None, 30.0])),
+        attention_scale=draw(some.sampled_from([None, 0.1])),
+        rotary_share=draw(some.sampled_from([1.0, 0.5])),
+    )  # fmt: skip
+
+
+at_random = settings(
+    max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+# --- transformers ---------------------------------------------------------------------------
+
+_TRANSFORMERS = [name for name, model in MODELS.items() if hf_config(model)]
+_EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+
+
+def transformers_says(model: ModelSpec, needs: Needs) -> None:
+    """The configuration object against the model, field by field."""
+    transformers = needs("transformers")
+    config = hf_config(model)
+    assert config is not None
+    kind = str(config["model_type"])
+    built = transformers.CONFIG_MAPPING[kind](
+        **{key: value for key, value in config.items() if key != "model_type"}
+    )
+    eps = [getattr(built, name) for name in _EPS if hasattr(built, name)]
+    assert eps == [model.norm_eps] or kind == "olmo"
+    assert built.initializer_range == model.init_std
+    assert built.tie_word_embeddings == model.tied_embeddings
+    if model.position == "rope":
+        _rope_is(model, built.rope_parameters)
+    if kind in ("gemma2", "gemma3_text"):
+        assert built.query_pre_attn_scalar**-0.5 == model.attention_scale
+        assert built.attn_logit_softcapping == model.attention_softcap
+        assert built.final_logit_softcapping == model.logits_softcap
+    if model.moe is not None:
+        _router_is(model.moe, built)
+
+
+def _rope_is(model: ModelSpec, table: Mapping[str, Any]) -> None:
+    if FULL in table:
+        local = table[SLIDING]["rope_theta"]
+        assert local == (model.rope.local_theta or model.rope.theta)
+        table = table[FULL]
+    assert table["rope_theta"] == model.rope.theta
+    scaling = model.rope.scaling
+    assert table["rope_type"] == (scaling.kind if scaling else "default")
+    for key, name in SCALING_KEYS.items():
+        value = getattr(scaling, name, None)
+        if key in table and value is not None:
+            assert table[key] == value, key
+    assert table.get("partial_rotary_factor", 1.0) == model.rotary_share
+
+
+def _router_is(moe: MoeSpec, built: Any) -> None:
+    for name, value in {
+        "routed_scaling_factor": moe.weight_scale,
+        "n_group": moe.groups,
+        "topk_group": moe.top_groups,
+        "norm_topk_prob": moe.normalised,
+        "swiglu_limit": moe.clamp,
+        "num_experts_per_tok": moe.top_k,
+        "router_aux_loss_coef": moe.aux_loss,
+    }.items():
+        stated = getattr(built, name, None)
+        assert stated in (None, value), name
+    assert getattr(built, "output_router_logits", False) in (False, moe.aux_loss > 0)
+
+
+@pytest.mark.parametrize("name", _TRANSFORMERS)
+def test_transformers_of_the_catalogue(name: str, needs: Needs) -> None:
+    transformers_says(MODELS[name], needs)
+
+
+@at_random
+@given(model=models())
+def test_transformers_at_random(model: ModelSpec, needs: Needs) -> None:
+    if hf_config(model):
+        transformers_says(model, needs)
+
+
+# --- Megatron -------------------------------------------------------------------------------
+
+_RUN = (
+    *("--seq-length", "4096", "--micro-batch-size", "1", "--global-batch-size", "8"),
+    *("--bf16", "--lr", "1e-4", "--train-iters", "5", "--mock-data"),
+    *("--tokenizer-type", "NullTokenizer", "--use-distributed-optimizer"),
+)
+
+
+def _megatron_case(model: ModelSpec) -> dict[str, Any]:
+    groups = model_groups(model, 4096, dropout=False, low=False)
+    words = [word for group in groups for own in group.flags for word in (own.name, *own.values)]
+    return {"argv": [*words, *_RUN], "world": 8, "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
+
+
+def _expected(model: ModelSpec) -> Iterator[tuple[str, object]]:
+    """Fields of Megatron's TransformerConfig and arguments, and what the model says of each."""
+    yield "layernorm_epsilon", model.norm_eps
+    yield "init_method_std", model.init_std
+    yield "untie_embeddings_and_output_weights", not model.tied_embeddings
+    scaling, yarn = model.rope.scaling, model.rope.scaling and model.rope.scaling.kind == "yarn"
+    if model.position == "rope":
+        yield "rotary_base", model.rope.theta
+        yield "use_rope_scaling", bool(scaling and scaling.kind == "llama3")
+        if model.mla is None:
+            yield "position_embedding_type", "yarn" if yarn else "rope"
+            yield "rotary_percent", model.rotary_share
+    if scaling and yarn:
+        yield "rotary_scaling_factor", scaling.factor
+        if model.mla is None:
+            yield "yarn_original_max_position_embeddings", scaling.original_positions
+            yield "yarn_beta_fast", scaling.beta_fast
+            yield "yarn_correction_range_round_to_int", scaling.truncate
+        else:
+            yield "rope_type", "yarn"
+            yield "original_max_position_embeddings", scaling.original_positions
+            yield "beta_fast", scaling.beta_fast
+            yield "mscale_all_dim", scaling.mscale_all_dim
+    if model.moe is not None:
+        yield from _expected_router(model.moe)
+
+
+def _expected_router(moe: MoeSpec) -> Iterator[tuple[str, object]]:
+    grouped = moe.groups > 1
+    kinds = {"sequence": "seq_aux_loss", "batch": "aux_loss"}
+    yield "moe_router_score_function", moe.score
+    yield "moe_router_pre_softmax", moe.score == "softmax" and not moe.normalised
+    yield "moe_router_topk_scaling_factor", None if moe.weight_scale == 1 else moe.weight_scale
+    yield "moe_router_num_groups", moe.groups if grouped else None
+    yield "moe_router_group_topk", moe.top_groups if grouped else None
+    yield "moe_router_enable_expert_bias", moe.score_correction_bias
+    if moe.score_correction_bias:
+        yield "moe_router_bias_update_rate", moe.bias_update_rate
+    yield "moe_router_dtype", "fp32" if moe.router_fp32 else None
+    balancing = kinds[moe.aux_loss_over] if moe.aux_loss else "none"
+    yield "moe_router_load_balancing_type", balancing
+    yield "moe_aux_loss_coeff", moe.aux_loss
+    yield "moe_z_loss_coeff", moe.z_loss or None
+    yield "activation_func_clamp_value", moe.clamp
+
+
+def _megatron_says(found: Mapping[str, ModelSpec]) -> None:
+    from tests.frameworks.test_megatron import parse
+
+    cases = {name: _megatron_case(model) for name, model in found.items()}
+    for name, case in cases.items():
+        case["show"] = [field for field, _ in _expected(found[name])]
+    for name, verdict in parse(cases).items():
+        assert verdict["ok"], (name, verdict["error"])
+        for field, value in _expected(found[name]):
+            read = verdict["config"][field]
+            read = read[0] if isinstance(read, list) and len(read) == 1 else read
+            assert read == value, (name, field)
+
+
+def test_megatron_of_the_catalogue() -> None:
+    expressible = {n: own for n, own in MODELS.items() if not list(model_refusals(own, 2048))}
+    assert len(expressible) > 70
+    _megatron_says({n: own for n, own in expressible.items() if own.max_positions >= 4096})
+
+
+def test_megatron_at_random() -> None:
+    found: dict[str, ModelSpec] = {}
+
+    @at_random
+    @given(model=models())
+    def collect(model: ModelSpec) -> None:
+        if not list(model_refusals(model, 4096)):
+            found[f"random-{len(found)}"] = model
+
+    collect()
+    assert len(found) > 10
+    _megatron_says(found)
+
+
+# --- torchtitan -----------------------------------------------------------------------------
+
+
+def _titan_says(model: ModelSpec, folder: Path) -> None:
+    """Norms, rotations and routers of every layer of the configuration."""
+    from tests.frameworks.titan_probe import load_config
+
+    spec = load_config(folder).model_spec.model
+    assert spec.norm.eps == model.norm_eps
+    for index, layer in enumerate(spec.layers):
+        assert (layer.attention_norm.eps, layer.ffn_norm.eps) == (model.norm_eps,) * 2
+        _titan_rope_is(model, layer.attention.rope)
+        kind = model.kind_sequence[index]
+        assert (layer.moe is not None) == (kind.ffn == "moe")
+        if layer.moe is not None and model.moe is not None:
+            _titan_router_is(model.moe, layer.moe)
+
+
+def _titan_rope_is(model: ModelSpec, rope: Any) -> None:
+    scaling = model.rope.scaling
+    assert rope.theta == model.rope.theta
+    kinds = {"llama3": "llama", "yarn": "yarn"}
+    assert rope.scaling == (kinds[scaling.kind] if scaling else "none")
+    if scaling and scaling.kind == "llama3":
+        own = rope.scaling_factor, rope.original_max_position_embeddings
+        assert own == (scaling.factor, scaling.original_positions)
+        own = rope.low_freq_factor, rope.high_freq_factor
+        assert own == (scaling.low_frequency, scaling.high_frequency)
+    if scaling and scaling.kind == "yarn":
+        own = rope.rope_factor, rope.original_seq_len, rope.beta_fast, rope.beta_slow, rope.truncate
+        assert own == (scaling.factor, scaling.original_positions, scaling.beta_fast,
+                       scaling.beta_slow, scaling.truncate)  # fmt: skip
+
+
+def _titan_router_is(moe: MoeSpec, found: Any) -> None:
+    router = found.router
+    assert (router.top_k, router.num_experts) == (moe.top_k, moe.experts)
+    assert (router.score_func, router.route_norm) == (moe.score, moe.normalised)
+    assert router.route_scale == moe.weight_scale
+    groups = (moe.groups, moe.top_groups) if moe.groups > 1 else (None, None)
+    assert (router.num_expert_groups, router.num_limited_groups) == groups
+    if moe.score_correction_bias:
+        assert found.load_balance_coeff == (moe.bias_update_rate or None)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_torchtitan_of_the_catalogue(name: str, needs: Needs, tmp_path: Path) -> None:
+    needs("torchtitan")
+    written = _written_for_torchtitan(MODELS[name])
+    if written is not None:
+        (tmp_path / "planned_run.py").write_text(written, encoding="utf-8")
+        _titan_says(MODELS[name], tmp_path)
+
+
+@at_random
+@given(model=models())
+def test_torchtitan_at_random(
+    model: ModelSpec, needs: Needs, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    needs("torchtitan")
+    written = _written_for_torchtitan(model)
+    if written is not None:
+        folder = tmp_path_factory.mktemp("titan")
+        (folder / "planned_run.py").write_text(written, encoding="utf-8")
+        _titan_says(model, folder)
+
+
+def _written_for_torchtitan(model: ModelSpec) -> str | None:
+    """The module of some plan with this model; None where torchtitan has not the model."""
+    from planner.launch import torchtitan
+    from planner.launch.architecture import refusals
+    from planner.launch.titan_table import titan_table
+    from tests.launch.titan_cases import DENSE
+    from tests.launch.torch_plans import changed, launch_of
+
+    if refusals(titan_table(model), model, "", ""):
+        return None
+    launch = launch_of(DENSE[0], "torchtitan", "torchtitan")
+    return dict(torchtitan.files(changed(launch, model=model)))["planned_run.py"]
