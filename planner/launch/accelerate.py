@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from planner.job.job import Job
 from planner.job.modules import Module
 from planner.launch.accelerate_schema import accelerate_problems
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import folder_variable
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
-from planner.launch.hf_train import MODEL_FOLDER, accelerate_script, attention
+from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, accelerate_script, attention
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
 
 CONFIG, SCRIPT = "accelerate.yaml", "train.py"
@@ -199,6 +200,11 @@ def command(launch: Launch) -> Command:
     """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
+        variables=(*DATA_VARIABLES, folder_variable("DATASET")),
+        branches=(
+            Branch("DATASET", ("--dataset", "${DATASET}")),
+            Branch("CHECKPOINTS", ("--checkpoints", "${CHECKPOINTS}")),
+        ),
         launcher="accelerate",
         launcher_arguments=("--config_file", CONFIG),
         environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
@@ -214,6 +220,7 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         "gradient-accumulation-steps": own.grad_acc,
         "attn-implementation": attention(launch),
         "optim": _optimizer(launch),
+        "steps": "${TRAIN_STEPS}",
     }
     if _kernel(launch):
         values["optimizer-kernel"] = _kernel(launch)

@@ -47,6 +47,25 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Variable:
+    """A setting that is the user's: a shell variable at the top of the script, from the
+    environment or `default`, which may name variables above it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Arguments where a variable is set, and those where it is empty."""
+
+    variable: str
+    given: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """What runs on the nodes.
 
@@ -56,7 +75,7 @@ class Command:
     of the process launcher itself, before the program (`--config_file accelerate.yaml`).
     `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
     a shell variable, as `${MEGATRON_LM}`; `demands` holds the variables that the user must set,
-    with what each is.
+    with what each is. `variables` and `branches`: what is the user's, with safe defaults.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +84,24 @@ class Command:
     launcher_arguments: tuple[str, ...] = ()
     comments: Mapping[int, str] = field(default_factory=dict)
     demands: Mapping[str, str] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def default_argv(self) -> tuple[str, ...]:
+        """Program and arguments as they are where the user has set nothing."""
+        # A default that names others is empty where these are.
+        defaults = {own.name: "" if "$" in own.default else own.default for own in self.variables}
+        words = [*self.argv]
+        for own in self.branches:
+            words += own.given if defaults.get(own.variable) else own.otherwise
+        return tuple(_filled(word, defaults) for word in words)
+
+
+def _filled(word: str, defaults: Mapping[str, str]) -> str:
+    for name, value in defaults.items():
+        word = word.replace(f"${{{name}}}", value)
+    return word
 
 
 @dataclass(frozen=True, slots=True)

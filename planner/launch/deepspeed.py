@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
 from planner.job.modules import Module
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
-from planner.launch.hf_train import MODEL_FOLDER, TRIAL_STEPS, attention, trainer_script
+from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, attention, trainer_script
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
@@ -192,6 +193,22 @@ def command(launch: Launch) -> Command:
     """train.py with the Trainer's arguments."""
     return Command(
         argv=(SCRIPT, *_arguments(launch)),
+        variables=(*DATA_VARIABLES, folder_variable("DATASET")),
+        branches=(
+            Branch("DATASET", ("--dataset", "${DATASET}")),
+            Branch(
+                "CHECKPOINTS",
+                (
+                    "--save_strategy",
+                    "steps",
+                    "--save_steps",
+                    str(save_steps(launch)),
+                    "--output_dir",
+                    "${CHECKPOINTS}",
+                ),
+                ("--save_strategy", "no", "--output_dir", "outputs"),
+            ),
+        ),
         environment={"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fragmentation")},
     )
 
@@ -203,12 +220,10 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
         "model_folder": MODEL_FOLDER,
         "seq_length": str(launch.plan.seq),
         "attn_implementation": attention(launch),
-        "output_dir": "outputs",
         "per_device_train_batch_size": str(own.mbs),
         "gradient_accumulation_steps": str(own.grad_acc),
-        "max_steps": str(TRIAL_STEPS),
+        "max_steps": "${TRAIN_STEPS}",
         "logging_steps": "1",
-        "save_strategy": "no",
         "report_to": "none",
         "max_grad_norm": "1.0",
         launch.job.precision: "true",

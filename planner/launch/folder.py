@@ -15,8 +15,11 @@ from planner.launch.architecture import departures
 from planner.launch.contract import Command, Files, Launch
 from planner.launch.dialects import DIALECTS
 from planner.launch.expect import Expectations, expectations
-from planner.launch.launchers import launcher_files
+from planner.launch.launchers import launcher_files, start_script
+from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE, measured_csv
+from planner.launch.network import machine_environment
+from planner.launch.preflight import preflight_script
 from planner.launch.readme import readme
 from planner.launch.registry import writer_of
 from planner.search.plan_file import to_json
@@ -41,8 +44,10 @@ def launch_folder(launch: Launch) -> LaunchFolder:
     from planner.launch.plan_result import plan_result
 
     writer = writer_of(TARGETS[launch.target])
-    command = _with_workspaces(writer.command(launch), launch)
-    configuration = dict(writer.files(launch))
+    command = _on_machine(_with_workspaces(writer.command(launch), launch), launch)
+    requirements = writer.requirements(launch)
+    preflight = preflight_script(launch, start_script(launch), requirements)
+    configuration = {**writer.files(launch), PREFLIGHT: preflight}
     expected = expectations(launch)
     files = {
         **configuration,
@@ -56,7 +61,7 @@ def launch_folder(launch: Launch) -> LaunchFolder:
         expected,
         departing,
         writer.choices(launch),
-        writer.requirements(launch),
+        requirements,
         {**files, README: ""},
     )
     return LaunchFolder(files, expected, departing)
@@ -71,12 +76,16 @@ def _with_workspaces(command: Command, launch: Launch) -> Command:
     return replace(command, environment={**command.environment, **given})
 
 
+def _on_machine(command: Command, launch: Launch) -> Command:
+    """The command with what the machine wants; what the writer says wins."""
+    found = {**machine_environment(launch), **command.environment}
+    return replace(command, environment=found)
+
+
 def refuse_folder(path: Path, force: bool) -> None:
     """UsageError if the folder could not be written, before any work is done."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; give the name of a folder to -o")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist; create it first")
     if path.is_dir() and any(path.iterdir()) and not force:
         raise UsageError(
             f"{path} exists and is not empty; --force replaces the files of a launch in it, or "
@@ -87,8 +96,11 @@ def refuse_folder(path: Path, force: bool) -> None:
             f"{path} holds no {PLAN_FILE}: it is no launch folder, and --force does not replace "
             "it; give another folder to -o"
         )
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"the folder {path.parent} is not writable")
+    above = next(own for own in path.absolute().parents if own.exists())
+    if not above.is_dir():
+        raise UsageError(f"{above} is a file; give another folder to -o")
+    if not os.access(above, os.W_OK):
+        raise UsageError(f"the folder {above} is not writable")
 
 
 def write_folder(path: Path, files: Files, force: bool) -> None:
@@ -98,6 +110,7 @@ def write_folder(path: Path, files: Files, force: bool) -> None:
     """
     refuse_folder(path, force)
     path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         fresh = temporary / "new"

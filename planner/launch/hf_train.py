@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from planner.launch.contract import Launch
+from planner.launch.checkpoints import save_steps
+from planner.launch.contract import Launch, Variable
 
 MODEL_FOLDER = "model"
 # Steps of a first run: enough to see memory settle and the step time repeat.
 TRIAL_STEPS = 50
+
+DATA_VARIABLES = (
+    Variable("DATASET", "", "folder of datasets.save_to_disk (input_ids); empty: random tokens"),
+    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+)
 
 _DATA = '''
 
@@ -45,6 +51,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser
 from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 
 
 @dataclass
@@ -68,7 +75,7 @@ def main():
     count *= training.gradient_accumulation_steps
     data = read_data(run.dataset, count, run.seq_length, config.vocab_size)
     trainer = Trainer(model=model, args=training, train_dataset=data)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(training.output_dir))
     if torch.cuda.is_available() and trainer.is_world_process_zero():
         peak = torch.cuda.max_memory_reserved() / 2**30
         print(f"peak reserved memory of rank 0: {{peak:.2f}} GiB")
@@ -85,6 +92,7 @@ accelerate launch --config_file accelerate.yaml train.py ...: the launcher gives
 
 import argparse
 import contextlib
+import pathlib
 import time
 
 import torch
@@ -118,6 +126,8 @@ def read_arguments():
     parser.add_argument("--sgd-momentum", type=float, default={momentum})
     parser.add_argument("--steps", type=int, default={steps})
     parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--checkpoints", help="folder to save to and to go on from; default: none")
+    parser.add_argument("--save-steps", type=int, default={save})
     return parser.parse_args()
 
 
@@ -174,15 +184,26 @@ def main():
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     if run.optimizer_kernel is not None:
         set_kernel(optimizer, run.optimizer_kernel)
-    train(accelerator, model, optimizer, loader)
+    step = load_last(accelerator, run.checkpoints)
+    skipped = accelerator.skip_first_batches(loader, step * accumulation)
+    train(accelerator, model, optimizer, skipped, run, step)
     if torch.cuda.is_available():
         peak = torch.cuda.max_memory_reserved() / 2**30
         accelerator.print(f"peak reserved memory of rank 0: {{peak:.2f}} GiB")
 
 
-def train(accelerator, model, optimizer, loader):
+def load_last(accelerator, folder):
+    """The last checkpoint, if there is one, and its step."""
+    found = [] if folder is None else sorted(pathlib.Path(folder).glob("step-*"))
+    if not found:
+        return 0
+    accelerator.load_state(str(found[-1]))
+    return int(found[-1].name.removeprefix("step-"))
+
+
+def train(accelerator, model, optimizer, loader, run, step):
     model.train()
-    start, step = time.perf_counter(), 0
+    start = time.perf_counter()
     for batch in loader:
         with accelerator.accumulate(model):
             # Keeping the output would keep its logits.
@@ -195,6 +216,8 @@ def train(accelerator, model, optimizer, loader):
         if accelerator.sync_gradients:
             step, now = step + 1, time.perf_counter()
             accelerator.print(f"step {{step}}: loss {{loss.item():.4f}}, {{now - start:.3f}} s")
+            if run.checkpoints and step % run.save_steps == 0:
+                accelerator.save_state(f"{{run.checkpoints}}/step-{{step:09d}}")
             start = time.perf_counter()
 
 
@@ -237,6 +260,7 @@ def accelerate_script(launch: Launch, title: str, optim: str, kernel: str, momen
         acc=own.grad_acc,
         dp=own.dp,
         steps=TRIAL_STEPS,
+        save=save_steps(launch),
         attention=attention(launch),
         optim=optim,
         kernel=f'"{kernel}"' if kernel else None,

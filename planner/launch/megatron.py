@@ -8,7 +8,8 @@ groups with a comment each. What the parser would not notice is refused before
 from __future__ import annotations
 
 from planner.job.job import Job
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
 from planner.launch.megatron_choices import SHARP_NEEDS, environment, megatron_choices
 from planner.launch.megatron_flags import Flag, Group, as_argv, flag
 from planner.launch.megatron_model import model_groups, model_refusals
@@ -17,6 +18,7 @@ from planner.launch.megatron_run import (
     LOW_PRECISIONS,
     batch_flags,
     degree_flags,
+    is_fsdp,
     kernel_flags,
     offload_flags,
     optimizer_flags,
@@ -51,6 +53,8 @@ def command(launch: Launch) -> Command:
     words, comments = as_argv(groups(launch))
     return Command(
         argv=(PROGRAM, *words),
+        variables=_variables(),
+        branches=_branches(launch),
         environment=environment(launch),
         comments={index + 1: title for index, title in comments.items()},
         demands={"MEGATRON_LM": "folder of a Megatron-LM checkout of core 0.19"},
@@ -76,18 +80,44 @@ def groups(launch: Launch) -> tuple[Group, ...]:
     )
 
 
+def _variables() -> tuple[Variable, ...]:
+    return (
+        Variable(
+            "DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"
+        ),
+        Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+        folder_variable("DATA_PATH"),
+        Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+        Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+        Variable("LEARNING_RATE", "1e-4", "PLACEHOLDER: yours"),
+        Variable("MIN_LEARNING_RATE", "1e-5", "PLACEHOLDER: yours"),
+    )
+
+
+def _branches(launch: Launch) -> tuple[Branch, ...]:
+    checkpoints = ("--save", "${CHECKPOINTS}", "--load", "${CHECKPOINTS}",
+                   "--save-interval", str(save_steps(launch)))  # fmt: skip
+    # Megatron-FSDP has a format of its own, which stands with its flags.
+    form = () if is_fsdp(launch) else ("--ckpt-format", "torch_dist")
+    tokenizer = ("--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "${TOKENIZER}")
+    return (
+        Branch("DATA_PATH", ("--data-path", "${DATA_PATH}", "--split", "99,1,0"), ("--mock-data",)),
+        Branch("TOKENIZER", tokenizer, ("--tokenizer-type", "NullTokenizer")),
+        Branch("CHECKPOINTS", (*checkpoints, *form)),
+        Branch("TENSORBOARD", ("--tensorboard-dir", "${TENSORBOARD}")),
+    )
+
+
 def _reporting() -> tuple[Flag, ...]:
     return flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)
 
 
 def _own() -> tuple[Flag, ...]:
-    """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
+    """Hyperparameters: values that run, none that was chosen."""
     return (
-        flag("--mock-data"),
-        flag("--tokenizer-type", "NullTokenizer"),
-        flag("--train-iters", TRIAL_STEPS),
-        flag("--lr", "1e-4"),
-        flag("--min-lr", "1e-5"),
+        flag("--train-iters", "${TRAIN_STEPS}"),
+        flag("--lr", "${LEARNING_RATE}"),
+        flag("--min-lr", "${MIN_LEARNING_RATE}"),
         flag("--lr-decay-style", "cosine"),
         flag("--weight-decay", 0.1),
         flag("--adam-beta2", 0.95),

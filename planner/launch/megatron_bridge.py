@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from planner.job.job import Job
 from planner.launch import megatron_choices
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
-from planner.launch.megatron_bridge_overrides import all_overrides, base_precision
+from planner.launch.checkpoints import folder_variable, save_steps
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal, Variable
+from planner.launch.megatron_bridge_overrides import TRIAL_STEPS, all_overrides, base_precision
 from planner.launch.megatron_bridge_schema import wrong_overrides
 from planner.launch.megatron_model import model_refusals
 from planner.launch.megatron_rules import attention_refusals, run_refusals
-from planner.launch.megatron_run import sharp_group
+from planner.launch.megatron_run import is_fsdp, sharp_group
 
 SCRIPT = "bridge_pretrain.py"
 
@@ -59,6 +60,7 @@ Written by planner launch. Megatron-Bridge only warns about an override of a fie
 exist, so this script refuses it.
 """
 
+import os
 import sys
 
 from megatron.bridge.models.{module} import {provider}
@@ -76,6 +78,8 @@ def main(overrides):
     # Objects in place of names: their fields can be overridden one by one.
     config.mixed_precision = get_mixed_precision_config("{precision}")
     config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    if os.environ.get("DATA_PATH"):
+        config.dataset.blend = ([os.environ["DATA_PATH"]], None)
     for override in overrides:
         section, field = override.split("=", 1)[0].split(".")
         if not hasattr(getattr(config, section), field):
@@ -103,8 +107,44 @@ def command(launch: Launch) -> Command:
         words += [f"{key}={value}" for key, value in overrides.items()]
     return Command(
         argv=(SCRIPT, *words),
+        variables=_VARIABLES,
+        branches=_branches(launch),
         environment=megatron_choices.environment(launch),
         comments=comments,
+    )
+
+
+_VARIABLES = (
+    Variable("DATA_PATH", "", "prefix of your tokenized data (.bin and .idx); empty: mock data"),
+    Variable("TOKENIZER", "", "folder or name of its Hugging Face tokenizer; empty: none"),
+    folder_variable("DATA_PATH"),
+    Variable("TENSORBOARD", "", "folder of TensorBoard's logs; empty: none"),
+    Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial"),
+)
+
+
+def _branches(launch: Launch) -> tuple[Branch, ...]:
+    saved = {
+        "save": "${CHECKPOINTS}",
+        "load": "${CHECKPOINTS}",
+        "save_interval": str(save_steps(launch)),
+        # Megatron-FSDP has a format of its own.
+        **({} if is_fsdp(launch) else {"ckpt_format": "torch_dist"}),
+    }
+    return (
+        Branch(
+            "TOKENIZER",
+            (
+                "tokenizer.tokenizer_type=HuggingFaceTokenizer",
+                "tokenizer.tokenizer_model=${TOKENIZER}",
+            ),
+        ),
+        Branch(
+            "CHECKPOINTS",
+            tuple(f"checkpoint.{key}={value}" for key, value in saved.items()),
+            ("checkpoint.save=null",),
+        ),
+        Branch("TENSORBOARD", ("logger.tensorboard_dir=${TENSORBOARD}",)),
     )
 
 

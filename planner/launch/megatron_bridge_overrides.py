@@ -34,7 +34,7 @@ _PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-_TRIAL_STEPS = 50
+TRIAL_STEPS = 50
 _FUSED = ("silu", "gelu", "quick_gelu")
 
 
@@ -227,10 +227,9 @@ def _own(launch: Launch) -> Overrides:
     """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
     return {
         "tokenizer.vocab_size": str(launch.job.model.vocab),
-        "train.train_iters": str(_TRIAL_STEPS),
+        "train.train_iters": "${TRAIN_STEPS}",
         "validation.eval_iters": "0",
         "scheduler.lr_warmup_iters": "5",
         "optimizer.lr": "0.0001",
         "optimizer.min_lr": "0.00001",
-        "checkpoint.save": "null",
     }

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 
 _KINDS = {
-    "int": r"\d+",
+    "int": r"\d+|\$\{[A-Z_]+\}",
     "number": r"\d+(\.\d+)?(e-?\d+)?",
     "bool": r"true|false",
     "list": r"\[[\w,]+\]",

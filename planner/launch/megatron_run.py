@@ -61,7 +61,13 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
         flag("--micro-batch-size", plan.degrees.mbs),
         flag("--global-batch-size", plan.gbs),
         flag("--seq-length", plan.seq),
+        *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )
+
+
+# A mask of seq x seq bytes a sequence, which fused attention does not read.
+_NO_MASK = "--no-create-attention-mask-in-dataloader"
+_LONG = 16384
 
 
 def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
@@ -139,6 +145,10 @@ def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     return (*flags, *from_text(launch.plan.optimizer_flags))
 
 
+# A captured step reads no loss on the way.
+_GRAPHS_WANT = "--te-rng-tracker --no-check-for-nan-in-loss-and-grad"
+
+
 def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     """Kernels that the plan is costed with."""
     profile = launch.job.framework
@@ -147,6 +157,8 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
     if eager and not local:
         flags.append(flag("--attention-backend", "unfused"))
+    if launch.request.cuda_graphs:
+        flags += from_text(f"{profile.kernels.cuda_graph_flags} {_GRAPHS_WANT}")
     if local:
         flags += from_text(
             "--no-persist-layer-norm --no-bias-swiglu-fusion --no-bias-gelu-fusion "

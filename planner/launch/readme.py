@@ -9,7 +9,8 @@ from textwrap import fill
 from planner.job.quantities import gib, seconds, share
 from planner.launch.contract import Choice, Files, Launch
 from planner.launch.expect import Expectations, StageExpectation
-from planner.launch.launchers import how_to_start
+from planner.launch.launchers import how_to_start, start_script
+from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.measured_row import MEASURED_FILE, PLAN_FILE
 from planner.search.explanation import time_terms
 
@@ -106,15 +107,29 @@ def _head(launch: Launch, requirements: Sequence[str]) -> str:
         "",
         _paragraph(
             "The plan decides how the job is split, not what it learns: data, tokenizer and "
-            "learning rate are placeholders that run, marked as such. Replace them for a real run."
+            "learning rate are placeholders that run, marked as such. Replace them for a real run: "
+            f"those that are variables stand at the top of {start_script(launch)}."
         ),
+        "",
+        _paragraph(_modes(launch)),
     ]
     return "\n".join(lines)
+
+
+def _modes(launch: Launch) -> str:
+    """How to look before the job starts."""
+    check = "checks nodes, GPUs, versions and one all-reduce on all nodes"
+    if launch.nodes_as in ("k8s", "skypilot"):
+        return f"MODE=--dry-run in the environment prints the command; MODE=--preflight {check}."
+    start = "sbatch" if launch.nodes_as == "slurm" else "bash"
+    script = start_script(launch)
+    return f"`bash {script} --dry-run` prints the command; `{start} {script} --preflight` {check}."
 
 
 def _files(files: Files) -> str:
     known = {
         "README.md": "this page",
+        PREFLIGHT: "what `--preflight` runs",
         PLAN_FILE: "the plan with every prediction; `planner explain plan.json` shows it",
         MEASURED_FILE: "where your measurement goes, for `planner validate`",
     }

@@ -311,7 +311,7 @@ def as_command(launch: Launch) -> str:
     if not plan.layout.is_even:
         blocks = ",".join(str(count) for count in plan.layout.block_layers)
         words.append(f"--layers-per-stage {blocks}")
-    return " ".join([*words, *_beside_layers(launch), "-o plans.json"])
+    return " ".join([*words, *_beside_layers(launch), "-o nearest-plan.json --force"])
 
 
 def _switches(request: Request) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.job.job import Job
+from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.settings_text import (
     Code,
@@ -18,6 +19,7 @@ from planner.launch.settings_text import (
     python_arguments,
     section_choices,
 )
+from planner.launch.titan_data import SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_model import (
     HIGH_PRECISION,
     degree_refusals,
@@ -89,19 +91,23 @@ def _precision_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The module with the configuration."""
-    return {f"{MODULE}.py": _module(launch)}
+    return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
 def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     """torchtitan's trainer with the module."""
     return Command(
-        argv=("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+        argv=(
+            *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+            *("--training.steps", "${TRAIN_STEPS}"),
+        ),
         environment={
             "PYTORCH_CUDA_ALLOC_CONF": (
                 "expandable_segments:True",
                 "less fragmentation, as torchtitan's own run_train.sh sets it",
             )
         },
+        variables=VARIABLES,
         demands={"HF_ASSETS": "folder with the model's tokenizer files (tokenizer.json)"},
     )
 
@@ -186,9 +192,18 @@ def _module(launch: Launch) -> str:
             "ChunkedLossWrapper.Config(loss_fn=...) would need less memory.", 8),
         f"        loss={_loss(launch)},",
         "        optimizer=optimizer,",
-        "        # PLACEHOLDERS: your data and schedule.",
+        "        # PLACEHOLDER: your schedule.",
         "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=10),",
-        '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
+        "        dataloader=HuggingFaceTextDataLoader.Config(",
+        "            # Files of a folder, as torchtitan's test data: nothing from the internet.",
+        '            dataset="c4_test",',
+        f'            dataset_path=os.environ.get("DATASET") or "{SAMPLES}",',
+        "        ),",
+        "        checkpoint=CheckpointManager.Config(",
+        '            enable=bool(os.environ.get("CHECKPOINTS")),',
+        '            folder=os.path.abspath(os.environ.get("CHECKPOINTS") or "checkpoints"),',
+        f"            interval={save_steps(launch)},",
+        "        ),",
         "        metrics=MetricsProcessor.Config(log_freq=1),",
         "    )",
     ]  # fmt: skip
@@ -230,6 +245,7 @@ def _imports(launch: Launch) -> list[str]:
     loss = "torchtitan.models.deepseek_v3.mtp import MTPLoss"
     plain = "torchtitan.components.loss import CrossEntropyLoss"
     lines = [
+        "from torchtitan.components.checkpointer import CheckpointManager",
         "from torchtitan.components.metrics import MetricsProcessor",
         "from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",

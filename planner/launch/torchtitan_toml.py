@@ -11,8 +11,10 @@ from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.contract import Choice, Command, Files, Launch, Refusal
+from planner.launch.checkpoints import save_steps
+from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
 from planner.launch.settings_text import Section, Setting, section_choices, toml_text
+from planner.launch.titan_data import SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
     mesh_of,
@@ -77,17 +79,23 @@ def _other_refusals(job: Job) -> Iterator[Refusal]:
 
 def files(launch: Launch) -> Files:
     """The TOML file, and the module that registers the size if torchtitan has none such."""
-    found = {FILE: _header(launch) + toml_text(sections(launch))}
+    found = {FILE: _header(launch) + toml_text(sections(launch)), **sample_files()}
     if _flavor(launch) is None:
         found[f"{SIZE_MODULE}.py"] = _size_module(launch.job.model)
     return found
 
 
-def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
+def command(launch: Launch) -> Command:
     """torchtitan's trainer with the file."""
     return Command(
         argv=("-m", "torchtitan.train", "--job.config_file", FILE,
-              "--model.hf_assets_path", "${HF_ASSETS}"),
+              "--model.hf_assets_path", "${HF_ASSETS}", "--training.steps", "${TRAIN_STEPS}"),
+        variables=VARIABLES,
+        branches=(
+            Branch("DATASET", ("--training.dataset_path", "${DATASET}")),
+            Branch("CHECKPOINTS", ("--checkpoint.enable", "--checkpoint.folder", "${CHECKPOINTS}",
+                                   "--checkpoint.interval", str(save_steps(launch)))),
+        ),
         environment={
             "PYTORCH_CUDA_ALLOC_CONF": (
                 "expandable_segments:True",
@@ -192,8 +200,11 @@ def _parallelism(launch: Launch) -> Section:
 
 
 def _training(launch: Launch) -> Section:
-    data = Setting("dataset", "c4", "PLACEHOLDER: your data", told=False)
-    return Section("training", (*shared_training(launch), TRIAL, data))
+    data = (
+        Setting("dataset", "c4_test", "files of a folder: nothing from the internet", told=False),
+        Setting("dataset_path", SAMPLES, "PLACEHOLDER: your data", told=False),
+    )
+    return Section("training", (*shared_training(launch), TRIAL, *data))
 
 
 def _recompute(launch: Launch) -> Iterator[Setting]:

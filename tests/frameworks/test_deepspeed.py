@@ -62,7 +62,7 @@ def test_trainer_reads_its_arguments(
     needs("deepspeed")
     launch = launch_of(own, "deepspeed", "deepspeed")
     monkeypatch.chdir(folder(deepspeed.files(launch)))
-    words = list(deepspeed.command(launch).argv[1:])
+    words = list(deepspeed.command(launch).default_argv[1:])
     words += ["--use_cpu", "true"]
     if launch.job.precision == "fp16":
         words[words.index("--fp16") + 1] = "false"  # not on a CPU

@@ -77,7 +77,7 @@ def as_case(launch: Launch) -> dict[str, Any]:
     command = megatron.command(launch)
     blackwell = launch.job.cluster.gpu.architecture == "blackwell"
     return {
-        "argv": list(command.argv[1:]),
+        "argv": list(command.default_argv[1:]),
         "world": launch.plan.degrees.gpus,
         "env": {name: value for name, (value, _) in command.environment.items()},
         "capability": [10, 0] if blackwell else [9, 0],

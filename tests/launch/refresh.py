@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from planner.launch.contract import Launch, NodesAs
+from planner.launch.contract import Command, Launch, NodesAs
 from planner.launch.folder import launch_folder
 from tests.launch.plans import BRIDGE, MEGATRON, costed
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 # Predictions change with the cost model; these files do not.
-_PREDICTED = ("README.md", "plan.json", "measured.csv")
+_PREDICTED = ("README.md", "plan.json", "measured.csv", "preflight.py")
 
 
 def golden_launches() -> Mapping[str, Launch]:
@@ -50,6 +50,12 @@ def golden_files(launch: Launch) -> Mapping[str, str]:
     return {name: text for name, text in files.items() if name not in _PREDICTED}
 
 
+def all_words(command: Command) -> list[str]:
+    """Every word of a command, whatever the user sets."""
+    branches = (word for own in command.branches for word in (*own.given, *own.otherwise))
+    return [*command.argv[1:], *branches]
+
+
 def emitted_flags() -> set[str]:
     """Every option that any case writes."""
     from planner.launch import megatron
@@ -57,7 +63,7 @@ def emitted_flags() -> set[str]:
 
     launches = [costed(case) for case in MEGATRON.values()]
     launches += [sharded(launches[1], 3)]
-    words = (word for own in launches for word in megatron.command(own).argv[1:])
+    words = (word for own in launches for word in all_words(megatron.command(own)))
     return {word for word in words if word.startswith("--")}
 
 

@@ -50,7 +50,7 @@ def test_script_has_the_batch(own: Case) -> None:
         for word in node.keywords
         if word.arg == "default" and isinstance(node.args[0], ast.Constant)
     }
-    words = accelerate.command(launch(own)).argv[1:]
+    words = accelerate.command(launch(own)).default_argv[1:]
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert {name: str(defaults[name]) for name in given} == given
     degrees = launch(own).plan.degrees
@@ -81,7 +81,7 @@ def test_launched_with_its_file() -> None:
     command = accelerate.command(launch(BASE))
     assert command.launcher == "accelerate"
     assert command.launcher_arguments == ("--config_file", "accelerate.yaml")
-    assert command.argv[0] in accelerate.files(launch(BASE))
+    assert command.default_argv[0] in accelerate.files(launch(BASE))
 
 
 REFUSED = (

@@ -15,7 +15,7 @@ from tests.launch.plans import BRIDGE, bridge, costed
 
 def overrides(launch: Launch) -> dict[str, str]:
     """Field -> value."""
-    pairs = (word.split("=", 1) for word in megatron_bridge.command(launch).argv[1:])
+    pairs = (word.split("=", 1) for word in megatron_bridge.command(launch).default_argv[1:])
     return {word[0]: word[1] for word in pairs}
 
 

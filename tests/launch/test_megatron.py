@@ -21,7 +21,7 @@ FLAGS = json.loads(Path(__file__).with_name("megatron_flags.json").read_text())[
 def flags(launch: Launch) -> dict[str, list[str]]:
     """Option -> its values."""
     found: dict[str, list[str]] = {}
-    for word in megatron.command(launch).argv[1:]:
+    for word in megatron.command(launch).default_argv[1:]:
         if word.startswith("--"):
             assert word not in found, f"{word} twice"
             found[word] = []

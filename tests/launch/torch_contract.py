@@ -27,7 +27,7 @@ def assert_complete(writer: Writer, launch: Launch) -> None:
             assert f"{own}/" not in text
     command = writer.command(launch)
     for variable in re.findall(r"\$\{(\w+)\}", " ".join(command.argv)):
-        assert variable in command.demands
+        assert variable in {*command.demands, *(own.name for own in command.variables)}
     assert writer.choices(launch)
     assert writer.requirements(launch)
 

@@ -279,7 +279,6 @@ def llama4(fields: Fields) -> SpecFields:
         ffn=width,
         shared_ffn=width,
         score="sigmoid",
-        normalised=False,
         weights_on_input=True,
     )
     return {

@@ -30,3 +30,13 @@ def how_to_start(launch: Launch) -> str:
             return skypilot.how_to_start(launch)
         case "torchrun":
             return torchrun.how_to_start(launch)
+
+
+def start_script(launch: Launch) -> str:
+    """File that starts the job."""
+    return {
+        "slurm": slurm.SCRIPT,
+        "k8s": kubernetes.SCRIPT,
+        "skypilot": skypilot.SCRIPT,
+        "torchrun": torchrun.SCRIPT,
+    }[launch.nodes_as]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines
+from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
 from planner.launch.launchers.slurm import job_name
 
 SCRIPT, TRAIN_JOB = "jobset.yaml", "trainjob.yaml"
@@ -171,6 +171,7 @@ def _bash(launch: Launch, command: Command, meeting: Rendezvous, mounted: bool) 
     if mounted:
         # A ConfigMap cannot be written to; frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
+    script += ["", *variable_lines(command)]
     script += program_lines(launch, command, meeting)
     return ['command: ["bash", "-c"]', "args:", "  - |", *_block(script, 4)]
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.launch.contract import Command, Launch
+from planner.launch.settings_text import comment
 
 PORT = 29500
+PREFLIGHT = "preflight.py"
 _VARIABLE = re.compile(r"\$\{?[A-Z_]+\}?")
 _WIDTH = 88
 
@@ -42,6 +44,45 @@ def demand_lines(command: Command) -> list[str]:
             "fi",
         ]
     return lines
+
+
+def variable_lines(command: Command) -> list[str]:
+    """What is the user's, each under its meaning; exported for what the script starts."""
+    lines = ["# Yours: set them here or in the environment."] if command.variables else []
+    for own in command.variables:
+        # A default that names variables takes an empty value of the environment as set.
+        dash = "-" if "$" in own.default else ":-"
+        lines += comment(own.meaning)
+        lines.append(f'export {own.name}="${{{own.name}{dash}{own.default}}}"')
+    return [*lines, ""] if lines else []
+
+
+def branch_lines(command: Command) -> list[str]:
+    """Arguments that hang on the user's variables."""
+    lines: list[str] = []
+    for own in command.branches:
+        lines += [f'if [[ -n "${{{own.variable}}}" ]]; then', f"    {_added(own.given)}"]
+        lines += ["else", f"    {_added(own.otherwise)}"] if own.otherwise else []
+        lines.append("fi")
+    return lines
+
+
+def _added(words: Sequence[str]) -> str:
+    return f"ARGUMENTS+=({' '.join(quoted(word) for word in words)})"
+
+
+def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:
+    """`--dry-run` and `--preflight`, by a function in the place of the process launcher."""
+    options = {"torchrun": _torchrun, "accelerate": _accelerate}[command.launcher](launch, meeting)
+    words = " ".join((*options, *command.launcher_arguments)).split()
+    name, first = words[0], f'"${{@:1:{len(words) - 1}}}"'
+    return [
+        "# --dry-run prints the command; --preflight checks nodes, GPUs, versions, one all-reduce.",
+        'case "${MODE:-}" in',
+        f"    --dry-run) {name}() {{ printf '%q ' {name} \"$@\"; echo; }} ;;",
+        f"    --preflight) {name}() {{ command {name} {first} {PREFLIGHT}; }} ;;",
+        "esac",
+    ]
 
 
 def environment_lines(command: Command) -> list[str]:
@@ -120,7 +161,8 @@ def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list
     parts = [
         demand_lines(command),
         environment_lines(command),
-        argument_lines(command),
+        [*argument_lines(command), *branch_lines(command)],
+        mode_lines(launch, command, meeting),
         start_lines(launch, command, meeting),
     ]
     lines: list[str] = []

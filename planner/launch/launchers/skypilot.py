@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import Rendezvous, headline, program_lines
+from planner.launch.launchers.shell import Rendezvous, headline, program_lines, variable_lines
 from planner.launch.launchers.slurm import job_name
 
 SCRIPT = "sky.yaml"
@@ -51,7 +51,7 @@ def launcher_files(launch: Launch, command: Command) -> Files:
     ]
     if launch.nodes > 1:
         lines.append('  MASTER_ADDR=$(head -n 1 <<< "${SKYPILOT_NODE_IPS}")')
-    body = program_lines(launch, command, meeting)
+    body = [*variable_lines(command), *program_lines(launch, command, meeting)]
     lines += [f"  {line}" if line else "" for line in body]
     return {SCRIPT: "\n".join(lines) + "\n"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines
+from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
 
 SCRIPT = "launch.sbatch"
 _TIME = "04:00:00"
@@ -26,16 +26,30 @@ def launcher_files(launch: Launch, command: Command) -> Files:
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={launch.gpus_per_node}",
         "#SBATCH --exclusive",
+        # A job that is put back in the queue goes on from its last checkpoint.
+        "#SBATCH --requeue",
+        "#SBATCH --open-mode=append",
         f"#SBATCH --time={_TIME}",
         "#SBATCH --output=%x-%j.log",
         "# Your cluster may want more: --partition, --account, --container-image (pyxis).",
         "set -euo pipefail",
-        'cd "${SLURM_SUBMIT_DIR}"',
+        'cd "${SLURM_SUBMIT_DIR:-.}"',
+        'export MODE="${1:-${MODE:-}}"',
+        "",
+        *variable_lines(command),
+        'if [[ "${MODE}" == --dry-run ]]; then',
+        "    # Outside of a job: one node's command.",
+        "    export SLURM_NODEID=0 SLURM_JOB_ID=0 SLURM_JOB_NODELIST=",
+        "    scontrol() { echo FIRST_NODE; }",
+        "    srun() { one_node; }",
+        "fi",
         "",
     ]
     if launch.nodes > 1:
         lines += [
-            'MASTER_ADDR=$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | head -n 1)',
+            # Not through head: scontrol, cut short, would end the job under pipefail.
+            'mapfile -t NODES < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")',
+            'MASTER_ADDR="${NODES[0]}"',
             # Jobs that share a node's address must not share its port.
             f"MASTER_PORT=$(({PORT} + SLURM_JOB_ID % 1000))",
             "export MASTER_ADDR MASTER_PORT",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.launch.contract import Command, Files, Launch
-from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines
+from planner.launch.launchers.shell import PORT, Rendezvous, headline, program_lines, variable_lines
 
 SCRIPT = "launch.sh"
 
@@ -20,6 +20,7 @@ def launcher_files(launch: Launch, command: Command) -> Files:
         f"# Written by planner launch; README.md says what to expect. {how_to_start(launch)}",
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")"',
+        'MODE="${1:-${MODE:-}}"',
         "",
     ]
     if several:
@@ -27,6 +28,7 @@ def launcher_files(launch: Launch, command: Command) -> Files:
             f': "${{NODE_RANK:?number of this node, 0 to {launch.nodes - 1}}}"',
             ': "${MASTER_ADDR:?address of node 0, the same on all nodes}"',
         ]
+    lines += variable_lines(command)
     lines += program_lines(launch, command, meeting)
     return {SCRIPT: "\n".join(lines) + "\n"}
 

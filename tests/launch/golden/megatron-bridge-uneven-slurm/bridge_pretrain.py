@@ -4,6 +4,7 @@ Written by planner launch. Megatron-Bridge only warns about an override of a fie
 exist, so this script refuses it.
 """
 
+import os
 import sys
 
 from megatron.bridge.models.gpt_provider import GPTModelProvider
@@ -21,6 +22,8 @@ def main(overrides):
     # Objects in place of names: their fields can be overridden one by one.
     config.mixed_precision = get_mixed_precision_config("bf16_mixed")
     config.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    if os.environ.get("DATA_PATH"):
+        config.dataset.blend = ([os.environ["DATA_PATH"]], None)
     for override in overrides:
         section, field = override.split("=", 1)[0].split(".")
         if not hasattr(getattr(config, section), field):

@@ -3,6 +3,24 @@
 # Written by planner launch; README.md says what to expect. Run: bash launch.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
+MODE="${1:-${MODE:-}}"
+
+# Yours: set them here or in the environment.
+# prefix of your tokenized data (.bin and .idx); empty: mock data
+export DATA_PATH="${DATA_PATH:-}"
+# folder or name of its Hugging Face tokenizer; empty: none
+export TOKENIZER="${TOKENIZER:-}"
+# folder of checkpoints on a disk of all nodes; a job that is started again goes on from
+# the last; empty: none
+export CHECKPOINTS="${CHECKPOINTS-${DATA_PATH:+checkpoints}}"
+# folder of TensorBoard's logs; empty: none
+export TENSORBOARD="${TENSORBOARD:-}"
+# steps of the run; the default is a trial
+export TRAIN_STEPS="${TRAIN_STEPS:-50}"
+# PLACEHOLDER: yours
+export LEARNING_RATE="${LEARNING_RATE:-1e-4}"
+# PLACEHOLDER: yours
+export MIN_LEARNING_RATE="${MIN_LEARNING_RATE:-1e-5}"
 
 if [[ -z "${MEGATRON_LM:-}" ]]; then
     echo 'set MEGATRON_LM: folder of a Megatron-LM checkout of core 0.19' >&2
@@ -58,16 +76,36 @@ ARGUMENTS=(
     --log-throughput
     --eval-iters 0
     # PLACEHOLDERS, not part of the plan: replace them for a real run
-    --mock-data
-    --tokenizer-type NullTokenizer
-    --train-iters 50
-    --lr 1e-4
-    --min-lr 1e-5
+    --train-iters "${TRAIN_STEPS}"
+    --lr "${LEARNING_RATE}"
+    --min-lr "${MIN_LEARNING_RATE}"
     --lr-decay-style cosine
     --weight-decay 0.1
     --adam-beta2 0.95
     --clip-grad 1.0
 )
+if [[ -n "${DATA_PATH}" ]]; then
+    ARGUMENTS+=(--data-path "${DATA_PATH}" --split 99,1,0)
+else
+    ARGUMENTS+=(--mock-data)
+fi
+if [[ -n "${TOKENIZER}" ]]; then
+    ARGUMENTS+=(--tokenizer-type HuggingFaceTokenizer --tokenizer-model "${TOKENIZER}")
+else
+    ARGUMENTS+=(--tokenizer-type NullTokenizer)
+fi
+if [[ -n "${CHECKPOINTS}" ]]; then
+    ARGUMENTS+=(--save "${CHECKPOINTS}" --load "${CHECKPOINTS}" --save-interval 83572 --ckpt-format torch_dist)
+fi
+if [[ -n "${TENSORBOARD}" ]]; then
+    ARGUMENTS+=(--tensorboard-dir "${TENSORBOARD}")
+fi
+
+# --dry-run prints the command; --preflight checks nodes, GPUs, versions, one all-reduce.
+case "${MODE:-}" in
+    --dry-run) torchrun() { printf '%q ' torchrun "$@"; echo; } ;;
+    --preflight) torchrun() { command torchrun "${@:1:3}" preflight.py; } ;;
+esac
 
 torchrun \
     --standalone --nproc-per-node 8 \

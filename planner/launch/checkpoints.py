@@ -1,0 +1,25 @@
+"""How often to save: the time between checkpoints that loses least, as the goodput model has it."""
+
+from __future__ import annotations
+
+from planner.compare.goodput import goodput, run_of
+from planner.compare.settings import Settings
+from planner.launch.contract import Launch, Variable
+
+FOLDER = "CHECKPOINTS"
+
+
+def save_steps(launch: Launch) -> int:
+    """Steps between checkpoints."""
+    interval_s = goodput(run_of(launch.job), Settings()).interval_s
+    return max(1, round(interval_s / launch.plan.step_time_s))
+
+
+def folder_variable(data: str) -> Variable:
+    """Where checkpoints go: nowhere while `data`, a variable, is empty and the run a trial."""
+    return Variable(
+        FOLDER,
+        f"${{{data}:+checkpoints}}",
+        "folder of checkpoints on a disk of all nodes; a job that is started again goes on from "
+        "the last; empty: none",
+    )
