@@ -46,6 +46,7 @@ _TRAINER = '''"""{title}
 Arguments: those below and transformers.TrainingArguments; the launcher gives them all.
 """
 
+import os
 from dataclasses import dataclass, field
 
 import torch
@@ -75,7 +76,9 @@ def main():
     count *= training.gradient_accumulation_steps
     data = read_data(run.dataset, count, run.seq_length, config.vocab_size)
     trainer = Trainer(model=model, args=training, train_dataset=data)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(training.output_dir))
+    folder = training.output_dir
+    last = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+    trainer.train(resume_from_checkpoint=last)
     if torch.cuda.is_available() and trainer.is_world_process_zero():
         peak = torch.cuda.max_memory_reserved() / 2**30
         print(f"peak reserved memory of rank 0: {{peak:.2f}} GiB")

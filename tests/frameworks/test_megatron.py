@@ -43,6 +43,8 @@ SECTIONS = {
     "dataset": ("GPTDatasetConfig",),
     "mixed_precision": ("MixedPrecisionConfig",),
     "comm_overlap": ("CommOverlapConfig",),
+    "rng": ("RNGConfig",),
+    "rerun_state_machine": ("RerunStateMachineConfig",),
 }
 
 

@@ -21,7 +21,7 @@ from planner.launch.titan_plan import TORCH_SCHEDULES
 from planner.predict.ops import parameter_count
 from tests.frameworks import titan_probe as probe
 from tests.frameworks.conftest import INSTALL
-from tests.launch.titan_cases import DENSE, EVERY_SECOND, MATRIX
+from tests.launch.titan_cases import DENSE, EVERY_SECOND, MATRIX, SINKS
 from tests.launch.torch_plans import Case, launch_of
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
@@ -45,7 +45,7 @@ def config_of(own: Case, folder: Write, *arguments: str) -> Any:
     return probe.load_config(folder(torchtitan.files(launch)), *arguments)
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", (*MATRIX, SINKS), ids=lambda own: own.name)
 def test_reads_degrees_batch_and_model(own: Case, folder: Write) -> None:
     config = config_of(own, folder)
     degrees = launch_of(own, "torchtitan", "torchtitan").plan.degrees

@@ -25,7 +25,7 @@ from tests.launch.torch_plans import Case, launch_of
 
 # Writer -> its profile and plans.
 TORCH = {
-    "torchtitan": ("torchtitan", titan_cases.MATRIX),
+    "torchtitan": ("torchtitan", (*titan_cases.MATRIX, titan_cases.SINKS)),
     "torchtitan-0.2": ("torchtitan", (*titan_cases.MATRIX, titan_cases.EVERY_SECOND)),
     "deepspeed": ("deepspeed", deepspeed_cases.MATRIX),
     "accelerate": ("hf-fsdp2", accelerate_cases.MATRIX),

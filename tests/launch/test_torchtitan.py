@@ -16,7 +16,7 @@ from planner.launch.titan_plan import mesh_of, schedule_problem
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Degrees
 from tests.launch.golden_files import check_golden
-from tests.launch.titan_cases import DENSE, EVERY_SECOND, EXPERTS, LLAMA, MATRIX
+from tests.launch.titan_cases import DENSE, EVERY_SECOND, EXPERTS, LLAMA, MATRIX, SINKS
 from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, at_degrees, case, changed, launch_of
 
@@ -82,7 +82,7 @@ def assert_layers(parts: list[list[str]] | None, head: str, own: Launch) -> None
     assert counts == own.plan.layout.block_layers
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+@pytest.mark.parametrize("own", (*MATRIX, SINKS), ids=lambda own: own.name)
 def test_module_says_what_the_plan_says(own: Case) -> None:
     assert_complete(torchtitan, launch(own))
     text = torchtitan.files(launch(own))["planned_run.py"]

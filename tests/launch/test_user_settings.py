@@ -1,0 +1,131 @@
+"""What is the user's: variables with safe defaults, a dry run, a preflight, all run with stubs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.job.models.hf_config import model_from_hf_config
+from planner.launch.contract import NodesAs
+from planner.launch.folder import launch_folder, write_folder
+from tests.launch.test_round_trip import EXAMPLES, example
+
+# The process launchers print what they are called with; scontrol prints more than a pipe holds.
+STUBS = {
+    "torchrun": 'echo torchrun "$@"',
+    "accelerate": 'echo accelerate "$@"',
+    "srun": 'shift 2; SLURM_NODEID=0 "$@"',
+    "scontrol": "for i in $(seq 1 100000); do echo node$i; done",
+}
+SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "node[1-9]"}
+ALWAYS = {"MEGATRON_LM": "/m", "HF_ASSETS": "/a", "NANOTRON": "/n", "NODE_RANK": "0",
+          "MASTER_ADDR": "first"}  # fmt: skip
+SCRIPTS: Mapping[NodesAs, str] = {"slurm": "launch.sbatch", "torchrun": "launch.sh"}
+
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Runs a launch folder's script with stubs: what reached the process launcher."""
+    for name, body in STUBS.items():
+        stub = tmp_path / "bin" / name
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        stub.chmod(0o755)
+
+    def run(target: str, nodes_as: NodesAs, *words: str, **given: str) -> str:
+        folder = tmp_path / "run"
+        launch = replace(example(target), nodes_as=nodes_as)
+        write_folder(folder, launch_folder(launch).files, folder.exists())
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", SCRIPTS[nodes_as], *words], cwd=folder, capture_output=True, text=True,
+            env={**ALWAYS, "PATH": path, **given}, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("nodes_as", SCRIPTS)
+@pytest.mark.parametrize("target", EXAMPLES)
+def test_a_dry_run_prints_the_command_outside_of_a_job(
+    target: str, nodes_as: NodesAs, start: Start
+) -> None:
+    job = SLURM if nodes_as == "slurm" else {}
+    planned = start(target, nodes_as, **job).split()
+    shown = start(target, nodes_as, "--dry-run").split()
+    assert planned[0] in ("torchrun", "accelerate")
+    assert len(shown) == len(planned)
+    assert "preflight.py" not in shown
+
+
+@pytest.mark.parametrize("target", EXAMPLES)
+def test_the_preflight_takes_the_program_s_place(target: str, start: Start) -> None:
+    words = start(target, "slurm", "--preflight", **SLURM).split()
+    assert words[-1] == "preflight.py"
+    assert "node1" in words
+    nodes = words[words.index("--nnodes" if "--nnodes" in words else "--num_machines") + 1]
+    assert nodes == str(example(target).nodes)
+
+
+def test_megatron_s_variables(start: Start) -> None:
+    trial = start("megatron-core", "torchrun")
+    assert "--mock-data" in trial
+    assert "--save" not in trial
+    real = start("megatron-core", "torchrun", DATA_PATH="/d", TOKENIZER="/t", TRAIN_STEPS="9")
+    for words in ("--data-path /d", "--tokenizer-model /t", "--train-iters 9", "--save checkpoints",
+                  "--load checkpoints", "--ckpt-format torch_dist"):  # fmt: skip
+        assert words in real
+    assert "--mock-data" not in real
+    assert "--save" not in start("megatron-core", "torchrun", DATA_PATH="/d", CHECKPOINTS="")
+
+
+@pytest.mark.parametrize("target", EXAMPLES)
+def test_scripts_of_the_folder_are_python(target: str) -> None:
+    for name, text in launch_folder(example(target)).files.items():
+        if name.endswith(".py"):
+            ast.parse(text)
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
+def test_torchtitan_reads_nothing_from_the_internet(target: str) -> None:
+    files = launch_folder(example(target)).files
+    assert "sample_data/samples.jsonl" in files
+    assert not any('"c4"' in text for text in files.values())
+
+
+def test_a_config_json_comes_out_as_it_is_in_every_dialect() -> None:
+    """The first finding: a base of 1e6 and an epsilon of 1e-6 came out as 1e4 and 1e-5."""
+    config: dict[str, Any] = {
+        "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 8192,
+        "vocab_size": 32000, "max_position_embeddings": 8192, "rope_theta": 1e6,
+        "rms_norm_eps": 1e-6, "initializer_range": 0.01,
+    }  # fmt: skip
+    model = model_from_hf_config(config, "config.json")
+    said = {
+        "megatron-core": ("--rotary-base 1000000", "--norm-epsilon 1e-06", "-std 0.01"),
+        "megatron-bridge": ("rotary_base=1000000", "epsilon=1.0e-06", "std=0.01"),
+        "torchtitan": ("ROPE_THETA, NORM_EPS = 1000000.0, 1e-06", "std=0.01"),
+        "torchtitan-0.2": ("rope_theta=1000000.0", "norm_eps=1e-06"),
+        "deepspeed": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
+        "accelerate": ('"rope_theta": 1000000.0', '"rms_norm_eps": 1e-06', "0.01"),
+        "nanotron": ("rope_theta: 1000000.0", "rms_norm_eps: 1.0e-06", "std: 0.01"),
+    }
+    assert set(said) == set(EXAMPLES)
+    for target, texts in said.items():
+        launch = example(target)
+        folder = launch_folder(replace(launch, job=replace(launch.job, model=model)))
+        everything = "\n".join(folder.files.values())
+        for text in texts:
+            assert text in everything, (target, text)
