@@ -316,6 +316,16 @@ def as_command(launch: Launch) -> str:
 
 def _switches(request: Request) -> Iterator[str]:
     """Switches of the framework, the GPU and the model that a request turns."""
+    if request.cuda_graphs:
+        yield "--cuda-graphs"
+    if request.dropout:
+        yield "--dropout"
+    if request.attention is not None:
+        yield f"--attention {request.attention}"
+    if request.optimizer_kernel is not None:
+        yield f"--optimizer-kernel {request.optimizer_kernel}"
+    if request.cp_comm_type is not None:
+        yield f"--cp-comm-type {request.cp_comm_type}"
     if not request.sequence_parallel:
         yield "--no-sequence-parallel"
     if request.gradient_as_bucket_view:
