@@ -75,7 +75,9 @@ def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
 def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value]]:
     """All keys that say something of the model: value, and default of the framework."""
     return {
-        own.key: (own.value(model), own.default) for own in table if own.key and own.when(model)
+        entry.key: (entry.value(model), entry.default)
+        for entry in table
+        if entry.key and entry.when(model)
     }
 
 
@@ -88,15 +90,15 @@ def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[R
 
 
 def _phrases(table: Table, model: ModelSpec) -> Iterator[str]:
-    for own in table:
-        phrase = own.refuses(model) if own.when(model) else None
+    for entry in table:
+        phrase = entry.refuses(model) if entry.when(model) else None
         if phrase:
             yield phrase
 
 
 def departures(table: Table, model: ModelSpec) -> tuple[str, ...]:
     """Sentences on what the framework does in place of what the model says."""
-    found = (own.departs(model) for own in table if own.when(model))
+    found = (entry.departs(model) for entry in table if entry.when(model))
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 
 
@@ -186,4 +188,4 @@ def _table(annotation: object) -> type[BaseModel] | None:
 
 def rows_by_field(table: Table) -> Mapping[str, tuple[Row, ...]]:
     """Field -> the rows that say it."""
-    return {name: tuple(own for own in table if name in own.fields) for name in fields_of()}
+    return {name: tuple(entry for entry in table if name in entry.fields) for name in fields_of()}

@@ -91,10 +91,12 @@ class Command:
     def default_argv(self) -> tuple[str, ...]:
         """Program and arguments as they are where the user has set nothing."""
         # A default that names others is empty where these are.
-        defaults = {own.name: "" if "$" in own.default else own.default for own in self.variables}
+        defaults = {
+            entry.name: "" if "$" in entry.default else entry.default for entry in self.variables
+        }
         words = [*self.argv]
-        for own in self.branches:
-            words += own.given if defaults.get(own.variable) else own.otherwise
+        for entry in self.branches:
+            words += entry.given if defaults.get(entry.variable) else entry.otherwise
         return tuple(_filled(word, defaults) for word in words)
 
 

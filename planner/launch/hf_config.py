@@ -67,7 +67,7 @@ def differences(model: ModelSpec) -> tuple[str, ...]:
 def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
     """The config.json whose model differs in the fewest fields, and those fields."""
     families = (model.family,) if model.family in READERS else _GENERAL
-    return min((_written(model, family) for family in families), key=lambda own: len(own[1]))
+    return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
 
 
 HF: tuple[Row, ...] = hf_table(differences)

@@ -153,12 +153,12 @@ def _latent_mscale(model: ModelSpec) -> float:
 
 
 def _no_mscale(model: ModelSpec) -> str | None:
-    own = scaling(model)
-    if own.attention_factor is not None:
+    stretch = scaling(model)
+    if stretch.attention_factor is not None:
         return "yarn with an attention factor of its own"
-    if (own.mscale or 1.0) != own.mscale_all_dim:
+    if (stretch.mscale or 1.0) != stretch.mscale_all_dim:
         return "yarn that scales the rotation (mscale other than mscale_all_dim)"
-    if own.original_positions is None:
+    if stretch.original_positions is None:
         return "yarn without the length that it starts from"
     return None
 

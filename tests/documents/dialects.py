@@ -49,13 +49,13 @@ def _target(target: str) -> str:
 
 
 def _line(field: str, rows: tuple[Row, ...]) -> str:
-    keys = ", ".join(f"`{own.key}`" for own in rows if own.key)
+    keys = ", ".join(f"`{row.key}`" for row in rows if row.key)
     defaults = ", ".join(
-        f"{own.default!r}" for own in rows if own.key and own.default not in (..., None)
+        f"{row.default!r}" for row in rows if row.key and row.default not in (..., None)
     )
     also = {
-        "may be refused": any(own.refuses is not Row(()).refuses for own in rows),
-        "may depart": any(own.departs is not Row(()).departs for own in rows),
+        "may be refused": any(row.refuses is not Row(()).refuses for row in rows),
+        "may depart": any(row.departs is not Row(()).departs for row in rows),
     }
     said = ", ".join(word for word, has in also.items() if has)
     return f"| `{field}` | {keys or '–'} | {defaults} | {said} |\n"
@@ -65,7 +65,7 @@ def _catalogue() -> str:
     models = [load_model(name).spec for name in model_names()]
     lines = ["\n## Models of the catalogue\n\n| target | has |\n|---|---|\n"]
     for target, table in DIALECTS.items():
-        has = [own.name for own in models if not refusals(table(own), own, "", "")]
+        has = [model.name for model in models if not refusals(table(model), model, "", "")]
         lines.append(f"| {target} | {len(has)} of {len(models)}: {', '.join(has)} |\n")
     return "".join((*lines, "\n### What departs\n\n", *_departures(models)))
 
@@ -74,7 +74,9 @@ def _departures(models: list[ModelSpec]) -> Iterator[str]:
     """Each sentence with the models and targets that it is of."""
     found: dict[str, dict[str, None]] = {}
     for model in models:
-        for table in {id(own(model)): own(model) for own in DIALECTS.values()}.values():
+        for table in {
+            id(table_of(model)): table_of(model) for table_of in DIALECTS.values()
+        }.values():
             if not refusals(table, model, "", ""):
                 for sentence in departures(table, model):
                     found.setdefault(sentence, {})[model.name] = None

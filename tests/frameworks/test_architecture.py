@@ -157,7 +157,9 @@ _RUN = (
 
 def _megatron_case(model: ModelSpec) -> dict[str, Any]:
     groups = model_groups(model, 4096, dropout=False, low=False)
-    words = [word for group in groups for own in group.flags for word in (own.name, *own.values)]
+    words = [
+        word for group in groups for option in group.flags for word in (option.name, *option.values)
+    ]
     return {"argv": [*words, *_RUN], "world": 8, "env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
 
 
@@ -222,9 +224,9 @@ def _megatron_says(found: Mapping[str, ModelSpec]) -> None:
 
 
 def test_megatron_of_the_catalogue() -> None:
-    expressible = {n: own for n, own in MODELS.items() if not list(model_refusals(own, 2048))}
+    expressible = {n: model for n, model in MODELS.items() if not list(model_refusals(model, 2048))}
     assert len(expressible) > 70
-    _megatron_says({n: own for n, own in expressible.items() if own.max_positions >= 4096})
+    _megatron_says({n: model for n, model in expressible.items() if model.max_positions >= 4096})
 
 
 def test_megatron_at_random() -> None:
@@ -265,13 +267,19 @@ def _titan_rope_is(model: ModelSpec, rope: Any) -> None:
     kinds = {"llama3": "llama", "yarn": "yarn"}
     assert rope.scaling == (kinds[scaling.kind] if scaling else "none")
     if scaling and scaling.kind == "llama3":
-        own = rope.scaling_factor, rope.original_max_position_embeddings
-        assert own == (scaling.factor, scaling.original_positions)
-        own = rope.low_freq_factor, rope.high_freq_factor
-        assert own == (scaling.low_frequency, scaling.high_frequency)
+        said = rope.scaling_factor, rope.original_max_position_embeddings
+        assert said == (scaling.factor, scaling.original_positions)
+        said = rope.low_freq_factor, rope.high_freq_factor
+        assert said == (scaling.low_frequency, scaling.high_frequency)
     if scaling and scaling.kind == "yarn":
-        own = rope.rope_factor, rope.original_seq_len, rope.beta_fast, rope.beta_slow, rope.truncate
-        assert own == (scaling.factor, scaling.original_positions, scaling.beta_fast,
+        said = (
+            rope.rope_factor,
+            rope.original_seq_len,
+            rope.beta_fast,
+            rope.beta_slow,
+            rope.truncate,
+        )
+        assert said == (scaling.factor, scaling.original_positions, scaling.beta_fast,
                        scaling.beta_slow, scaling.truncate)  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def said(table: Table, model: ModelSpec) -> tuple[object, ...]:
     settings = {key: value for key, (value, _) in all_settings(table, model).items()}
     return (
         repr(hf_config(model) if table is HF else settings),
-        tuple(own.reason for own in refusals(table, model, "", "")),
+        tuple(refusal.reason for refusal in refusals(table, model, "", "")),
         departures(table, model),
     )
 

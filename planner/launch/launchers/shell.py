@@ -49,20 +49,20 @@ def demand_lines(command: Command) -> list[str]:
 def variable_lines(command: Command) -> list[str]:
     """What is the user's, each under its meaning; exported for what the script starts."""
     lines = ["# Yours: set them here or in the environment."] if command.variables else []
-    for own in command.variables:
+    for entry in command.variables:
         # A default that names variables takes an empty value of the environment as set.
-        dash = "-" if "$" in own.default else ":-"
-        lines += comment(own.meaning)
-        lines.append(f'export {own.name}="${{{own.name}{dash}{own.default}}}"')
+        dash = "-" if "$" in entry.default else ":-"
+        lines += comment(entry.meaning)
+        lines.append(f'export {entry.name}="${{{entry.name}{dash}{entry.default}}}"')
     return [*lines, ""] if lines else []
 
 
 def branch_lines(command: Command) -> list[str]:
     """Arguments that hang on the user's variables."""
     lines: list[str] = []
-    for own in command.branches:
-        lines += [f'if [[ -n "${{{own.variable}}}" ]]; then', f"    {_added(own.given)}"]
-        lines += ["else", f"    {_added(own.otherwise)}"] if own.otherwise else []
+    for entry in command.branches:
+        lines += [f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}"]
+        lines += ["else", f"    {_added(entry.otherwise)}"] if entry.otherwise else []
         lines.append("fi")
     return lines
 

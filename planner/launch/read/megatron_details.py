@@ -31,8 +31,8 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
                 "mscale": scores[0], "mscale_all_dim": scores[1]}  # fmt: skip
     if arguments.text("position-embedding-type") == "yarn" and factor > 1.0:
         scores = real("mscale"), real("mscale-all-dim")
-        own = {} if scores == (1.0, 0.0) else {"mscale": scores[0], "mscale_all_dim": scores[1]}
-        return own | {
+        factors = {} if scores == (1.0, 0.0) else {"mscale": scores[0], "mscale_all_dim": scores[1]}
+        return factors | {
             "kind": "yarn",
             "factor": factor,
             "original_positions": number("yarn-original-max-position-embeddings") or 4096,

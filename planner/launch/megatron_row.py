@@ -1,0 +1,68 @@
+"""A row of Megatron's table: a flag, and the field of Megatron-Bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.job.specs import ModelSpec
+from planner.launch.architecture import Row
+from planner.launch.architecture import without as absent
+from planner.launch.settings_text import Value
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronRow(Row):
+    """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another."""
+
+    field: str = ""
+    bridge: Callable[[ModelSpec], Value] | None = None
+    # Why the command line has not what Bridge has.
+    no_flag: Callable[[ModelSpec], str | None] = lambda _: None
+
+    def override(self, model: ModelSpec) -> Value:
+        """Bridge's value."""
+        return (self.bridge or self.value)(model)
+
+
+def row(
+    fields: str,
+    flag: str = "",
+    field: str = "",
+    value: Callable[[ModelSpec], Value] = lambda _: None,
+    default: Value = ...,  # type: ignore[assignment]
+    **more: object,
+) -> MegatronRow:
+    """A row, its fields as words."""
+    return MegatronRow(tuple(fields.split()), flag, value, default, field=field, **more)  # type: ignore[arg-type]
+
+
+def without(name: str, phrase: str) -> MegatronRow:
+    """A field that Megatron does not know."""
+    absence = absent(name, phrase)
+    return MegatronRow(absence.fields, refuses=absence.refuses)
+
+
+def yes(value: bool) -> bool | None:
+    """A switch: present or not."""
+    return True if value else None
+
+
+def mla(name: str) -> Callable[[ModelSpec], Value]:
+    """A field of the model's latent attention."""
+    return lambda model: getattr(model.mla, name)
+
+
+def moe(name: str) -> Callable[[ModelSpec], Value]:
+    """A field of its experts."""
+    return lambda model: getattr(model.moe, name)
+
+
+def scaled(name: str) -> Callable[[ModelSpec], Value]:
+    """A field of how its rotary positions are stretched."""
+    return lambda model: getattr(model.rope.scaling, name)
+
+
+def unless(right: Callable[[ModelSpec], bool], phrase: str) -> Callable[[ModelSpec], str | None]:
+    """The phrase where a model is not right."""
+    return lambda model: None if right(model) else phrase
