@@ -141,8 +141,8 @@ def _pipeline_refusals(launch: Launch) -> Iterator[Refusal]:
         return
     if schedule not in SCHEDULE_NAMES:
         yield Refusal(
-            f"schedule {schedule} splits the backward pass, which torch.distributed.pipelining "
-            "cannot do with the compiled blocks that this plan was costed with",
+            f"schedule {schedule} splits the backward pass, and that of the compiled blocks which "
+            "this plan was costed with is one piece: torch.distributed.pipelining runs it twice",
             "--schedule interleaved",
         )
     rounds = max(1, degrees.grad_acc // degrees.pp)
