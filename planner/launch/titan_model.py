@@ -14,7 +14,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.architecture import all_settings, refusals, scaling_kind
 from planner.launch.contract import Launch, Refusal
 from planner.launch.model_traits import moe_indices
-from planner.launch.settings_text import Value
+from planner.launch.settings_text import Value, python_value
 from planner.launch.titan_flavors import FLAVORS, Flavor, flavor_of
 from planner.launch.titan_table import titan_table
 
@@ -258,7 +258,11 @@ def _experts(model: ModelSpec) -> list[str]:
         "            num_experts=EXPERTS,",
         "            top_k=TOP_K,",
         "            gate_param_init=_normal(),",
-        *(f"            {name}={values[name]!r}," for name in _ROUTER if name in values),
+        *(
+            f"            {name}={python_value(values[name])},"
+            for name in _ROUTER
+            if name in values
+        ),
         f"            bias={values['bias']},",
         "        ),",
         "        routed_experts=make_routed_experts_config(",
@@ -299,7 +303,7 @@ def _latent(launch: Launch) -> list[str]:
         "    layers = _build_dsv3_layers(",
         "        n_layers=LAYERS,",
         "        dim=DIM,",
-        *(f"        {named.get(name, name)}={values[name]!r}," for name in given),
+        *(f"        {named.get(name, name)}={python_value(values[name])}," for name in given),
         f"        mscale={values.get('mscale', 1.0)},",
         '        attn_backend="flex",',
         '        moe_comm_backend="standard",  # all-to-all of torch.distributed',

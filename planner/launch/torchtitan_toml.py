@@ -13,7 +13,13 @@ from planner.launch.architecture import all_settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
-from planner.launch.settings_text import Section, Setting, section_choices, toml_text
+from planner.launch.settings_text import (
+    Section,
+    Setting,
+    python_value,
+    section_choices,
+    toml_text,
+)
 from planner.launch.titan_data import SAMPLES, VARIABLES, sample_files
 from planner.launch.titan_flavors import FLAVORS_0_2, Flavor, flavor_of
 from planner.launch.titan_plan import (
@@ -309,6 +315,6 @@ def _arguments(model: ModelSpec) -> dict[str, object]:
         return own
     shared = model.moe.shared_ffn // model.moe.ffn
     router = {"num_shared_experts": shared, **{key: values[key] for key in _ROUTER}}
-    lines = "".join(f"        {key}={value!r},\n" for key, value in router.items())
+    lines = "".join(f"        {key}={python_value(value)},\n" for key, value in router.items())
     own |= {"moe_args": f"MoEArgs(\n{lines}        score_before_experts=False,\n    )"}
     return own | ({} if model.mla else {"moe_enabled": True})
