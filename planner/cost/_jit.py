@@ -326,9 +326,10 @@ def _in_haste() -> Iterator[None]:
     """Compiles in four fifths of the time: nothing is collected of the many small objects that stay
     until the end, and of `a + b` numba tries its dozens of templates once for each pair of types.
     """
-    from numba.core.types.functions import BaseFunction
+    from numba.core.types import functions
 
-    by_templates = BaseFunction.get_call_type
+    calls: Any = functions.BaseFunction
+    by_templates = calls.get_call_type
 
     def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
         call = self, args, tuple(kws.items())
@@ -338,11 +339,11 @@ def _in_haste() -> Iterator[None]:
 
     collects = gc.isenabled()
     gc.disable()
-    BaseFunction.get_call_type = get_call_type
+    calls.get_call_type = get_call_type
     try:
         yield
     finally:
-        BaseFunction.get_call_type = by_templates
+        calls.get_call_type = by_templates
         if collects:
             gc.enable()
 

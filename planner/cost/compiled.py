@@ -29,13 +29,11 @@ cost_keys = Entry(
     collectives=fields.COMM_ROW,
     out=fields.PIECE_ROW,
 )
-cost_shapes = Entry(kernel.cost_shapes, out=fields.STEP_ROW, **_SHAPES)
-cost_layout = Entry(kernel.cost_layout, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPE)
+cost_shapes = Entry(kernel.cost_shapes, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPES)
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
-bound_shapes = Entry(bounds.bound_shapes, **_SHAPES)
+bound_shapes = Entry(sharp_bounds.bound_shapes, **_SHAPES)
 empty_stages = Entry(bounds.empty_stages, **_SHAPE)
 layer_columns = Entry(bounds.layer_columns, **_SHAPE)
 stage_room = Entry(bounds.stage_room)
-sharp_bound_s = Entry(sharp_bounds.sharp_bound_s, **_SHAPE)
 least_together = Entry(stage_sums.least_together)
