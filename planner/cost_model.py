@@ -24,6 +24,8 @@ from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
 from planner.cost.phase_records import GROUP_ROW
+from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
+from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.device import gpu_inputs
 from planner.job import Job
@@ -345,10 +347,11 @@ class CostModel:
         costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
         in_threads(
             lambda part: self.run(
-                compiled.cost_keys, keys[part], *table, *self.inputs, costs[part]
+                compiled.cost_keys, keys[part], *table, *self.inputs,
+                np.zeros(TRAFFICS, PIECE_TRAFFIC_ROW), costs[part],
             ),
             len(keys),
-        )
+        )  # fmt: skip
         return costs
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost._jit import Entry, cache_is_writable
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
+from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 Progress = Callable[[str, int, int], None]
@@ -108,7 +109,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     shape = (shapes[0], keys[0], costs[0])
     *space, stages = room(1, 1)
     return {
-        "cost_keys": (keys, *ops, *inputs, costs),
+        "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
         "cost_shapes": (
             shapes,
             vector,

@@ -27,14 +27,16 @@ def cost_keys(
     framework: FrameworkInputs,
     gpu: GpuInputs,
     network: Rows,
+    traffic: Rows,
     out: Rows,
 ) -> None:
-    """Fill the piece costs of every key: out[keys, pieces], zero before."""
+    """Fill the piece costs of every key: out[keys, pieces], zero before; `traffic`: room for
+    `communication_terms`."""
     for index in range(keys.shape[0]):
         for piece in range(job.pieces):
             piece_cost(
                 piece, keys[index], ops, parameters, saved, collectives, job, framework, gpu,
-                network, out[index][piece],
+                network, traffic, out[index][piece],
             )  # fmt: skip
 
 
