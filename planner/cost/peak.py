@@ -35,7 +35,7 @@ def fill_known(
     stage: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
-    """Fill the bytes of a group that parameters alone decide (`planner.cost.frame.GROUP_ROW`)."""
+    """Fill the bytes of a group that parameters alone decide (`GROUP_ROW`)."""
     fill_parameters(stage, counts, costs, grid, job, framework, out)
     most = stage_maxima(stage, counts, counts, costs, key, grid, job, framework)
     rest = at_rest(out, key, grid, job, framework)
