@@ -184,8 +184,8 @@ class BoundedShapes:
         table = np.zeros((len(positions), len(limits)))
         in_threads(
             lambda part: compiled.bound_shapes(
-                shapes[part], codes[part], limits, keys, costs, model.totals, *model.inputs,
-                table[part],
+                shapes[part], codes[part], limits, False, keys, costs, model.prefix,
+                model.totals, *model.inputs, table[part],
             ),
             len(shapes),
         )  # fmt: skip
@@ -274,13 +274,14 @@ class BoundedShapes:
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             shapes, keys, costs = self._bound_inputs
-            key = int(shapes[position, f.SHAPE_KEY])
             own = self.recomputations[int(self.columns["recompute"][row])]
             code = sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own)
-            seconds = compiled.sharp_bound_s(
-                shapes[position], code, float(self.limits[index]), keys[key], costs[key],
-                model.prefix, model.totals, *model.inputs,
+            bound = np.zeros((1, 1))
+            compiled.bound_shapes(
+                shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,
+                costs, model.prefix, model.totals, *model.inputs, bound,
             )  # fmt: skip
+            seconds = float(bound[0, 0])
         pace = seconds / float(self.columns["gbs"][row])
         self._sharp_paces[position, index] = pace
         return pace
