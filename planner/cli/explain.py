@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
 @click.argument("plan_file", metavar="PLANFILE")
-@click.argument("number", type=int, default=1)
+@click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option(
     "--neighbours/--no-neighbours",
     default=True,

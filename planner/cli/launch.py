@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.progress import compile_if_first_run
 from planner.launch.contract import NodesAs
 from planner.launch.registry import target_named, target_of_profile
@@ -29,7 +30,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 
 @click.command("launch", epilog=_EPILOG)
 @click.argument("plan_file", metavar="PLANFILE")
-@click.argument("number", type=int, default=1)
+@click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option("--framework", help="Framework to launch with. [default: the plan's]")
 @click.option(
     "--nodes-as",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from planner.cli.errors import FAILURE
+from planner.cli import option_types as types
+from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
 from planner.cli.options import configuration_options, job_options, output_format
@@ -44,30 +45,10 @@ class _Findings:
 
 DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
-_PLOTS = (".html", ".svg", ".png")
 # Options that training and serving share.
 _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
 )  # fmt: skip
-
-
-def _stage(ctx: click.Context, param: click.Parameter, value: str) -> str | int:
-    """Callback: `heaviest`, `all`, or the number of a stage."""
-    if value in ("heaviest", "all"):
-        return value
-    if value.isdecimal():
-        return int(value)
-    raise click.BadParameter(f"{value!r}: heaviest, all, or a stage from 0 on", ctx, param)
-
-
-def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Callback: a file of a kind that can be drawn."""
-    if value is None:
-        return None
-    path = Path(value).expanduser()
-    if path.suffix.lower() not in _PLOTS:
-        raise click.BadParameter(f"{value!r}: the name must end in {', '.join(_PLOTS)}", ctx, param)
-    return path
 
 
 @click.command(
@@ -80,7 +61,7 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
     "--stage",
     default="heaviest",
     show_default=True,
-    callback=_stage,
+    type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
 @click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
@@ -96,7 +77,10 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
 @click.option("-o", "--output", help="Write the JSON document to a file.")
 @click.option(
-    "--plot", metavar="FILE", callback=_plot, help="Draw the step: FILE.html, FILE.svg or FILE.png."
+    "--plot",
+    metavar="FILE",
+    type=types.PLOT,
+    help="Draw the step: FILE.html, FILE.svg or FILE.png.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -129,7 +113,7 @@ def _train(options: dict[str, Any], style: str) -> int:
         write_bytes(plot, _picture(plot, found))
     _print(found, style, options["tensors"])
     solved = found.solution is None or found.solution.safe.largest is not None
-    return 0 if found.footprint.fits and solved else FAILURE
+    return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
 
 
 def _findings(options: dict[str, Any]) -> _Findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hardware import HardwareError
+from hardware.files import json_content, read_text
 from planner.job.errors import UsageError
 from planner.predict.plan import PLAN_FILE_VERSION
 from planner.search.result import SearchResult
@@ -26,7 +28,7 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
     if path.exists() and not force:
         raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"the folder {path.parent} is not writable")
+        raise PermissionError(errno.EACCES, "the folder is not writable", str(path.parent))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,11 +37,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """`write_text` for bytes. UsageError if the folder takes no files."""
+    """`write_text` for bytes. OSError names the file that was to be written."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        _replace(path, content)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # A name of its own: the file's may be as long as names can be.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planner-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
@@ -117,14 +124,6 @@ def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{path} is not JSON (line {error.lineno}: {error.msg}); {_MADE_BY}"
-        ) from None
+        return json_content(read_text(path), str(path))
+    except HardwareError as error:
+        raise UsageError(f"{error}; {_MADE_BY}") from None
