@@ -60,9 +60,7 @@ def load_skypilot(path: Path) -> SkypilotPrices:
     The provider is the name of the folder that holds the file. HardwareError names file, line and
     column at fault.
     """
-    files = (
-        [path] if path.is_file() else sorted((*path.glob("vms.csv"), *path.glob("*/vms.csv")))
-    )
+    files = [path] if path.is_file() else sorted((*path.glob("vms.csv"), *path.glob("*/vms.csv")))
     if not files:
         raise HardwareError(
             f"{path}: no SkyPilot catalogue there; give a vms.csv, the folder of a cloud, or "

@@ -12,7 +12,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from planner.launch.check.assess import Assessment
@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
 
+_STATUS = {
+    "runs and fits": ExitStatus.DONE,
+    "will not fit": ExitStatus.NOTHING_FITS,
+    "will not run": ExitStatus.NOTHING_FITS,
+    "cannot tell": ExitStatus.CANNOT_TELL,
+}
 _EPILOG = """\b
-Exit status: 0 runs and probably fits, 1 will not run or not fit, 2 wrong use.
+Exit status: 0 runs and probably fits; 1 will not run, or not fit; 3 cannot
+tell, and what is missing; 2 wrong use; all: planner --help.
 
 \b
 Example: planner check pretrain.sh --gpus 64xH100
@@ -100,7 +107,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         if target is not None:
             _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
-    click.get_current_context().exit(0 if assessment.passes else ExitStatus.NOTHING_FITS)
+    click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
     if measured is None:
         return None
     if assessment.setup is None or assessment.job is None or assessment.plan is None:
-        raise UsageError(
+        raise CannotTellError(
             "nothing to compare the measurement with: there is no prediction for these files ("
             + "; ".join(own.text for own in (assessment.errors or assessment.unpredictable))
             + ")"

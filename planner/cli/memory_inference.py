@@ -35,9 +35,7 @@ def inference_options(function: Command) -> Command:
     """Options that only serving has; absent ones are None or False."""
     options = [
         click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
-        click.option(
-            "--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"
-        ),
+        click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
         click.option(
             "--context",
             type=types.SEQUENCE,
