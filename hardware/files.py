@@ -119,7 +119,12 @@ def _parsing(origin: str, format_name: str) -> Iterator[None]:
             f"{origin}: nested too deep; at most {DEEPEST} levels are read"
         ) from None
     except ValueError as error:
-        raise HardwareError(f"{wrong}: {error}") from None
+        raise HardwareError(f"{wrong}: {number_error(error)}") from None
+
+
+def number_error(error: ValueError) -> str:
+    """What a parser says, without Python's advice on very long numbers."""
+    return "a number of thousands of digits" if "sys.set_int_max" in str(error) else str(error)
 
 
 def demand_bounded(content: Any, origin: str) -> None:

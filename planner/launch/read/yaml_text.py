@@ -10,7 +10,7 @@ import yaml
 from yaml.nodes import MappingNode
 
 from hardware import HardwareError
-from hardware.files import DEEPEST, demand_bounded
+from hardware.files import DEEPEST, demand_bounded, number_error
 
 # PyYAML reads about a tenth of a megabyte a second.
 MOST_CHARACTERS = 2**18
@@ -45,9 +45,24 @@ class YamlText:
         return self.contents[0] if self.contents else None
 
 
-@lru_cache(maxsize=4)
 def read_yaml(text: str) -> YamlText:
-    """Values and nodes of a text, read once. YamlError."""
+    """Values and nodes of a text. YamlError."""
+    read = _read_once(text)
+    if isinstance(read, YamlError):
+        raise read
+    return read
+
+
+@lru_cache(maxsize=4)
+def _read_once(text: str) -> YamlText | YamlError:
+    """What reading comes to, either way: a file is looked at several times."""
+    try:
+        return _read(text)
+    except YamlError as error:
+        return error
+
+
+def _read(text: str) -> YamlText:
     if len(text) > MOST_CHARACTERS:
         raise YamlError(f"too long: {len(text):,} characters, {MOST_CHARACTERS:,} are read")
     contents, nodes = [], []
@@ -65,7 +80,11 @@ def read_yaml(text: str) -> YamlText:
         raise YamlError(f"nested too deep; at most {DEEPEST} levels are read") from None
     except HardwareError as error:
         raise YamlError(str(error).removeprefix("the file: ")) from None
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
-        # What PyYAML raises for a value that its tag does not hold: `!!int x`, 2026-13-45.
-        raise YamlError(str(error) or type(error).__name__) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise YamlError(
+            number_error(error) if isinstance(error, ValueError) else str(error)
+        ) from None
+    except (LookupError, TypeError, AttributeError):
+        # What PyYAML raises for `!!int ""`, `!!timestamp x`.
+        raise YamlError("a value does not have the form of its tag") from None
     return YamlText(tuple(contents), tuple(nodes))
