@@ -83,6 +83,15 @@ def _fraction(text: str) -> float:
     return given
 
 
+def _probability(text: str) -> float:
+    """A probability between 0 and 1, as 80% or 0.8."""
+    given = _number(text.strip().removesuffix("%"))
+    given = given / 100.0 if text.strip().endswith("%") else given
+    if not 0.0 < given < 1.0:
+        raise UsageError(f"{text!r}: give a probability above 0 and below 1, as 80% or 0.8")
+    return given
+
+
 def _measured_share(text: str) -> float:
     """`0.41`, `41%` or `41`."""
     given = _number(text.strip().removesuffix("%"))
@@ -221,6 +230,7 @@ MEASURED_GIB = Number(0, 1e6, low_open=True)
 
 SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
 FRACTION = Parsed("fraction", _fraction, "0.5", "1")
+PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
 MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
 TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
 TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
