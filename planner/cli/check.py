@@ -9,9 +9,9 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
-from planner.cli.options import output_format
+from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
-from planner.cli.progress import compile_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ Example: planner check pretrain.sh --gpus 64xH100
 @click.option(
     "--measured-memory", type=types.MEASURED_GIB, metavar="GIB", help="Compare: peak GiB of a GPU."
 )
+@time_limit_option("Of the changes that are tried; those for which no time is left are named.")
 @click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
 @click.option("-o", "--output", help="Where --fix writes.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
@@ -99,10 +100,10 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     from planner.launch.check.assess import assess
 
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
-    with watched(options["quiet"]) as watch:
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         from planner.launch.check.changes import best_changes
 
-        changes = best_changes(assessment, watch)
+        changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if target is not None:
             _write_fixed(assessment, changes, given.paths, given.hints, target, watch)

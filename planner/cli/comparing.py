@@ -11,7 +11,7 @@ import click
 from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from hardware.prices import LARGEST_PRICE
 from planner.cli import option_types as types
-from planner.cli.options import condition_options, job_options, limit_options
+from planner.cli.options import condition_options, job_options, limit_options, time_limit_option
 from planner.job.request import Request
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ def search_options(function: Command) -> Command:
         help="Searches at a time. [default: by their number]"),
         click.option("--seed", type=types.SEED, default=0, show_default=True,
         help="Of the solver."),
-        click.option("--time-limit", type=types.TIME_LIMIT,
-        metavar="SECONDS",
-        help="Seconds for each search; what is not proven by then says so."),
+        time_limit_option("Seconds for each search; what is not proven by then says so."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
         click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
         click.option("-o", "--output", help="Write the JSON to a file as well."),

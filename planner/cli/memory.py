@@ -14,7 +14,7 @@ from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
-from planner.cli.options import configuration_options, job_options, output_format
+from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
 from planner.cli.output import check_output
 from planner.job.errors import UsageError
 from planner.predict.plan import LARGEST_DEGREE
@@ -73,6 +73,7 @@ _SHARED = (
 @click.option(
     "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
 )
+@time_limit_option("Of --advise; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
 @click.option("-o", "--output", help="Write the JSON document to a file.")
@@ -272,10 +273,10 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    from planner.cli.progress import watched
+    from planner.cli.progress import limited, watched
     from planner.predict.memory.advice import advise
 
-    with watched(options["quiet"]) as watch:
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
             request,
             degrees,
@@ -285,6 +286,7 @@ def _advice(
             mtp_apart=options["mtp_apart"],
             may_add_gpus=may_add_gpus,
             watch=watch,
+            over=until.over,
         )
 
 

@@ -365,6 +365,11 @@ def output_options(function: Command) -> Command:
     )
 
 
+def time_limit_option(help_text: str) -> Callable[[Command], Command]:
+    """`--time-limit SECONDS` of a command that searches."""
+    return click.option("--time-limit", metavar="SECONDS", type=types.TIME_LIMIT, help=help_text)
+
+
 OutputFormat = Literal["text", "json", "csv"]
 
 

@@ -18,6 +18,7 @@ from planner.cli.options import (
     limit_options,
     output_format,
     output_options,
+    time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import compile_if_first_run, watched
@@ -63,12 +64,8 @@ SORTS = {
     show_default=True,
     help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
-@click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    type=types.TIME_LIMIT,
-    help="Of the search, costing included; what is not proven by then says so. Ctrl-C does the "
-    "same.",
+@time_limit_option(
+    "Of the search, costing included; what is not proven by then says so. Ctrl-C does the same."
 )
 @output_options
 def command(**options: Any) -> None:
