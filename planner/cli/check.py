@@ -73,7 +73,7 @@ Example: planner check pretrain.sh --gpus 64xH100
 )
 @time_limit_option("Of the changes that are tried; those for which no time is left are named.")
 @click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
-@click.option("-o", "--output", help="Where --fix writes.")
+@click.option("-o", "--output", type=types.FILE, help="Where --fix writes.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.option("-v", "--verbose", is_flag=True, help="List settings without effect, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")

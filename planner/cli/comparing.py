@@ -117,7 +117,7 @@ def search_options(function: Command) -> Command:
         time_limit_option("Seconds for each search; what is not proven by then says so."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
         click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
-        click.option("-o", "--output", help="Write the JSON to a file as well."),
+        click.option("-o", "--output", type=types.FILE, help="Write the JSON to a file as well."),
         click.option("--force", is_flag=True, help="Overwrite files."),
         click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
     ]  # fmt: skip

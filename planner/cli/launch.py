@@ -39,7 +39,9 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
     show_default=True,
     help="What starts the processes on the nodes.",
 )
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="The folder to write.")
+@click.option(
+    "-o", "--output", type=types.FILE, required=True, metavar="FOLDER", help="The folder to write."
+)
 @click.option("--force", is_flag=True, help="Replace a launch folder that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print files and expectations as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")

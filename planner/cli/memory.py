@@ -76,7 +76,7 @@ _SHARED = (
 @time_limit_option("Of --advise; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
-@click.option("-o", "--output", help="Write the JSON document to a file.")
+@click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
 @click.option(
     "--plot",
     metavar="FILE",

@@ -193,6 +193,12 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(int, items))
 
 
+def _file(text: str) -> str:
+    if not text.strip():
+        raise UsageError(f"{text!r} names no file")
+    return text
+
+
 def _plot(endings: tuple[str, ...], text: str) -> Path:
     path = Path(text).expanduser()
     if path.suffix.lower() not in endings:
@@ -245,4 +251,5 @@ NAMES = Parsed("names", _names, "none", "none,full")
 COUNTS = Parsed("counts", _counts, "8", "8,16")
 # Modules, `off` or `search`: which there are, the framework says.
 MODULES = Parsed("modules", lambda text: text.strip().lower(), "off", "all", "search", "core_attn")
+FILE = Parsed("file", _file, "out.json")
 PLOT = Parsed("file", partial(_plot, (".html", ".svg", ".png")), "step.svg")

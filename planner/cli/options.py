@@ -358,7 +358,12 @@ def output_options(function: Command) -> Command:
                 "--json", "as_json", is_flag=True, help="Print the plan file, nothing else."
             ),
             click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
-            click.option("-o", "--output", help="Write a plan file that later commands read."),
+            click.option(
+                "-o",
+                "--output",
+                type=types.FILE,
+                help="Write a plan file that later commands read.",
+            ),
             click.option("--force", is_flag=True, help="Overwrite the output file."),
             click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
         ],

@@ -87,4 +87,11 @@ def _read(text: str) -> YamlText:
     except (LookupError, TypeError, AttributeError):
         # What PyYAML raises for `!!int ""`, `!!timestamp x`.
         raise YamlError("a value does not have the form of its tag") from None
-    return YamlText(tuple(contents), tuple(nodes))
+    return YamlText(tuple(map(_text_keys, contents)), tuple(nodes))
+
+
+def _text_keys(value: Any) -> Any:
+    """A value whose tables have texts for keys: YAML takes numbers and dates, too."""
+    if isinstance(value, dict):
+        return {str(key): _text_keys(inner) for key, inner in value.items()}
+    return [_text_keys(inner) for inner in value] if isinstance(value, list) else value
