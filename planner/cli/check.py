@@ -39,9 +39,11 @@ Example: planner check pretrain.sh --gpus 64xH100
 
 
 @click.command("check", epilog=_EPILOG)
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
 @click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100.")
-@click.option("--cluster", help="Instead of --gpus: a TOML file that describes it.")
+@click.option(
+    "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
+)
 @click.option("--framework", help="Whose files these are, if their content does not say.")
 @click.option("--model", help="The model, where the files do not describe it.")
 @click.option("--vocab", type=types.WIDTH, help="Vocabulary, where the files do not say.")

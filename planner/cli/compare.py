@@ -46,7 +46,9 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
 @click.command("compare", epilog=_EPILOG)
 @click.option("--tokens", required=True, type=types.TRAINED_TOKENS, help="Tokens to train on: 15T.")
 @click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
-@click.option("--clusters", metavar="FILE.toml", help="Offers in a file: see below.")
+@click.option(
+    "--clusters", type=types.FILE, metavar="FILE.toml", help="Offers in a file: see below."
+)
 @click.option(
     "--sort",
     type=click.Choice(["days", "cost", "tokens_per_s", "mfu", "energy", "given"]),

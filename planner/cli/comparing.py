@@ -54,10 +54,10 @@ def comparing_options(function: Command) -> Command:
 def money_options(function: Command) -> Command:
     """Prices, ownership, energy, interruptions."""
     decorators = [
-        click.option("--prices", multiple=True, metavar="FILE.csv", help="Your own price list; "
-        "goes before the catalogue. Columns: see below."),
-        click.option("--skypilot", multiple=True, metavar="PATH", help="SkyPilot catalogue: a "
-        "vms.csv, a cloud's folder, or catalogs/v8."),
+        click.option("--prices", type=types.FILE, multiple=True, metavar="FILE.csv",
+        help="Your own price list; goes before the catalogue. Columns: see below."),
+        click.option("--skypilot", type=types.FILE, multiple=True, metavar="PATH",
+        help="SkyPilot catalogue: a vms.csv, a cloud's folder, or catalogs/v8."),
         click.option("--provider", "providers", multiple=True, metavar="NAME",
         help="Only this provider's list prices; may be given again."),
         click.option("--currency", type=types.CURRENCY, default="USD", show_default=True,

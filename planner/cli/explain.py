@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
-@click.argument("plan_file", metavar="PLANFILE")
+@click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
 @click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option(
     "--neighbours/--no-neighbours",

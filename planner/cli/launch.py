@@ -29,7 +29,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 
 
 @click.command("launch", epilog=_EPILOG)
-@click.argument("plan_file", metavar="PLANFILE")
+@click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
 @click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option("--framework", help="Framework to launch with. [default: the plan's]")
 @click.option(

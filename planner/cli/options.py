@@ -61,7 +61,11 @@ def job_options(function: Command) -> Command:
                 help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
             ),
             click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100."),
-            click.option("--cluster", help="Instead of --gpus: a TOML file that describes it."),
+            click.option(
+                "--cluster",
+                type=types.FILE,
+                help="Instead of --gpus: a TOML file that describes it.",
+            ),
             click.option(
                 "--gbs-tokens",
                 metavar="TOKENS",

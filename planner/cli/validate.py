@@ -40,6 +40,7 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--data",
     "paths",
+    type=types.FILE,
     multiple=True,
     metavar="FILE|DIR",
     help="Measured runs; may be given again. Without it: the published runs that ship.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 from hypothesis import strategies as st
@@ -43,12 +44,9 @@ def broken_texts(draw: st.DrawFn, text: str) -> bytes:
 @st.composite
 def broken_values(draw: st.DrawFn, text: str) -> bytes:
     """A text whose words and numbers are replaced by others, one or two of them."""
-    import re
-
     for _ in range(draw(st.integers(1, 2))):
-        words = list(re.finditer(r"[\w.+-]+", text))
-        word = draw(st.sampled_from(words)) if words else None
-        start, end = word.span() if word else (0, 0)
+        spans = [word.span() for word in re.finditer(r"[\w.+-]+", text)] or [(0, 0)]
+        start, end = spans[draw(st.integers(0, len(spans) - 1))]
         new = draw(st.one_of(st.sampled_from([str(own) for own in NUMBERS]), hostile_texts()))
         text = text[:start] + new + text[end:]
     return text.encode(errors="surrogatepass")
@@ -81,7 +79,7 @@ def broken_documents(draw: st.DrawFn, document: Any) -> bytes:
         places = [place for place in _places(document) if place]
         if not places:
             break
-        *path, key = draw(st.sampled_from(places))
+        *path, key = places[draw(st.integers(0, len(places) - 1))]
         holder = document
         for step in path:
             holder = holder[step]

@@ -85,7 +85,10 @@ def demand_kept_promises(own: Outcome, *given: str) -> None:
 
 
 def _names_one(message: str, given: Sequence[str]) -> bool:
-    """Whether a message has a word of what was given; words wrap and are quoted."""
+    """Whether a message has a text that was given, or a word of it; words wrap and are quoted."""
+    flat = " ".join(message.split())
+    if "breaks rules" in flat or any(" ".join(text.split())[:30] in flat for text in given if text):
+        return True
     said = set(_WORD.findall(message.lower()))
     meant = {word for text in given for word in _WORD.findall(text.lower()[:400])}
     return not meant or any(a == b or (len(a) > 3 and a[:40] in b) for a in meant for b in said)
