@@ -91,5 +91,5 @@ def broken_documents(draw: st.DrawFn, document: Any) -> bytes:
             case 2 if isinstance(holder, list):
                 holder.append(copy.deepcopy(holder[key]))
             case _:
-                holder[key] = draw(_ANYTHING)
+                holder[key] = copy.deepcopy(draw(_ANYTHING))
     return json.dumps(document).encode(errors="surrogatepass")
