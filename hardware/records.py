@@ -154,8 +154,8 @@ class ClusterShape(_Record):
         connected = max(node_gpus, int(self.scale_up_domain.si))
         if nics == 0 and num_gpus > connected:
             raise HardwareError(
-                f"{self.name}: nics_per_node = 0 leaves {num_gpus:,} GPUs without a network; at "
-                f"most {connected:,} reach each other, or state nics_per_node and nic_rate"
+                f"{self.name}: nics_per_node = 0 is no network, and at most {connected:,} of "
+                f"{num_gpus:,} GPUs reach each other; state nics_per_node and nic_rate"
             )
         link = self.scale_up_link
         cluster = Cluster(
