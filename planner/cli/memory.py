@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from planner.cli.errors import FAILURE
+from planner.cli import option_types as types
+from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
-from planner.cli.options import configuration_options, job_options, output_format
+from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
 from planner.cli.output import check_output
 from planner.job.errors import UsageError
 from planner.predict.plan import LARGEST_DEGREE
@@ -44,30 +45,10 @@ class _Findings:
 
 DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
-_PLOTS = (".html", ".svg", ".png")
 # Options that training and serving share.
 _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
 )  # fmt: skip
-
-
-def _stage(ctx: click.Context, param: click.Parameter, value: str) -> str | int:
-    """Callback: `heaviest`, `all`, or the number of a stage."""
-    if value in ("heaviest", "all"):
-        return value
-    if value.isdecimal():
-        return int(value)
-    raise click.BadParameter(f"{value!r}: heaviest, all, or a stage from 0 on", ctx, param)
-
-
-def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Callback: a file of a kind that can be drawn."""
-    if value is None:
-        return None
-    path = Path(value).expanduser()
-    if path.suffix.lower() not in _PLOTS:
-        raise click.BadParameter(f"{value!r}: the name must end in {', '.join(_PLOTS)}", ctx, param)
-    return path
 
 
 @click.command(
@@ -80,7 +61,7 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
     "--stage",
     default="heaviest",
     show_default=True,
-    callback=_stage,
+    type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
 @click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
@@ -92,11 +73,15 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
 @click.option(
     "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
 )
+@time_limit_option("Of --advise; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
-@click.option("-o", "--output", help="Write the JSON document to a file.")
+@click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
 @click.option(
-    "--plot", metavar="FILE", callback=_plot, help="Draw the step: FILE.html, FILE.svg or FILE.png."
+    "--plot",
+    metavar="FILE",
+    type=types.PLOT,
+    help="Draw the step: FILE.html, FILE.svg or FILE.png.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -129,7 +114,7 @@ def _train(options: dict[str, Any], style: str) -> int:
         write_bytes(plot, _picture(plot, found))
     _print(found, style, options["tensors"])
     solved = found.solution is None or found.solution.safe.largest is not None
-    return 0 if found.footprint.fits and solved else FAILURE
+    return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
@@ -288,10 +273,10 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    from planner.cli.progress import watched
+    from planner.cli.progress import limited, watched
     from planner.predict.memory.advice import advise
 
-    with watched(options["quiet"]) as watch:
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
             request,
             degrees,
@@ -301,6 +286,7 @@ def _advice(
             mtp_apart=options["mtp_apart"],
             may_add_gpus=may_add_gpus,
             watch=watch,
+            over=until.over,
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.errors import FAILURE, INTERRUPTED
+from planner.cli.errors import ExitStatus
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -76,13 +76,13 @@ def search_several(
     _print(front, shown, style, output)
     context = click.get_current_context()
     if front.stopped == "interrupted":
-        context.exit(INTERRUPTED)
+        context.exit(ExitStatus.INTERRUPTED)
     if not front.points:
         click.echo(
             "Error: nothing fits on any of the clusters; search one alone to see what would fit",
             err=True,
         )
-        context.exit(FAILURE)
+        context.exit(ExitStatus.NOTHING_FITS)
 
 
 def _json(front: ClusterFront) -> str:

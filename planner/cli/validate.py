@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run
 
@@ -39,6 +40,7 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--data",
     "paths",
+    type=types.FILE,
     multiple=True,
     metavar="FILE|DIR",
     help="Measured runs; may be given again. Without it: the published runs that ship.",
@@ -59,6 +61,7 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--json",
     "json_out",
+    type=types.FILE,
     is_flag=False,
     flag_value=_STDOUT,
     metavar="[FILE]",
@@ -67,12 +70,19 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--csv",
     "csv_out",
+    type=types.FILE,
     is_flag=False,
     flag_value=_STDOUT,
     metavar="[FILE]",
     help="One line a row, into a file or on stdout.",
 )
-@click.option("--html", "html_out", metavar="FILE", help="A page with plots, tables and all rows.")
+@click.option(
+    "--html",
+    "html_out",
+    type=types.FILE,
+    metavar="FILE",
+    help="A page with plots, tables and all rows.",
+)
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(

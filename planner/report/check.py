@@ -37,7 +37,7 @@ _FORMATS = {
     "nanotron": "nanotron YAML",
     "plan": "plan file",
 }
-_MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
+_MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
 
 
@@ -76,7 +76,7 @@ def verdict(assessment: Assessment) -> str:
         return f"WILL NOT RUN: {plural(len(errors), 'error')}{fits}"
     if plan is None:
         reasons = "; ".join(own.text for own in assessment.unpredictable)
-        return f"no error found, but no prediction either: {reasons}"
+        return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
     if not plan.fits:
         unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_PROBABILITY else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -37,6 +38,7 @@ from planner.search.trial import (
     cost_altered,
     search_costed,
 )
+from planner.search.until import Until
 from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
@@ -57,23 +59,34 @@ class _Change:
     keeps_plan: bool = True
 
 
-def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
+def what_if(
+    request: Request,
+    job: Job,
+    plan: Plan,
+    progress: Progress | None = None,
+    until: Until | None = None,
+) -> WhatIf:
     """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
 
     A job whose offload is open stays open: more memory may need less of it.
 
-    Every number comes from a search that repeats itself exactly. A plan that is slower than the
+    Every number comes from a search that repeats itself exactly, unless `until` ends them all;
+    what it cut off is `untried`. A plan that is slower than the
     fastest was chosen for its memory: it is compared with plans no heavier than itself. UsageError
     for a plan that offloads a fraction of its activations.
     """
     demand_all_leave(plan.activation_offload_fraction)
-    return _Solver(request, job, plan, progress or (lambda _what, _done, _total: None)).solve()
+    silent = progress or (lambda _what, _done, _total: None)
+    return _Solver(request, job, plan, silent, until or Until()).solve()
 
 
 class _Solver:
     """The plan that is asked about, and the best plan as things are."""
 
-    def __init__(self, request: Request, job: Job, plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self, request: Request, job: Job, plan: Plan, progress: Progress, until: Until
+    ) -> None:
+        self.until = until
         self.request, self.job, self.plan, self.progress = request, job, plan, progress
         safe = plan.fit_probability >= job.fit_probability
         self.probability = job.fit_probability if safe else min(EVEN_CHANCE, job.fit_probability)
@@ -100,6 +113,8 @@ class _Solver:
         changes = list(self.changes())
         rows = []
         for index, change in enumerate(changes):
+            if self.until.over(change.text):
+                continue
             self.progress(f"what if: {change.text}", index, len(changes))
             rows.append(self.row(change))
         rows.sort(key=lambda own: (own.effect is None, -abs(own.effect or 0.0)))
@@ -113,6 +128,7 @@ class _Solver:
             chosen_for_memory=self.limit_bytes is not None,
             constraints=self.constraints(rows),
             rows=tuple(rows),
+            untried=self.until.untried,
         )
 
     # --- the changes --------------------------------------------------------------------------
@@ -170,7 +186,11 @@ class _Solver:
                 shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
-                effort=EFFORT,
+                effort=replace(
+                    EFFORT,
+                    time_limit_s=self.until.seconds_left(),
+                    started_s=time.perf_counter(),
+                ),
                 known=list(self.known(shares)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
@@ -252,14 +272,17 @@ class _Solver:
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
         """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
-        memory = next(own for own in rows if own.name == "hbm")
         return (
-            BindingConstraint(
-                name="memory",
-                row=memory.name,
-                binding=_shortens(memory),
-                stage=self.plan.heaviest_stage,
-                held_bytes=self.plan.peak_bytes,
+            *(
+                BindingConstraint(
+                    name="memory",
+                    row=own.name,
+                    binding=_shortens(own),
+                    stage=self.plan.heaviest_stage,
+                    held_bytes=self.plan.peak_bytes,
+                )
+                for own in rows
+                if own.name == "hbm"
             ),
             *(
                 BindingConstraint(name=own.name, row=own.name, binding=_shortens(own))

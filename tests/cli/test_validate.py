@@ -124,7 +124,7 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
     cases = [
         (("--by", "colour"), "choose from source"),
         (("--by", "modle"), "Did you mean 'model'"),
-        (("--data", str(tmp_path / "missing.csv")), "cannot be read"),
+        (("--data", str(tmp_path / "missing.csv")), "does not exist"),
         (("--data", str(folder)), "no CSV file in this folder"),
         (("--data", str(empty)), "the file is empty"),
         (("--data", wrong_number), "wrong.csv line 2, column step_time_s: 'fast' is not a number"),

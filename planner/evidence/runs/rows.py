@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware.files import read_text
 from planner.evidence.runs.spellings import yes_or_no
 from planner.job.errors import UsageError
 
@@ -114,13 +115,7 @@ def read_rows(path: Path) -> Iterator[MeasuredRow]:
 
 
 def _read_file(path: Path) -> Iterator[MeasuredRow]:
-    try:
-        # Text, so that a file that is none fails here and not in the middle.
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a text file in UTF-8; save it as CSV") from None
+    text = read_text(path)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     try:
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
