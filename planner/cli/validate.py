@@ -133,11 +133,9 @@ def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
 
 
 def _paths(given: Sequence[str]) -> Sequence[Path]:
-    from importlib.resources import files
+    from planner.evidence.runs.rows import PUBLISHED
 
-    if given:
-        return [Path(path).expanduser() for path in given]
-    return [Path(str(files("planner.evidence").joinpath("data/published.csv")))]
+    return [Path(path).expanduser() for path in given] or [PUBLISHED]
 
 
 def _write(given: str | None, text: Callable[[], str]) -> None:

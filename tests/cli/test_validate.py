@@ -42,11 +42,11 @@ def test_the_published_runs_are_predicted_within_what_was_reached() -> None:
     assert code == 0
     document = json.loads(output)
     rows, summary = document["rows"], document["summary"]
-    assert len(rows) >= 250
+    assert len(rows) > 4500
+    assert sum(row["error"] is not None for row in rows) < 0.02 * len(rows)
     errors = [row["time_ape"] for row in rows if row["time_ape"] is not None]
-    assert len(errors) > 0.98 * len(rows)
-    assert sorted(errors)[len(errors) // 2] < 0.12
-    assert sum(errors) / len(errors) < 0.14
+    assert sorted(errors)[len(errors) // 2] < 0.07
+    assert sum(errors) / len(errors) < 0.12
     assert summary["time"]["rows"] == len(errors)
     assert summary["time"]["mean"] == pytest.approx(sum(errors) / len(errors))
     within = [
@@ -58,7 +58,7 @@ def test_the_published_runs_are_predicted_within_what_was_reached() -> None:
 
 
 def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", *GROUP, {"model": "7B LoRA"}, {"recompute": ""})
+    path = write(tmp_path / "mine.csv", *GROUP, {"tuning": "lora"}, {"recompute": ""})
     code, output, _ = invoke("--data", path, "--by", "framework,gpu")
     assert code == 0
     assert "Megatron-LM, A100-80GB" in output

@@ -1,17 +1,25 @@
-"""How the fitting commands end on wrong input: a sentence and exit status 2, no traceback."""
+"""What the fitting commands share: the runs they read, and how they end on wrong input."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 
 
 def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
-    """The command with its arguments; exits with status 2 and the reason where they are wrong."""
+    """The command with its arguments; exits with status 2 and the reason, no traceback, where they
+    are wrong."""
     try:
         main(arguments)
     except UsageError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
+
+
+def measured_rows(paths: Sequence[str]) -> list[MeasuredRow]:
+    """Measured runs of files and folders, of those that ship where none is given."""
+    return [row for path in paths or (str(PUBLISHED),) for row in read_rows(Path(path))]

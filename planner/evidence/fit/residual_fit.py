@@ -1,6 +1,6 @@
 """Refit of the error bars: how far predictions lie from measured runs, by source and family.
 
-    python -m planner.evidence.fit.residual_fit RUNS.csv|FOLDER >
+    python -m planner.evidence.fit.residual_fit [RUNS.csv|FOLDER ...] >
     planner/predict/uncertainty/residuals.toml
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
@@ -21,11 +21,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.growth_fit import FoldResult, with_growth
 from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.evidence.fit.judging import (
@@ -38,7 +37,6 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
-from planner.evidence.runs.rows import read_rows
 from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
@@ -187,10 +185,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    if not paths:
-        sys.exit("usage: python -m planner.evidence.fit.residual_fit RUNS.csv|FOLDER ...")
-    rows = [row for path in paths for row in read_rows(Path(path))]
-    sys.stdout.write(render(fit_all(predict_rows(rows))))
+    sys.stdout.write(render(fit_all(predict_rows(measured_rows(paths)))))
 
 
 if __name__ == "__main__":

@@ -213,6 +213,7 @@ def _group_key(job: Job) -> object:
         job.optimizer,
         job.dropout,
         job.schedule,
+        job.context_kinds,
     )
 
 

@@ -1,14 +1,17 @@
 """Reading measured runs: one CSV row a run, in the documented column format.
 
-Columns: `source, model, layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu,
-num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision,
-recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
-(`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
-layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
-nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. A row whose
-notes say `use memory only` withdraws its step time (a run that was disturbed). Unknown columns are
-kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
-the first plan in it; what the other columns say of the configuration is then for tables only.
+Columns: `layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu, num_gpus, gpus_per_node,
+tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, flash, framework`
+describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
+was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
+columns of `FACTS` state what the rest cannot, and what they leave empty is unknown. `doubt` says
+which figures the row's own source contradicts (`time: ...`, `layout: ...`); a time that is
+withdrawn (`time withdrawn: ...`) is not compared at all.
+
+`source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
+group and label. Unknown columns are kept. A row that names a plan file (`plan_file`, relative to
+the CSV) is predicted from the first plan in it; what the other columns say of the configuration is
+then for tables only.
 """
 
 from __future__ import annotations
@@ -24,12 +27,35 @@ from pathlib import Path
 from planner.evidence.runs.spellings import yes_or_no
 from planner.job.errors import UsageError
 
-_WITHDRAWN = "use memory only"
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
 PLAN_COLUMN = "plan_file"
+# Facts of the machine and the run beyond the degrees, in the order in which help lists them.
+FACTS = (
+    "fabric", "host", "power_w", "compile", "overlap", "cuda_graphs", "loss", "dropout",
+    "deterministic", "transformer_impl", "grad_fusion", "optimizer", "state_precision",
+    "grad_precision", "fp8_recipe", "fp8_gather", "recompute_share", "zero_group", "offload",
+    "etp", "ep_dispatch", "moe_gemm", "routing", "cp_comm", "pipeline_runs", "gbs_tokens",
+    "tuning", "sequences", "mixer", "block", "mla", "mtp_layers", "head_dim", "qk_norm", "tied",
+    "bias", "position",
+)  # fmt: skip
+# Words of the column `variant`, for tables without these columns: column, and what it then says.
+_VARIANTS = {
+    "compile": ("compile", "y"), "eager": ("compile", "n"), "async_tp": ("overlap", "async_tp"),
+    "moe_a2a_overlap": ("overlap", "ep"), "cuda_graph": ("cuda_graphs", "y"),
+    "deepep": ("ep_dispatch", "deepep"), "hybridep": ("ep_dispatch", "hybridep"),
+}  # fmt: skip
+# What a doubt names, and the figures that it touches; one about the configuration touches all.
+_DOUBTED = {
+    "time": ("time",), "time withdrawn": ("time",), "memory": ("memory",), "oom": ("fit",),
+    "mfu": (),
+}  # fmt: skip
+_FIGURES = ("time", "memory", "fit")
+
+# The runs that ship, a file a source.
+PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "runs"
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
 
@@ -43,8 +69,17 @@ class MeasuredRow:
 
     def text(self, column: str) -> str | None:
         """Cell as text, None when empty or absent."""
-        value = self.cells.get(column, "").strip()
-        return value or None
+        return self.cells.get(column, "").strip() or None
+
+    def fact(self, column: str) -> str:
+        """A fact in lower case, from its own column or a word of `variant`; "" where unknown."""
+        words = (self.text("variant") or "").lower().split()
+        said = (_VARIANTS[word][1] for word in words if _VARIANTS.get(word, "")[:1] == (column,))
+        return (self.text(column) or " ".join(said)).lower()
+
+    def says(self, column: str, pattern: str) -> bool:
+        """Whether a fact has words that match."""
+        return re.search(pattern, self.fact(column)) is not None
 
     def number(self, column: str) -> float | None:
         """Cell as a number, None when empty; UsageError names file, line and column otherwise."""
@@ -69,9 +104,15 @@ class MeasuredRow:
         return None if value is None else round(value)
 
     @property
+    def doubted(self) -> frozenset[str]:
+        """Figures (`time`, `memory`, `fit`) that the row's own source contradicts."""
+        named = re.findall(r"(?:^|;\s*)([a-z_ ]+):", self.text("doubt") or "")
+        return frozenset(own for name in named for own in _DOUBTED.get(name, _FIGURES))
+
+    @property
     def withdraws_time(self) -> bool:
-        """Whether the source asks that the step time is not used."""
-        return _WITHDRAWN in (self.text("notes") or "").lower()
+        """Whether the step time must not be used."""
+        return "time withdrawn:" in (self.text("doubt") or "")
 
     @property
     def ran_out(self) -> bool | None:

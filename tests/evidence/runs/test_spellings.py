@@ -88,10 +88,10 @@ def test_hsdp_shards_within_a_node_unless_told_otherwise() -> None:
     assert (mapped.degrees.zero, mapped.degrees.shard) == (3, 8)
 
 
-@pytest.mark.parametrize(("notes", "etp"), [("ETP==TP; x", 8), ("ETP=1", 1), ("", 1)])
-def test_experts_may_be_split_as_the_layers_are(notes: str, etp: int) -> None:
+@pytest.mark.parametrize(("stated", "etp"), [("8", 8), ("1", 1), ("", 1)])
+def test_experts_may_be_split_as_the_layers_are(stated: str, etp: int) -> None:
     cells = {"moe": "8 experts top2", "ep": "2", "pp": "1", "vpp": "1", "zero": "zero1"}
-    mapped = map_row(row(**cells, notes=notes, framework="Megatron-Core", gpu="H100-80GB"))
+    mapped = map_row(row(**cells, etp=stated, framework="Megatron-Core", gpu="H100-80GB"))
     assert mapped.degrees.etp == etp
 
 
