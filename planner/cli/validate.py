@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,25 @@ from planner.cli.progress import compile_if_first_run
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
+    from planner.report.validation import Part
 
 _STDOUT = "-"
 _SHOWN_REFUSALS = 8
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
-layers hidden heads seq gpu num_gpus framework; used as well: source model ffn
-kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero seq_parallel mbs gbs
-precision recompute flash schedule kernel software variant fabric
-layers_per_stage head_stage, and as measurements step_time_s peak_mem_gib
-mem_kind mem_scope oom. An empty cell takes a default, which the column
-`assumed` of --json, --csv and --html names.
+layers hidden heads seq gpu num_gpus framework; used as well: ffn kv_heads
+vocab act moe gpus_per_node tp pp vpp cp ep dp zero seq_parallel mbs gbs
+precision recompute flash schedule kernel software layers_per_stage head_stage,
+and facts of machine and run:
+fabric host power_w compile overlap cuda_graphs loss dropout deterministic
+transformer_impl optimizer state_precision grad_precision fp8_recipe fp8_gather
+recompute_share zero_group offload etp ep_dispatch moe_gemm routing cp_comm
+pipeline_runs gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm
+tied bias position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope
+oom; doubt (`time: ...`) keeps one out of all figures. source model notes only
+label. An empty cell takes a default, which the column `assumed` of --json,
+--csv and --html names.
 
 \b
 Example: planner validate --data my_runs.csv --by gpu --html page.html"""
@@ -150,8 +158,11 @@ def _write(given: str | None, text: Callable[[], str]) -> None:
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.document import document
+    from planner.evidence.runs.report import report
 
-    return json.dumps(document(predictions, family), indent=1, allow_nan=False) + "\n"
+    content = document(predictions, family)
+    content["summary"]["left_out"] = [asdict(own) for own in report(_left_out(predictions), family)]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _csv_text(predictions: Sequence[Prediction]) -> str:
@@ -176,14 +187,40 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
     )
 
 
+def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Rows of sources that constants were fitted on, predicted without those sources."""
+    from planner.evidence.fit.held_out import predict_held_out, shipped
+
+    factors = {source: own.factors for source, own in shipped().items()}
+    known = [own for own in predictions if own.row.source in factors and not own.error]
+    return predict_held_out(known, factors)
+
+
+def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
+    """The families of some rows, and all of them; None without any."""
+    from planner.evidence.runs.report import family_report, report
+    from planner.report.validation import Part
+
+    if not predictions:
+        return None
+    return Part(report(predictions, family), family_report("all of them", predictions))
+
+
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
     from planner.evidence.runs.repeats import repeat_noise
-    from planner.evidence.runs.report import family_report, is_stated, mean_of_sources, report
+    from planner.evidence.runs.report import (
+        family_report,
+        in_doubt,
+        is_stated,
+        mean_of_sources,
+        report,
+    )
     from planner.report.validation import Validation, validation_report
 
     refused = Counter(own.error for own in predictions if own.error is not None)
     stated = [own for own in predictions if is_stated(own)]
     unstated = [own for own in predictions if not is_stated(own)]
+    doubted = in_doubt(predictions)
     shown = Validation(
         families=report(predictions, family),
         total=family_report("all rows", predictions),
@@ -191,6 +228,8 @@ def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
         unstated=family_report("all rows, not stated", unstated),
         sources=mean_of_sources(predictions),
         refusals=refused.most_common(_SHOWN_REFUSALS),
+        left_out=_part(_left_out(predictions), family),
+        in_doubt=_part(doubted, family),
         withdrawn_times=sum(own.row.withdraws_time for own in predictions),
         repeats=repeat_noise(predictions),
     )

@@ -136,3 +136,28 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
         code, output, errors = invoke(*arguments)
         assert (code, output) == (2, ""), arguments
         assert said in errors
+
+
+def test_figures_in_doubt_are_in_a_table_of_their_own(tmp_path: Path) -> None:
+    doubted = {"doubt": "time: rounded", "step_time_s": "99"}
+    _, output, _ = invoke("--data", write(tmp_path / "mine.csv", {}, {}, doubted))
+    known, doubtful = (
+        next(line for line in output.split(f"Step time{words}: error")[1].splitlines()[2:])
+        for words in ("", ", in doubt")
+    )
+    assert (known.split()[1], doubtful.split()[1]) == ("2", "1")
+    assert "column doubt" in output
+    assert lines_are_short(output)
+
+
+def test_runs_of_a_source_that_constants_were_fitted_on_are_predicted_without_it(
+    tmp_path: Path,
+) -> None:
+    known = write(tmp_path / "known.csv", {}, {})
+    assert "Step time, source left out" in invoke("--data", known)[1]
+    _, output, _ = invoke("--data", known, "--json")
+    assert [own["family"] for own in json.loads(output)["summary"]["left_out"]] == [
+        "korthikanti2022"
+    ]
+    unknown = write(tmp_path / "unknown.csv", {"source": "mine"})
+    assert "left out:" not in invoke("--data", unknown)[1]

@@ -43,7 +43,7 @@ Array = NDArray[np.float64]
 # Factor of each constant by name, for the runs of each source.
 SourceFactors = Mapping[str, Mapping[str, float]]
 
-COMMAND = "python -m planner.evidence.fit.held_out DATA"
+COMMAND = "python -m planner.evidence.fit.held_out"
 # Toy models whose step is CPU time: `issue_s` and `host_speed` alone were fitted on some of them.
 NOT_FITTED_ON = frozenset({"megatron-ci-golden"})
 

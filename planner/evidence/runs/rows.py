@@ -21,7 +21,7 @@ import io
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.evidence.runs.spellings import yes_or_no
@@ -30,7 +30,8 @@ from planner.job.errors import UsageError
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
+# Measured columns, and the figure that each is.
+MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
 PLAN_COLUMN = "plan_file"
 # Facts of the machine and the run beyond the degrees, in the order in which help lists them.
 FACTS = (
@@ -115,18 +116,24 @@ class MeasuredRow:
         return "time withdrawn:" in (self.text("doubt") or "")
 
     @property
+    def at_its_word(self) -> MeasuredRow:
+        """The row with its doubted figures alone, but for a step time that is withdrawn."""
+        figures = {**MEASURED_COLUMNS, "oom": "fit"}
+        trusted = {column: "" for column, own in figures.items() if own not in self.doubted}
+        doubt = "time withdrawn:" if self.withdraws_time else ""
+        return replace(self, cells=self.cells | trusted | {"doubt": doubt})
+
+    @property
     def ran_out(self) -> bool | None:
         """Whether the run ran out of memory; None where the row does not say, or not surely."""
         text = self.text("oom")
-        if text in ("-", "none"):
+        if text in ("-", "none") or "fit" in self.doubted:
             return None
         return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
-        """A measured figure, None when empty or withdrawn."""
-        if column == "step_time_s" and self.withdraws_time:
-            return None
-        return self.number(column)
+        """A measured figure, None when empty or in doubt."""
+        return None if MEASURED_COLUMNS[column] in self.doubted else self.number(column)
 
     @property
     def source(self) -> str:
