@@ -65,6 +65,11 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     help="Only rows that state what they recompute and their attention kernel.",
 )
 @click.option(
+    "--unnamed",
+    is_flag=True,
+    help="As if no name told the framework: by what the rows state that it does.",
+)
+@click.option(
     "--json",
     "json_out",
     is_flag=False,
@@ -87,6 +92,7 @@ def command(
     paths: tuple[str, ...],
     by: str,
     only_stated: bool,
+    unnamed: bool,
     json_out: str | None,
     csv_out: str | None,
     html_out: str | None,
@@ -103,7 +109,7 @@ def command(
 
     family = family_by(by)
     compile_if_first_run(quiet)
-    predictions = _predictions(paths, only_stated)
+    predictions = _predictions(paths, only_stated, unnamed)
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
     _write(html_out, lambda: _html_text(predictions, family))
@@ -119,14 +125,15 @@ def _check(option: str, given: str | None, force: bool) -> None:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
 
 
-def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
+def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
     from planner.evidence.runs.report import is_stated
     from planner.evidence.runs.rows import read_rows
     from planner.job.errors import UsageError
 
-    predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
+    rows = [row for path in _paths(given) for row in read_rows(path)]
+    predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
     if all(own.error for own in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"

@@ -124,8 +124,7 @@ def render(fitted: Sequence[FittedTable]) -> str:
         "# How far predictions lie from measurements: ln(measured / predicted) by source of runs",
         "# and family (framework, GPU architecture, inside one scale-up domain or beyond, dense",
         "# or MoE); planner/predict/uncertainty/residuals.py says how intervals come from it.",
-        f"# Written {datetime.now(UTC):%Y-%m-%d} by: "
-        "python -m planner.evidence.fit.residual_fit",
+        f"# Written {datetime.now(UTC):%Y-%m-%d} by: python -m planner.evidence.fit.residual_fit",
         "# Step times: with the constants that leave the run's source out (held_out.toml).",
         "# `held_out`: share of runs in the 80 % interval that all *other* sources give them.",
         "# `growth`: standard deviation added for each doubling outside what was measured,",

@@ -124,6 +124,11 @@ class MeasuredRow:
         return replace(self, cells=self.cells | trusted | {"doubt": doubt})
 
     @property
+    def unnamed(self) -> MeasuredRow:
+        """The row without its framework's name, as of one that nobody knows."""
+        return replace(self, cells=self.cells | {"framework": ""})
+
+    @property
     def ran_out(self) -> bool | None:
         """Whether the run ran out of memory; None where the row does not say, or not surely."""
         text = self.text("oom")

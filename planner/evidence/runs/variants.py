@@ -14,6 +14,7 @@ from typing import Any
 
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]
 
@@ -21,7 +22,7 @@ Tables = dict[str, Mapping[str, Any]]
 Condition = Callable[[MeasuredRow], bool]
 
 
-def _says(column: str, pattern: str) -> Condition:
+def says(column: str, pattern: str) -> Condition:
     """Rows whose column has words that match."""
     return lambda row: row.says(column, pattern)
 
@@ -33,10 +34,10 @@ def _shards_with_fsdp(row: MeasuredRow) -> bool:
 
 # Profiles of their own that a fact puts in place of a framework's usual one.
 _REPLACED = (
-    ("megatron-core", _says("overlap", r"\bno-tp\b"), "megatron-core-no-overlap"),
+    ("megatron-core", says("overlap", r"\bno-tp\b"), "megatron-core-no-overlap"),
     *((base, _shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
     *(
-        ("llm-foundry", _says("software", f"^{version}"), f"llm-foundry-{version}")
+        ("llm-foundry", says("software", f"^{version}"), f"llm-foundry-{version}")
         for version in ("2023-02", "2023-04")
     ),
 )
@@ -132,7 +133,7 @@ def _gradients(bits: str, size: float) -> Variant:
     return Variant(
         f"{bits} gradients",
         (),
-        _says("grad_precision", f"^{bits}"),
+        says("grad_precision", f"^{bits}"),
         {"state": {"gradient_bytes": size}, "kernels": {"gradient_communication_bytes": size}},
     )
 
@@ -145,32 +146,32 @@ _VARIANTS = (
     Variant(
         "TP overlap",
         ("megatron-core",),
-        _says("overlap", r"(?<![-\w])tp\b"),
+        says("overlap", r"(?<![-\w])tp\b"),
         {"overlap": {"tensor": 0.8}},
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
     Variant("CUDA graphs", (), _captures, _GRAPHS),
     # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
     Variant("CUDA graphs on NVL72", (_BRIDGE,), _recipe_on_nvl72("cuda_graphs"), _GRAPHS),
-    Variant("fused dispatch", (), _says("ep_dispatch", "hybridep|deepep"), _FUSED_DISPATCH),
+    Variant("fused dispatch", (), says("ep_dispatch", "hybridep|deepep"), _FUSED_DISPATCH),
     Variant("HybridEP on NVL72", (_BRIDGE,), _recipe_on_nvl72("ep_dispatch"), _FUSED_DISPATCH),
     # The exchange of one micro-batch runs beside the compute of another.
-    Variant("exchange overlapped", (), _says("overlap", r"(?<![-\w])ep\b"), _EXCHANGE_OVERLAPPED),
+    Variant("exchange overlapped", (), says("overlap", r"(?<![-\w])ep\b"), _EXCHANGE_OVERLAPPED),
     Variant("exchange on NVL72", (_BRIDGE,), _recipe_on_nvl72("overlap"), _EXCHANGE_OVERLAPPED),
     # NeMo AutoModel's FakeBalancedGate: token i goes to experts k·i to k·i + k - 1, modulo E.
     Variant(
         "balanced gate",
         (),
-        _says("routing", "neighbouring"),
+        says("routing", "neighbouring"),
         {"kernels": {"neighbouring_experts": True}},
     ),
     Variant(
         "blocking launches",
         (),
-        _says("host", "blocking launches"),
+        says("host", "blocking launches"),
         {"kernels": {"blocking_launches": True}},
     ),
-    Variant("slow storage", (), _says("host", "slow one-node runner"), _SLOW_STORAGE),
+    Variant("slow storage", (), says("host", "slow one-node runner"), _SLOW_STORAGE),
     # Megatron-LM with --bf16 accumulates and reduces gradients in fp32 (arguments.py, since 2.3).
     Variant(
         "fp32 gradients of bf16",
@@ -187,7 +188,7 @@ _VARIANTS = (
     Variant(
         "before asynchronous all-reduces",
         ("megatron-lm-2022",),
-        _says("software", r"\b2021-0\d"),
+        says("software", r"\b2021-0\d"),
         {
             "overlap": {"tensor_backward": 0.0},
             "kernels": {"accumulation_traffic_bytes": 6.0},
@@ -197,34 +198,42 @@ _VARIANTS = (
     Variant(
         "whole activations between stages",
         ("megatron-lm-2022",),
-        _says("software", r"\b2021-0[1-3]"),
+        says("software", r"\b2021-0[1-3]"),
         {"kernels": {"pipeline_scatters": False}},
     ),
     Variant(
         "fused norms",
         ("torch-3d",),
-        _says("kernel", "rms kernel"),
+        says("kernel", "rms kernel"),
         {"saved": {"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}},
+    ),
+    # Who splits layers over ranks splits the vocabulary too (Shoeybi et al. 2019, section 3;
+    # torch: `loss_parallel`), but for the one whose runs the profile was made from.
+    Variant(
+        "split logits",
+        ("torch-3d",),
+        lambda row: not row.says("framework", "megatron-like"),
+        {"saved": {"logits_sharded": True}},
     ),
     # Megatron's jit-fused cross-entropy makes its fp32 tensors anew instead of in place.
     Variant(
         "fused cross-entropy",
         ("megatron-core", _BRIDGE),
-        _says("loss", "^fused"),
+        says("loss", "^fused"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
     # Transformer Engine's, in one pass over the logits, which NeMo and Megatron-Bridge run too.
     Variant(
         "Transformer Engine's cross-entropy",
         ("megatron-core",),
-        _says("loss", "^te-fused"),
+        says("loss", "^te-fused"),
         {"kernels": {"loss_traffic": load_framework(_BRIDGE).kernels.loss_traffic}},
     ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
         ("megatron-core",),
-        _says("deterministic", "^y"),
+        says("deterministic", "^y"),
         {"outside": {"workspace_bytes": 9e7}},
     ),
     Variant(
@@ -238,7 +247,7 @@ _VARIANTS = (
     Variant(
         "sequential experts",
         ("megatron-core", "megatron-fsdp"),
-        _says("moe_gemm", "sequential"),
+        says("moe_gemm", "sequential"),
         {"kernels": {"sequential_experts": True}},
     ),
     Variant(
@@ -264,14 +273,14 @@ _VARIANTS = (
     Variant(
         "asynchronous tensor parallelism",
         _TORCHTITAN,
-        _says("overlap", r"(?<!no-)\basync_tp\b"),
+        says("overlap", r"(?<!no-)\basync_tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
     # XTuner trains Hugging Face's models as they are.
     Variant(
         "eager blocks",
         ("deepspeed",),
-        _says("framework", "xtuner"),
+        says("framework", "xtuner"),
         {
             "saved": _EAGER_BLOCKS["saved"],
             "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
@@ -281,7 +290,7 @@ _VARIANTS = (
     Variant(
         "compiled blocks",
         ("fsdp1",),
-        _says("compile", "y"),
+        says("compile", "y"),
         {
             "saved": {"gated_activation_tensors": 2.0},
             "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
@@ -291,7 +300,7 @@ _VARIANTS = (
     Variant(
         "bf16 weights alone",
         ("torchtitan", "fsdp1"),
-        _says("state_precision", "^bf16"),
+        says("state_precision", "^bf16"),
         {
             "state": {
                 "gradient_bytes": 2.0,
@@ -308,13 +317,13 @@ _VARIANTS = (
     Variant(
         "rowwise float8",
         _TORCHTITAN,
-        _says("fp8_recipe", "rowwise(?!_with_gw_hp)"),
+        says("fp8_recipe", "rowwise(?!_with_gw_hp)"),
         {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
     ),
     Variant(
         "float8 parameter gathers",
         _TORCHTITAN,
-        _says("fp8_gather", "y"),
+        says("fp8_gather", "y"),
         {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     # Layers run in a loop, and XLA moved collectives over its boundary only with the pipelining
@@ -324,50 +333,58 @@ _VARIANTS = (
     Variant(
         "collectives within an iteration",
         ("jax-xla",),
-        _says("software", r"\b2023\b"),
+        says("software", r"\b2023\b"),
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
-    Variant("eager blocks", ("torchtune",), _says("compile", "n"), _EAGER_BLOCKS),
-    Variant("plain loss", ("torchtune",), _says("loss", "plain"), _PLAIN_LOSS),
+    Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
+    Variant("plain loss", ("torchtune", "fsdp1", "torch-3d"), says("loss", "plain"), _PLAIN_LOSS),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",
-        ("torchtune",),
-        _says("optimizer", "in backward"),
+        ("torchtune", "fsdp1", "hf-transformers"),
+        says("optimizer", "in backward"),
         {"state": {"gradient_bytes": 0.0, "weight_gradient_bytes": 2.0}},
     ),
     # bitsandbytes' paged states live in managed memory, outside torch's allocator.
     Variant(
         "paged optimizer",
         (),
-        _says("optimizer", "paged"),
+        says("optimizer", "paged"),
         {"state": {"optimizer_state_element_bytes": 0.0}},
     ),
 )
 
 
 def varied_profile(
-    name: str, row: MeasuredRow, sequence_parallel: str | None, precision: str
+    name: str,
+    row: MeasuredRow,
+    sequence_parallel: str | None,
+    precision: str,
+    unfamiliar: bool = False,
 ) -> FrameworkProfile:
     """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or not at
-    all), and a precision it did train in."""
+    all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     applied = tuple(
         index
         for index, own in enumerate(_VARIANTS)
         if (not own.profiles or name in own.profiles) and own.applies(row)
     )
-    return _profile(name, applied, sequence_parallel, precision)
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar)
 
 
 @cache
 def _profile(
-    name: str, applied: tuple[int, ...], sequence_parallel: str | None, precision: str
+    name: str,
+    applied: tuple[int, ...],
+    sequence_parallel: str | None,
+    precision: str,
+    unfamiliar: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
     for index in applied:
         profile = _changed(profile, _VARIANTS[index])
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}
     if sequence_parallel is not None:
         value = "with-tp" if sequence_parallel == "y" else "never"
         changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
