@@ -28,15 +28,15 @@ _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
 layers hidden heads seq gpu num_gpus framework; used as well: ffn kv_heads
 vocab act moe gpus_per_node tp pp vpp cp ep dp zero seq_parallel mbs gbs
-precision recompute flash schedule kernel software layers_per_stage head_stage,
-and facts of machine and run:
-fabric host power_w compile overlap cuda_graphs loss dropout deterministic
-transformer_impl optimizer state_precision grad_precision fp8_recipe fp8_gather
-recompute_share zero_group offload etp ep_dispatch moe_gemm routing cp_comm
-pipeline_runs gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm
-tied bias position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope
-oom; doubt (`time: ...`) keeps one out of all figures. source model notes only
-label. An empty cell takes a default, which the column `assumed` of --json,
+precision recompute flash schedule kernel software layers_per_stage
+head_stage, and facts of machine and run: fabric host power_w compile overlap
+cuda_graphs loss dropout deterministic transformer_impl optimizer
+state_precision grad_precision fp8_recipe fp8_gather recompute_share
+zero_group offload etp ep_dispatch moe_gemm routing cp_comm pipeline_runs
+gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
+position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
+doubt (`time: ...`) keeps one out of all figures. source model notes label
+only. An empty cell takes a default, which the column `assumed` of --json,
 --csv and --html names.
 
 \b

@@ -10,8 +10,8 @@ out as well: every run is given the interval that the runs of all *other* source
 `source_power`, `communication` and `launches` are those of short lists with the best mean interval
 score; the runs' residuals keep what these two errors leave of them (`judging.without_own_errors`).
 `growth` and `unmeasured` come from ranges left out (`planner.evidence.fit.growth_fit`), and
-`inflation` then makes these held-out intervals cover 80 %, midway between the share of rows and the
-mean over sources.
+`inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or midway from
+that to the share of rows where this is less.
 """
 
 from __future__ import annotations
