@@ -20,6 +20,19 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None
         sys.exit(2)
 
 
+def shipped_file(name: str) -> Path:
+    """A file of `planner/evidence/data`."""
+    return PUBLISHED.with_name(name)
+
+
+def one_file(arguments: Sequence[str], shipped: str) -> Path:
+    """The file that is given, the one that ships where none is. UsageError for anything else."""
+    paths = [Path(own) for own in arguments] or [shipped_file(shipped)]
+    if len(paths) != 1 or not paths[0].is_file():
+        raise UsageError(f"given {' '.join(arguments)}; needed: one CSV file that exists")
+    return paths[0]
+
+
 def measured_rows(paths: Sequence[str]) -> list[MeasuredRow]:
     """Measured runs of files and folders, of those that ship where none is given."""
     return [row for path in paths or (str(PUBLISHED),) for row in read_rows(Path(path))]
