@@ -3,9 +3,10 @@
     python -m planner.evidence.fit.collective_fit [ROWS.csv]
 
 ROWS.csv (without it `planner/evidence/data/collectives.csv`) has the columns gpu, nodes, gpus,
-collective, payload_bytes, busbw_gb_per_s, time_ms, fabric_or_algorithm. Two tables come out: fitted parameters beside those that ship, and errors
-of what ships. Benchmarks that time each call from Python see a start-up that a queued training
-step does not; it is fitted per benchmark (`harness_s`) and does not ship.
+collective, payload_bytes, busbw_gb_per_s, time_ms, fabric_or_algorithm. Two tables come out: fitted
+parameters beside those that ship, and errors of what ships. Benchmarks that time each call from
+Python see a start-up that a queued training step does not; it is fitted per benchmark (`harness_s`)
+and does not ship.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
 OP_EFFICIENCY.csv (without it `planner/evidence/data/operators.csv`: MooreThreads/SimuMax,
 configs/system, Apache-2.0) has the columns of SimuMax's operator benchmarks: gpu, op (matmul,
-group_matmul, sdp_fwd, sdp_bwd), peak_tflops, efficiency (share of that peak; attention counts the full square
-though its mask is causal) and the shape. Attention kernels of H100 come from the figures that lie
-beside this file. Two tables come out: fitted parameters beside those that ship, and errors of
-what ships, by operator and by size.
+group_matmul, sdp_fwd, sdp_bwd), peak_tflops, efficiency (share of that peak; attention counts the
+full square though its mask is causal) and the shape. Attention kernels of H100 come from the
+figures that lie beside this file. Two tables come out: fitted parameters beside those that ship,
+and errors of what ships, by operator and by size.
 """
 
 from __future__ import annotations
