@@ -4,7 +4,7 @@ Columns: `layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu, num_g
 tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, flash, framework`
 describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
 was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
-columns of `FACTS` state what the rest cannot, and what they leave empty is unknown. `doubt` says
+facts of `docs/measured_runs.md` state what the rest cannot; what is empty is unknown. `doubt` says
 which figures the row's own source contradicts (`time: ...`, `layout: ...`); a time that is
 withdrawn (`time withdrawn: ...`) is not compared at all.
 
@@ -33,15 +33,6 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 # Measured columns, and the figure that each is.
 MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
 PLAN_COLUMN = "plan_file"
-# Facts of the machine and the run beyond the degrees, in the order in which help lists them.
-FACTS = (
-    "fabric", "host", "power_w", "compile", "overlap", "cuda_graphs", "loss", "dropout",
-    "deterministic", "transformer_impl", "grad_fusion", "optimizer", "state_precision",
-    "grad_precision", "fp8_recipe", "fp8_gather", "recompute_share", "zero_group", "offload",
-    "etp", "ep_dispatch", "moe_gemm", "routing", "cp_comm", "pipeline_runs", "gbs_tokens",
-    "tuning", "sequences", "mixer", "block", "mla", "mtp_layers", "head_dim", "qk_norm", "tied",
-    "bias", "position",
-)  # fmt: skip
 # Words of the column `variant`, for tables without these columns: column, and what it then says.
 _VARIANTS = {
     "compile": ("compile", "y"), "eager": ("compile", "n"), "async_tp": ("overlap", "async_tp"),
