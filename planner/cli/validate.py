@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,25 @@ from planner.cli.progress import compile_if_first_run
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
+    from planner.report.validation import Part
 
 _STDOUT = "-"
 _SHOWN_REFUSALS = 8
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
-layers hidden heads seq gpu num_gpus framework; used as well: source model ffn
-kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero seq_parallel mbs gbs
-precision recompute flash schedule kernel software variant fabric
-layers_per_stage head_stage, and as measurements step_time_s peak_mem_gib
-mem_kind mem_scope oom. An empty cell takes a default, which the column
-`assumed` of --json, --csv and --html names.
+layers hidden heads seq gpu num_gpus framework; used as well: ffn kv_heads
+vocab act moe gpus_per_node tp pp vpp cp ep dp zero seq_parallel mbs gbs
+precision recompute flash schedule kernel software layers_per_stage
+head_stage, and facts of machine and run: fabric host power_w compile overlap
+cuda_graphs loss dropout deterministic transformer_impl optimizer
+state_precision grad_precision fp8_recipe fp8_gather recompute_share
+zero_group offload etp ep_dispatch moe_gemm routing cp_comm pipeline_runs
+gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
+position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
+doubt (`time: ...`) keeps one out of all figures. source model notes label
+only. An empty cell takes a default, which the column `assumed` of --json,
+--csv and --html names.
 
 \b
 Example: planner validate --data my_runs.csv --by gpu --html page.html"""
@@ -57,6 +65,11 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     "--only-stated",
     is_flag=True,
     help="Only rows that state what they recompute and their attention kernel.",
+)
+@click.option(
+    "--unnamed",
+    is_flag=True,
+    help="As if no name told the framework: by what the rows state that it does.",
 )
 @click.option(
     "--json",
@@ -89,6 +102,7 @@ def command(
     paths: tuple[str, ...],
     by: str,
     only_stated: bool,
+    unnamed: bool,
     json_out: str | None,
     csv_out: str | None,
     html_out: str | None,
@@ -105,7 +119,7 @@ def command(
 
     family = family_by(by)
     compile_if_first_run(quiet)
-    predictions = _predictions(paths, only_stated)
+    predictions = _predictions(paths, only_stated, unnamed)
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
     _write(html_out, lambda: _html_text(predictions, family))
@@ -121,14 +135,15 @@ def _check(option: str, given: str | None, force: bool) -> None:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
 
 
-def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
+def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
     from planner.evidence.runs.report import is_stated
     from planner.evidence.runs.rows import read_rows
     from planner.job.errors import UsageError
 
-    predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
+    rows = [row for path in _paths(given) for row in read_rows(path)]
+    predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
     if all(own.error for own in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
@@ -143,11 +158,9 @@ def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
 
 
 def _paths(given: Sequence[str]) -> Sequence[Path]:
-    from importlib.resources import files
+    from planner.evidence.runs.rows import PUBLISHED
 
-    if given:
-        return [Path(path).expanduser() for path in given]
-    return [Path(str(files("planner.evidence").joinpath("data/published.csv")))]
+    return [Path(path).expanduser() for path in given] or [PUBLISHED]
 
 
 def _write(given: str | None, text: Callable[[], str]) -> None:
@@ -162,8 +175,11 @@ def _write(given: str | None, text: Callable[[], str]) -> None:
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.document import document
+    from planner.evidence.runs.report import report
 
-    return json.dumps(document(predictions, family), indent=1, allow_nan=False) + "\n"
+    content = document(predictions, family)
+    content["summary"]["left_out"] = [asdict(own) for own in report(_left_out(predictions), family)]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _csv_text(predictions: Sequence[Prediction]) -> str:
@@ -188,14 +204,40 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
     )
 
 
+def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Rows of sources that constants were fitted on, predicted without those sources."""
+    from planner.evidence.fit.held_out import predict_held_out, shipped
+
+    factors = {source: own.factors for source, own in shipped().items()}
+    known = [own for own in predictions if own.row.source in factors and not own.error]
+    return predict_held_out(known, factors)
+
+
+def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
+    """The families of some rows, and all of them; None without any."""
+    from planner.evidence.runs.report import family_report, report
+    from planner.report.validation import Part
+
+    if not predictions:
+        return None
+    return Part(report(predictions, family), family_report("all of them", predictions))
+
+
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
     from planner.evidence.runs.repeats import repeat_noise
-    from planner.evidence.runs.report import family_report, is_stated, mean_of_sources, report
+    from planner.evidence.runs.report import (
+        family_report,
+        in_doubt,
+        is_stated,
+        mean_of_sources,
+        report,
+    )
     from planner.report.validation import Validation, validation_report
 
     refused = Counter(own.error for own in predictions if own.error is not None)
     stated = [own for own in predictions if is_stated(own)]
     unstated = [own for own in predictions if not is_stated(own)]
+    doubted = in_doubt(predictions)
     shown = Validation(
         families=report(predictions, family),
         total=family_report("all rows", predictions),
@@ -203,6 +245,8 @@ def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
         unstated=family_report("all rows, not stated", unstated),
         sources=mean_of_sources(predictions),
         refusals=refused.most_common(_SHOWN_REFUSALS),
+        left_out=_part(_left_out(predictions), family),
+        in_doubt=_part(doubted, family),
         withdrawn_times=sum(own.row.withdraws_time for own in predictions),
         repeats=repeat_noise(predictions),
     )

@@ -1,6 +1,6 @@
 """How good the predictions are: the figures and the plot that the README shows.
 
-    python -m planner.report.accuracy RUNS.csv|FOLDER ...
+    python -m planner.report.accuracy [RUNS.csv|FOLDER ...]
 
 predicts every measured run from its configuration alone and writes `accuracy.toml` and
 `accuracy.svg` beside the other files of `planner/evidence/data`; `examples/refresh_readme.py` then
@@ -21,18 +21,17 @@ from statistics import fmean
 from typing import Any
 
 from planner.evidence.fit import held_out
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_reliability
 from planner.evidence.runs.report import time_comparison, time_interval
-from planner.evidence.runs.rows import read_rows
 from planner.report.scatter import Point, scatter_svg
 from planner.search.plan_file import write_text
 
-COMMAND = "python -m planner.report.accuracy DATA"
+COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
-_USAGE = "usage: python -m planner.report.accuracy RUNS.csv|FOLDER ... [-o FOLDER]"
+_USAGE = "usage: python -m planner.report.accuracy [RUNS.csv|FOLDER ...] [-o FOLDER]"
 _WORST_GROUPS = 10
 _DIGITS = 4
 
@@ -141,9 +140,9 @@ def main(arguments: Sequence[str]) -> None:
         at = paths.index("-o")
         folder = Path(paths[at + 1])
         del paths[at : at + 2]
-    if not paths or "-o" in paths or not folder.is_dir():
+    if "-o" in paths or not folder.is_dir():
         sys.exit(_USAGE)
-    predictions = predict_rows(row for path in paths for row in read_rows(Path(path)))
+    predictions = predict_rows(measured_rows(paths))
     write_text(folder / "accuracy.toml", render(accuracy(predictions)))
     write_text(folder / "accuracy.svg", plot(predictions))
 

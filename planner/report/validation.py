@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from planner.evidence.runs.repeats import RepeatNoise
 from planner.evidence.runs.report import (
@@ -23,8 +24,17 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows, or all of them predicted otherwise: by family and altogether."""
+
+    families: Sequence[FamilyReport]
+    total: FamilyReport
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
-    """What is shown: families, then everything in four ways."""
+    """What is shown: families, then everything in four ways; `left_out` is predicted with
+    constants fitted without the rows' sources, `in_doubt` are the doubted figures."""
 
     families: Sequence[FamilyReport]
     total: FamilyReport
@@ -32,32 +42,43 @@ class Validation:
     unstated: FamilyReport
     sources: SourceMean
     refusals: Sequence[tuple[str, int]]
+    left_out: Part | None = None
+    in_doubt: Part | None = None
     withdrawn_times: int = 0
     repeats: Sequence[RepeatNoise] = ()
 
     @property
-    def lines(self) -> tuple[FamilyReport, ...]:
-        """Rows of every table: families, all rows, and all rows in two parts if both exist."""
+    def totals(self) -> tuple[FamilyReport, ...]:
+        """Last rows of a table: all rows, and all rows in two parts if both exist."""
         parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
-        return (*self.families, self.total, *parts)
+        return (self.total, *parts)
 
 
 def validation_report(shown: Validation) -> Report:
     """Tables of time, memory, picks and fit by family, then what was refused and why."""
-    lines, means = shown.lines, shown.sources
+    means, everything = shown.sources, (shown.families, shown.totals)
+    parts = [
+        (words, (part.families, (part.total,)))
+        for words, part in ((", source left out", shown.left_out), (", in doubt", shown.in_doubt))
+        if part is not None
+    ]
     tables = [
         _errors(
             "Step time",
-            [(own.family, own.time) for own in lines],
+            "time",
+            *everything,
             (means.time_median, means.time_mean, means.time_coverage),
         ),
+        *(_errors(f"Step time{words}", "time", *part) for words, part in parts),
         _errors(
             "Peak memory",
-            [(own.family, own.memory) for own in lines],
+            "memory",
+            *everything,
             (means.memory_median, means.memory_mean, means.memory_coverage),
         ),
-        _picks([(own.family, own.picks) for own in lines], means),
-        _fits([(own.family, own.fit) for own in lines]),
+        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts[-1:]),
+        _picks(*everything, means),
+        _fits([(own.family, own.fit) for own in (*shown.families, *shown.totals)]),
         _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
@@ -66,11 +87,17 @@ def validation_report(shown: Validation) -> Report:
 
 def _errors(
     title: str,
-    summaries: Sequence[tuple[str, ErrorSummary | None]],
-    means: tuple[float | None, float | None, float | None],
+    figure: Literal["time", "memory"],
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    means: tuple[float | None, float | None, float | None] | None = None,
 ) -> TableData:
-    rows = [(family, *error_cells(own)) for family, own in summaries if own is not None]
-    if rows:
+    """Families by their median error, the largest first, then the totals."""
+    found = [(own.family, getattr(own, figure)) for own in families]
+    known = sorted((own for own in found if own[1]), key=lambda own: -own[1].median)
+    known += [(own.family, getattr(own, figure)) for own in totals if getattr(own, figure)]
+    rows = [(family, *error_cells(own)) for family, own in known]
+    if rows and means is not None:
         middle, mean, coverage = (share_text(value) for value in means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
     return TableData(
@@ -99,8 +126,15 @@ def share_text(value: float | None) -> str:
     return _NONE if value is None else f"{value:.1%}"
 
 
-def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -> TableData:
-    rows = [(family, *pick_cells(own)) for family, own in picks if own is not None]
+def _picks(
+    families: Sequence[FamilyReport], totals: Sequence[FamilyReport], means: SourceMean
+) -> TableData:
+    """Families by their mean pick, the worst first, then the totals."""
+    known = sorted(
+        ((own.family, own.picks) for own in families if own.picks), key=lambda own: own[1].mean
+    )
+    known += [(own.family, own.picks) for own in totals if own.picks]
+    rows = [(family, *pick_cells(own)) for family, own in known]
     if rows and means.rank_correlation is not None:
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
@@ -197,10 +231,20 @@ def _notes(shown: Validation) -> Notes:
             "a prediction of undisturbed times would reach, were every second run slowed like "
             "the slower ones of these."
         )
+    if shown.left_out:
+        lines.append(
+            "Source left out: predicted with constants that were fitted without the row's source "
+            "(planner/evidence/data/held_out.toml), as somebody would whose runs nobody has seen."
+        )
+    if shown.in_doubt:
+        lines.append(
+            "In doubt: figures that the row's own source contradicts (column doubt); they are in "
+            "no other table."
+        )
     if shown.withdrawn_times:
         lines.append(
-            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that their sources ask not "
-            "to use (`use memory only` in notes)."
+            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that must not be used "
+            "(`time withdrawn` in doubt)."
         )
     if total.refused:
         share = total.refused / total.rows

@@ -20,7 +20,7 @@ BY_SOURCE = family_by("source")
 
 
 def test_a_record_holds_the_row_and_its_prediction() -> None:
-    content = document(predict_rows([row(vocab=""), row(model="LoRA")]), BY_SOURCE)
+    content = document(predict_rows([row(vocab=""), row(tuning="lora")]), BY_SOURCE)
     good, refused = content["rows"]
     assert good["model"] == "GPT-175B"
     assert set(PREDICTED_COLUMNS) <= good.keys()
@@ -65,7 +65,7 @@ def test_csv_columns_are_those_of_all_rows() -> None:
 
 
 def test_families_by_what_the_planner_makes_of_a_row() -> None:
-    own, other = predicted(1.0), predict_rows([row(model="LoRA")])[0]
+    own, other = predicted(1.0), predict_rows([row(tuning="lora")])[0]
     assert family_by("profile, architecture,scale,kind")(own) == (
         "megatron-lm-2022, ampere, several domains, dense"
     )
@@ -115,7 +115,10 @@ def page_of(*cells: dict[str, str]) -> str:
 
 def test_the_page_holds_every_row_and_nothing_from_elsewhere() -> None:
     models = [f"model-{index}" for index in range(7)]
-    page = page_of(*({"model": name, "peak_mem_gib": "60"} for name in models), {"model": "LoRA"})
+    page = page_of(
+        *({"model": name, "peak_mem_gib": "60"} for name in models),
+        {"model": "LoRA", "tuning": "lora"},
+    )
     for name in (*models, "LoRA"):
         assert f"{name} here" in page
     assert "LoRA fine-tuning is not modelled" in page
