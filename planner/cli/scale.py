@@ -18,14 +18,15 @@ from planner.cli.comparing import (
 from planner.cli.errors import FAILURE
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_file, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
+from planner.search.plan_file import write_text
 
 if TYPE_CHECKING:
     from planner.compare.results import Scaling
 
 _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
-_PLOTS = (".svg", ".html", ".png")
 
 
 @click.command(
@@ -50,7 +51,9 @@ _PLOTS = (".svg", ".html", ".png")
     callback=tokens_to_train,
     help="Tokens to train on.",
 )
-@click.option("--plot", metavar="FILE", help="Draw it: .svg, .html or .png.")
+@click.option(
+    "--plot", metavar="FILE", callback=plot_file, help="Draw it: FILE.html, FILE.svg or FILE.png."
+)
 @comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
@@ -59,7 +62,8 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
-    plot = _check_plot(options["plot"], options["force"])
+    plot = options["plot"]
+    check_plot(plot, options["force"])
     counts = _counts(options)
     settings = build_settings(options)
     request = comparing_request(options)
@@ -107,38 +111,16 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     return counts_between(first, last)
 
 
-def _check_plot(name: str | None, force: bool) -> Path | None:
-    """The file of the plot, before any work is done."""
-    from planner.search.plan_file import refuse_to_overwrite
-
-    if name is None:
-        return None
-    path = Path(name).expanduser()
-    if path.suffix not in _PLOTS:
-        raise UsageError(f"--plot {name}: the name must end in {', '.join(_PLOTS)}")
-    refuse_to_overwrite(path, force, "--plot")
-    if path.suffix == ".png":
-        from planner.report.memory_png import demand_matplotlib
-
-        demand_matplotlib()
-    return path
-
-
 def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
-    from planner.search.plan_file import write_bytes, write_text
-
     if output is not None:
         write_text(output, _json(scaling))
     if plot is None:
         return
-    from planner.report.scaling_figure import scaling_figure
-    from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import scaling_figure
+    from planner.report.pages.studies import scaling_page
 
-    figure = scaling_figure(scaling)
-    if plot.suffix == ".png":
-        write_bytes(plot, scaling_png(figure))
-    else:
-        write_text(plot, (scaling_svg if plot.suffix == ".svg" else scaling_html)(figure))
+    write_plot(plot, lambda: curves_chart(scaling_figure(scaling)), lambda: scaling_page(scaling))
 
 
 def _json(scaling: Scaling) -> str:

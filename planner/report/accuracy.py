@@ -27,7 +27,9 @@ from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_reliability
 from planner.evidence.runs.report import time_comparison, time_interval
 from planner.evidence.runs.rows import read_rows
-from planner.report.scatter import Point, scatter_svg
+from planner.report.charts.drawing import svg
+from planner.report.charts.scatter import scatter_chart
+from planner.report.figures.measured import Point
 from planner.search.plan_file import write_text
 
 COMMAND = "python -m planner.report.accuracy DATA"
@@ -95,7 +97,7 @@ def plot(predictions: Sequence[Prediction]) -> str:
         for prediction in predictions
         if prediction.mapped is not None and (comparison := time_comparison(prediction)) is not None
     ]
-    return scatter_svg(points, "Step time, by framework", "s", hover=False)
+    return svg(scatter_chart(points, "Step time, by framework", "s", hover=False))
 
 
 def render(content: Mapping[str, Any]) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.evidence.runs.repeats import RepeatNoise
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.repeats import RepeatNoise, repeat_noise
 from planner.evidence.runs.report import (
     ErrorSummary,
     FamilyReport,
     FitConfusion,
     PickSummary,
     SourceMean,
+    family_report,
+    is_stated,
+    mean_of_sources,
+    report,
 )
 from planner.job.quantities import plural
 from planner.report.tables import Block, Column, Notes, Report, TableData
@@ -20,6 +27,7 @@ _ERROR_COLUMNS = tuple(
     Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")
 )
 _NONE = "-"
+_SHOWN_REFUSALS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,23 @@ class Validation:
         """Rows of every table: families, all rows, and all rows in two parts if both exist."""
         parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
         return (*self.families, self.total, *parts)
+
+
+def validation(predictions: Sequence[Prediction], family: Family) -> Validation:
+    """Errors of predictions by family and in total."""
+    refused = Counter(own.error for own in predictions if own.error is not None)
+    stated = [own for own in predictions if is_stated(own)]
+    unstated = [own for own in predictions if not is_stated(own)]
+    return Validation(
+        families=report(predictions, family),
+        total=family_report("all rows", predictions),
+        stated=family_report("all rows, stated", stated),
+        unstated=family_report("all rows, not stated", unstated),
+        sources=mean_of_sources(predictions),
+        refusals=refused.most_common(_SHOWN_REFUSALS),
+        withdrawn_times=sum(own.row.withdraws_time for own in predictions),
+        repeats=repeat_noise(predictions),
+    )
 
 
 def validation_report(shown: Validation) -> Report:

@@ -11,7 +11,7 @@ from planner._version import __version__
 from planner.cli.main import COMMANDS
 from tests.cli.conftest import Run, lines_are_short
 
-HEAVY = ("numba", "pandas", "ortools")
+HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,113 @@
+"""Draws predicted against measured: both axes logarithmic, one colour a family."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, table
+from planner.report.figures.measured import BAND, OTHERS, Point, largest_families, positive
+
+_SIDE = 420
+# The light yellow of the palette is a poor dot on white.
+_DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
+
+
+def scatter_chart(
+    points: Sequence[Point], title: str, unit: str, width: Width = _SIDE, *, hover: bool = True
+) -> Any:
+    """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
+    path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
+    import altair as alt
+
+    drawn = positive(points)
+    ends = _ends(drawn)
+    families = largest_families(drawn, len(_DOTS))
+    counts = Counter(_shown(own.family, families) for own in drawn)
+    names = {name: f"{name} ({counts[name]:,})" for name in (*families, OTHERS) if counts[name]}
+    runs = [(names[_shown(own.family, families)], own) for own in drawn]
+    palette = [*_DOTS[: len(families)], GREY]
+    base = alt.Chart(table(_dots(runs) if hover else _strokes(runs))).encode(
+        x=_axis("measured", unit, ends),
+        y=_axis("predicted", unit, ends),
+        color=alt.Color(
+            "family:N",
+            title=f"band: ±{BAND:.0%}",
+            scale=colours(list(names.values()), palette),
+            legend=alt.Legend(columns=3, labelLimit=240),
+        ),
+    )
+    if hover:
+        marks = base.mark_circle(size=30, opacity=0.6).encode(tooltip="text:N")
+    else:
+        marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
+            order="place:Q"
+        )
+    layers = (_band(unit, ends), _diagonal(unit, ends), marks)
+    return alt.layer(*layers).properties(width=width, height=_SIDE, title=title)
+
+
+def _shown(family: str, families: Sequence[str]) -> str:
+    return family if family in families else OTHERS
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float]:
+    """Both axes span all values with a little space; a decade around 1 without any."""
+    values = [value for own in points for value in (own.measured, own.predicted)] or [0.5, 5.0]
+    return min(values) / 1.15, max(values) * 1.15
+
+
+def _axis(name: str, unit: str, ends: tuple[float, float]) -> Any:
+    import altair as alt
+
+    return (alt.X if name == "measured" else alt.Y)(
+        f"{name}:Q",
+        title=f"{name}, {unit}",
+        scale=alt.Scale(type="log", domain=list(ends), nice=False),
+        axis=alt.Axis(format=",~g", tickCount=6),
+    )
+
+
+def _dots(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
+    for name, own in runs:
+        yield {
+            "family": name, "measured": own.measured, "predicted": own.predicted,
+            "text": own.text,
+        }  # fmt: skip
+
+
+def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
+    """Every run followed by a row without values, which ends its stroke: a dot of a path."""
+    for index, (name, own) in enumerate(runs):
+        place = 2 * index
+        yield {
+            "family": name, "place": place, "measured": own.measured, "predicted": own.predicted
+        }  # fmt: skip
+        yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
+
+
+def _diagonal(unit: str, ends: tuple[float, float]) -> Any:
+    import altair as alt
+
+    rows = [{"measured": end, "predicted": end} for end in ends]
+    return (
+        alt.Chart(table(rows))
+        .mark_line(strokeDash=[4, 3], color=GREY)
+        .encode(x=_axis("measured", unit, ends), y=_axis("predicted", unit, ends))
+    )
+
+
+def _band(unit: str, ends: tuple[float, float]) -> Any:
+    """Between -BAND and +BAND of the measured value, cut off at the frame."""
+    import altair as alt
+
+    rows = [
+        {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
+        for end in ends
+    ]
+    return (
+        alt.Chart(table(rows))
+        .mark_area(clip=True, opacity=0.12, color=BLUE)
+        .encode(x=_axis("measured", unit, ends), y=_axis("predicted", unit, ends), y2="above:Q")
+    )

@@ -1,0 +1,255 @@
+"""The page of a plan file: the front, and every plan in full."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.job.errors import UsageError
+from planner.job.job import Job
+from planner.job.pool import is_pool
+from planner.job.quantities import gib, percent_sure, seconds
+from planner.predict.configuration import given_job
+from planner.predict.decided import decided_request
+from planner.predict.memory.footprint import configure, footprint_of
+from planner.predict.plan import Plan
+from planner.predict.plan_text import configuration_text, recompute_text
+from planner.report.charts import plan as charts
+from planner.report.charts.drawing import specification
+from planner.report.explain import explanation_report
+from planner.report.figures.candidates import Candidate, candidates_or_reason
+from planner.report.figures.memory import Panel, memory_panel
+from planner.report.figures.plan import cluster_of, front_plans, stage_bars, waterfall
+from planner.report.figures.schedule import schedule_gantt
+from planner.report.pages.page import Drawing, Page, Section
+from planner.report.pages.studies import memory_drawing
+from planner.report.search import job_facts
+from planner.report.tables import Block, Column, Facts, Notes, TableData
+from planner.search.explanation import explain
+from planner.search.pools.explain import explain_pool
+from planner.search.result import SearchResult
+
+# Plans that are shown in full; further ones are on the front and in the table.
+MOST_PLANS = 24
+_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A plan of the page: `number` is its own in `result`; `where`: its cluster, if there are
+    several."""
+
+    result: SearchResult
+    number: int
+    where: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.result.plans[self.number - 1]
+
+
+def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Page:
+    """The page of the plans of a file, in its order. UsageError if there is none."""
+    if not entries:
+        raise UsageError(f"{path} holds no plan: there is nothing to draw")
+    results = list({id(own.result): own.result for own in entries}.values())
+    job = results[0].job
+    shown = entries[:MOST_PLANS]
+    sections = [_front(results, entries), _overview(entries, results, notes)]
+    for number, entry in enumerate(shown, start=1):
+        sections += _plan_sections(path, number, entry)
+    cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
+    return Page(
+        f"{job.model} on {cluster}",
+        f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}: "
+        "plans on the front of speed against memory. Pick one in the list or in the picture.",
+        sections,
+        tuple(
+            f"{number}: {_named(entry)}{configuration_text(entry.plan)}"
+            for number, entry in enumerate(shown, start=1)
+        ),
+    )
+
+
+def _named(entry: Entry) -> str:
+    return f"{entry.where}, " if entry.where else ""
+
+
+def _front(results: Sequence[SearchResult], entries: Sequence[Entry]) -> Section:
+    dots: list[Candidate] = []
+    reasons: list[str] = []
+    for result in results:
+        found, reason = candidates_or_reason(result)
+        dots += found
+        reasons += [f"Candidates are not drawn: {reason}"] if reason else []
+    names = [own.where for own in entries] if len(results) > 1 else []
+    limits = {own.job.limit_bytes for own in results}
+    limit = next(iter(limits)) if len(limits) == 1 else None
+    plans = front_plans([own.plan for own in entries], names)
+    note = "Numbered: the plans. Dashed: HBM that may be used."
+    if dots:
+        note += (
+            " Faint: shapes that were considered, with their layers spread evenly; where many lie "
+            "together, the fastest."
+        )
+    chart = charts.front_chart(plans, dots, limit, "container")
+    drawing = Drawing("front", "", specification(chart), " ".join((note, *reasons)))
+    return Section("Speed against memory", (drawing,))
+
+
+def _overview(
+    entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
+) -> Section:
+    used = [
+        name
+        for name in _DEGREES
+        if name in ("tp", "pp", "dp", "mbs", "grad_acc")
+        or any(getattr(own.plan.degrees, name) not in (0, 1) for own in entries)
+    ]
+    where = ("cluster",) if any(own.where for own in entries) else ()
+    columns = (
+        Column("plan"),
+        *(Column(title, "left") for title in where),
+        *(Column(title) for title in ("step s", "tokens/s/GPU", "MFU %", "peak GiB", "fits %")),
+        *(Column(name.replace("_", " ")) for name in used),
+        Column("recompute", "left"),
+    )
+    rows = tuple(
+        (
+            str(number),
+            *((own.where,) if where else ()),
+            f"{own.plan.step_time_s:.3g}",
+            f"{own.plan.tokens_per_s_per_gpu:,.0f}",
+            f"{own.plan.mfu * 100:.1f}",
+            gib(own.plan.peak_bytes),
+            percent_sure(own.plan.fit_probability).removesuffix(" %"),
+            *(str(getattr(own.plan.degrees, name)) for name in used),
+            recompute_text(own.plan),
+        )
+        for number, own in enumerate(entries, start=1)
+    )
+    said = dict.fromkeys((*notes, *(note for result in results for note in result.notes)))
+    facts = [Facts(job_facts(own.job)) for own in results[:1]]
+    table = TableData(columns, rows)
+    return Section("All plans", blocks=(*facts, table, Notes(tuple(said))))
+
+
+def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:
+    plan = entry.plan
+    title = f"Plan {number}: {_named(entry)}{configuration_text(plan)}"
+    job, reason = _job(entry)
+    drawings = [*_memory(number, entry), *_time(number, plan)]
+    if job is not None:
+        drawings += _cluster(number, plan, job.cluster.gpus_per_node)
+    yield Section(title, blocks=(_commands(path, number),), plan=number)
+    yield Section("Memory, time and place", drawings, plan=number)
+    blocks = _explanation(entry, job, reason)
+    yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
+
+
+def _commands(path: Path, number: int) -> Notes:
+    name = shlex.quote(str(path))
+    return Notes(
+        (
+            "Write a folder that launches it:",
+            f"    planner launch {name} {number} -o run-{number}",
+            "See what else was close:",
+            f"    planner explain {name} {number}",
+        )
+    )
+
+
+def _job(entry: Entry) -> tuple[Job | None, str]:
+    """The job of a plan on the GPUs that it uses, or none and why."""
+    if is_pool(entry.result.request.gpus):
+        return None, "its GPUs are of several types"
+    try:
+        job = decided_request(entry.result.request, entry.plan).resolve()
+    except UsageError as error:
+        return None, str(error)
+    used = entry.result.job.used_gpus
+    if job.cluster.num_gpus != used:
+        job = replace(job, cluster=job.cluster.with_gpus(used))
+    return job, ""
+
+
+def _explanation(entry: Entry, job: Job | None, reason: str) -> tuple[Block, ...]:
+    if job is not None:
+        return explanation_report(explain(entry.result, entry.number, job)).blocks
+    if is_pool(entry.result.request.gpus):
+        return explanation_report(explain_pool(entry.result, entry.number)).blocks
+    missing = Notes((f"Less is shown, as the job cannot be resolved here: {reason}",))
+    return missing, Facts(tuple(("assumed", text) for text in entry.plan.assumptions), "Assumed")
+
+
+def _memory(number: int, entry: Entry) -> Iterator[Drawing]:
+    plan = entry.plan
+    chart = charts.stages_chart(stage_bars(plan), plan.limit_bytes, "container")
+    yield Drawing(
+        f"stages-{number}",
+        "Memory of each pipeline stage at its peak",
+        specification(chart),
+        f"Dashed: HBM that may be used, {gib(plan.limit_bytes)} GiB.",
+    )
+    panel = _phases(entry)
+    if panel is None:
+        return
+    note = "The heaviest stage over the first and later steps, with everything beside the tensors."
+    yield memory_drawing(panel, f"phases-{number}", f"Memory over the step. {panel.title}", note)
+
+
+def _phases(entry: Entry) -> Panel | None:
+    """The phases of the heaviest stage. None where the layers of a stage recompute in several
+    modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
+    plan, layout = entry.plan, entry.plan.layout
+    if layout.others or is_pool(entry.result.request.gpus):
+        return None
+    try:
+        configuration = configure(
+            given_job(decided_request(entry.result.request, plan)),
+            plan.degrees,
+            plan.recompute,
+            layout.block_layers,
+            layout.recomputed if any(layout.recomputed) else None,
+            layout.mtp_apart,
+        )
+    except UsageError:
+        return None
+    footprint = footprint_of(configuration)
+    return memory_panel(footprint, footprint.heaviest)
+
+
+def _time(number: int, plan: Plan) -> Iterator[Drawing]:
+    interval = (plan.step_time.low, plan.step_time.high)
+    chart = charts.waterfall_chart(waterfall(plan), interval, "container")
+    yield Drawing(
+        f"time-{number}",
+        f"Time of a step: {seconds(plan.step_time_s)}",
+        specification(chart),
+        "On the slowest stage. Line: 80 % interval of the whole.",
+    )
+    gantt = schedule_gantt(plan)
+    if gantt is None:
+        return
+    part = "" if gantt.microbatches == gantt.of else f" with {gantt.microbatches} of {gantt.of:,}"
+    yield Drawing(
+        f"schedule-{number}",
+        f"Schedule of the pipeline ({plan.schedule}){part and part + ' micro-batches'}",
+        specification(charts.schedule_chart(gantt, "container")),
+        "Grey: bubble. What recomputes and communicates is drawn at the start and the end of each "
+        "pass, by its share of the step; then gradients are reduced and the optimizer runs.",
+    )
+
+
+def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:
+    cluster = cluster_of(plan.degrees, gpus_per_node)
+    rest = f" {cluster.left_out:,} more GPUs go on alike." if cluster.left_out else ""
+    yield Drawing(
+        f"cluster-{number}",
+        f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
+        specification(charts.cluster_chart(cluster, "container")),
+        f"One square a GPU, in rank order; point at one to see its group.{rest}",
+    )
