@@ -35,16 +35,18 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
         color=alt.Color("series:N", title=None, scale=colours(names, _COLOURS)),
         tooltip=alt.Tooltip("text:N", title=panel.title),
     )
-    joined = alt.FieldOneOfPredicate(
-        field="series", oneOf=[own.name for own in panel.series if own.joined]
-    )
-    layers = [
-        base.mark_line(strokeWidth=2).transform_filter(joined).encode(order="x:Q"),
-        base.mark_rule().encode(y="low:Q", y2="high:Q"),
-        base.mark_point(filled=True, size=60, opacity=1),
-        base.mark_point(size=300).transform_filter("datum.marked"),
-        base.mark_text(align="left", dx=8, dy=-8, fontSize=11).encode(text="label:N"),
-    ]
+    joined = [own.name for own in panel.series if own.joined]
+    points = [point for own in panel.series for point in own.points]
+    layers = [base.mark_rule().encode(y="low:Q", y2="high:Q")]
+    if joined:
+        only = alt.FieldOneOfPredicate(field="series", oneOf=joined)
+        layers.append(base.mark_line(strokeWidth=2).transform_filter(only).encode(order="x:Q"))
+    layers.append(base.mark_point(filled=True, size=60, opacity=1))
+    if any(point.marked for point in points):
+        layers.append(base.mark_point(size=300).transform_filter("datum.marked"))
+    if any(point.label for point in points):
+        words = base.mark_text(align="left", dx=8, dy=-8, fontSize=11)
+        layers.append(words.encode(text="label:N"))
     if panel.ideal:
         layers.insert(0, _ideal(panel))
     return alt.layer(*layers).properties(width=width, height=_HEIGHT, title=title)
@@ -55,16 +57,19 @@ def _axis(panel: Panel, direction: int) -> Any:
     import altair as alt
 
     kind = alt.Y if direction else alt.X
-    logarithmic = panel.logarithmic[direction]
-    axis = alt.Axis(grid=bool(direction), format="~s" if panel.whole_numbers else ",~g")
     if direction:
         axis = alt.Axis(format=",~r", tickCount=6)
     elif panel.whole_numbers:
         counts = sorted({point.x for own in panel.series for point in own.points})
         axis = alt.Axis(grid=False, values=counts, format=",d", labelOverlap=True)
-    scale = alt.Scale(type="log", nice=False, padding=16) if logarithmic else alt.Scale(padding=16)
-    if not logarithmic:
-        scale["zero"] = bool(direction)
+    else:
+        axis = alt.Axis(grid=False, format=",~r", tickCount=8)
+    if panel.logarithmic[direction]:
+        scale = alt.Scale(type="log", nice=False, padding=16)
+    elif direction:
+        scale = alt.Scale(zero=True)
+    else:
+        scale = alt.Scale(zero=False, nice=False, padding=24)
     return kind(
         "y:Q" if direction else "x:Q",
         title=panel.y_title if direction else panel.x_title,

@@ -57,6 +57,9 @@ def table(rows: Iterable[Row]) -> Any:
 
 
 def _cell(value: object) -> object:
+    """A value as Vega reads it from CSV."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
@@ -133,6 +136,7 @@ def _config(ink: str) -> Specification:
             "color": ink,
             "subtitleColor": ink,
             "anchor": "start",
+            "frame": "group",
             "fontSize": 15,
             "subtitleFontSize": 12,
             "offset": 14,

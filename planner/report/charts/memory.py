@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planner.job.quantities import GIB, gib
-from planner.report.charts.drawing import FILE_WIDTH, LIMIT_DASH, VERMILION, Width, colours, table
+from planner.report.charts.drawing import (
+    FILE_WIDTH,
+    LIMIT_DASH,
+    PALETTE,
+    VERMILION,
+    Width,
+    colours,
+    table,
+)
 from planner.report.figures.memory import GROUPS, Figure, Panel
 
 _HEIGHT = 260
@@ -18,7 +26,8 @@ def memory_chart(figure: Figure) -> Any:
     """The whole picture, one panel below the other."""
     import altair as alt
 
-    charts = [panel_chart(panel, FILE_WIDTH, panel.title) for panel in figure.panels]
+    used = [name for panel in figure.panels for name in _used(panel)]
+    charts = [panel_chart(panel, FILE_WIDTH, panel.title, used) for panel in figure.panels]
     return (
         alt.vconcat(*charts)
         .resolve_scale(color="shared")
@@ -26,8 +35,11 @@ def memory_chart(figure: Figure) -> Any:
     )
 
 
-def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
-    """One stage: a bar for each phase, a gap between the two steps."""
+def panel_chart(
+    panel: Panel, width: Width, title: str = "", used: Sequence[str] | None = None
+) -> Any:
+    """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
+    are `used`."""
     import altair as alt
 
     places = _places(panel)
@@ -37,19 +49,30 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
         labelExpr=f"{json.dumps(labels)}[datum.value] || ''",
     )  # fmt: skip
     x = alt.X("place:O", scale=alt.Scale(domain=list(range(places[-1] + 1))), axis=axis)
+    names = [name for name in _NAMES if name in (_used(panel) if used is None else used)]
+    palette = [PALETTE[_NAMES.index(name)] for name in names]
     bars = (
         alt.Chart(table(_rows(panel, places)))
         .mark_bar()
         .encode(
             x=x,
             y=alt.Y("gib:Q", title="GiB", stack="zero"),
-            color=alt.Color("group:N", title=None, scale=colours(_NAMES), sort=_NAMES),
+            color=alt.Color("group:N", title=None, scale=colours(names, palette), sort=names),
             order="layer:O",
             tooltip=alt.Tooltip("text:N", title=panel.title),
         )
     )
     layers = [bars, _steps(panel, places), *_peak(panel, places), *limit_layers(panel)]
-    return alt.layer(*layers).properties(width=width, height=_HEIGHT, title=title)
+    return alt.layer(*layers).properties(
+        width=width, height=_HEIGHT, title=alt.TitleParams(title, offset=30)
+    )
+
+
+def _used(panel: Panel) -> list[str]:
+    """Names of the groups that hold something."""
+    return [
+        name for index, name in enumerate(_NAMES) if any(bar.sizes[index] for bar in panel.bars)
+    ]
 
 
 def limit_layers(panel: Panel) -> tuple[Any, ...]:
@@ -95,7 +118,7 @@ def _steps(panel: Panel, places: list[int]) -> Any:
     return (
         alt.Chart(table(rows))
         .mark_text(align="left", baseline="top", dx=-8, opacity=0.75)
-        .encode(x="place:O", y=alt.value(-16), text="text:N")
+        .encode(x="place:O", y=alt.value(-26), text="text:N")
     )
 
 

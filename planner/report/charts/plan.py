@@ -144,7 +144,8 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
     kinds = [kind for kind in schedule.KINDS if any(own.kind == kind for own in gantt.bars)]
     rows = [
         {
-            "s": own.stage, "k": kinds.index(own.kind), "a": own.start_s, "b": own.end_s,
+            "s": own.stage, "k": kinds.index(own.kind), "a": round(own.start_s, 4),
+            "b": round(own.end_s, 4),
             "c": own.chunk, "m": own.microbatch,
         }
         for own in gantt.bars
@@ -157,7 +158,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
             text="datum.kind + (datum.m < 0 ? '' : ', micro-batch ' + datum.m + ', chunk ' "
             "+ datum.c) + ': ' + format(datum.a, '.3~g') + ' to ' + format(datum.b, '.3~g') + ' s'"
         )
-        .mark_rect(stroke="white", strokeWidth=0.3, aria=False)
+        .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=0.5, aria=False)
         .encode(
             x=alt.X("a:Q", title="seconds", scale=alt.Scale(nice=False)),
             x2="b:Q",
@@ -189,10 +190,10 @@ def cluster_chart(cluster: Cluster, width: Width) -> Any:
         alt.Chart(table(_gpu_rows(cluster)), name="gpus")
         .transform_calculate(group=f"{choice}[colour_by]")
         .transform_calculate(colour=f"datum.group % {len(_CLUSTER_COLOURS)}")
-        .mark_rect(stroke="white", strokeWidth=1)
+        .mark_rect()
         .encode(
-            x=alt.X("x:O", axis=None, scale=alt.Scale(domain=_columns(cluster))),
-            y=alt.Y("y:O", axis=None),
+            x=alt.X("x:O", axis=None, scale=alt.Scale(domain=_columns(cluster), paddingInner=0.08)),
+            y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.15)),
             color=alt.Color(
                 "colour:O",
                 legend=None,

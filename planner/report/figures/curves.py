@@ -10,7 +10,7 @@ from planner.predict.plan_text import degrees_text
 from planner.report.comparison import BASIS_NAMES
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
-_FRONT, _DOMINATED = "cheapest or fastest", "others"
+_FRONT, _DOMINATED = "none is both faster and cheaper", "others"
 
 
 @dataclass(frozen=True, slots=True)

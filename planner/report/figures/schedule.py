@@ -10,9 +10,10 @@ from planner.predict import pipeline_simulator as simulator
 from planner.predict.pipeline_simulator import ChunkTimes, Pass, Schedule
 from planner.predict.plan import Plan
 
-# Passes that are drawn at most, and those beyond which a pass is one bar.
-MOST_PASSES = 2000
+# Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
+MOST_PASSES = 2400
 _MOST_DETAILED = 800
+_SMALL_PART = 0.03
 KINDS = (
     "forward", "backward", "weight gradients", "recompute", "communication", "optimizer", "bubble",
 )  # fmt: skip
@@ -42,10 +43,12 @@ class Gantt:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """Parts of a pass: of the backward pass what runs again, of every pass what communicates."""
+    """Parts of a pass: of a stage's backward pass what runs again, of every pass what communicates;
+    parts below `least` are not drawn."""
 
     recompute: tuple[float, ...]
     communication: float
+    least: float
 
 
 def schedule_gantt(plan: Plan) -> Gantt | None:
@@ -56,14 +59,14 @@ def schedule_gantt(plan: Plan) -> Gantt | None:
         return None
     schedule = _schedule(plan, count)
     outcome = simulator.simulate(schedule, _chunk_times(plan, schedule))
-    shares = _shares(plan)
     detailed = sum(len(steps) for steps in schedule.steps) <= _MOST_DETAILED
+    shares = _shares(plan, 0.0 if detailed else _SMALL_PART)
     span_s = max(outcome.end_s)
     bars = []
     for stage, played in enumerate(outcome.played):
         bars.append(Bar(stage, "bubble", 0.0, span_s, -1, -1))
         for own, start_s, end_s in played:
-            bars += _pass_bars(stage, own, start_s, end_s, shares if detailed else None)
+            bars += _pass_bars(stage, own, start_s, end_s, shares)
         bars += _end_bars(plan, stage, span_s)
     return Gantt(tuple(bars), count, plan.degrees.grad_acc)
 
@@ -116,7 +119,7 @@ def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
     ]
 
 
-def _shares(plan: Plan) -> _Shares:
+def _shares(plan: Plan, least: float) -> _Shares:
     """Parts of the slowest stage's passes, from the terms of the step; stages recompute in
     proportion to their layers that do."""
     time, count = plan.time, plan.degrees.grad_acc
@@ -128,21 +131,22 @@ def _shares(plan: Plan) -> _Shares:
     most = layers[slowest.stage] or 1.0
     recompute = tuple(again_s * share / most for share in layers)
     communication = time.tp_s + time.cp_s + time.ep_s + time.fsdp_s + time.pp_s
-    return _Shares(recompute, min(communication / busy_s, 0.9))
+    return _Shares(recompute, min(communication / busy_s, 0.9), least)
 
 
 def _pass_bars(
-    stage: int, own: Pass, start_s: float, end_s: float, shares: _Shares | None
+    stage: int, own: Pass, start_s: float, end_s: float, shares: _Shares
 ) -> Iterator[Bar]:
     """The bars of one pass: what runs again first, what communicates last."""
-    parts = [(_KIND_OF[own.kind], 1.0)]
-    if shares is not None:
-        again = shares.recompute[stage] if own.kind in ("B", "D") else 0.0
-        talk = (1.0 - again) * shares.communication
-        parts = [("recompute", again), (_KIND_OF[own.kind], 1.0 - again - talk)]
-        parts.append(("communication", talk))
+    again = shares.recompute[stage] if own.kind in ("B", "D") else 0.0
+    talk = (1.0 - again) * shares.communication
+    again, talk = (share if share > shares.least else 0.0 for share in (again, talk))
     length_s = end_s - start_s
-    for kind, share in parts:
+    for kind, share in (
+        ("recompute", again),
+        (_KIND_OF[own.kind], 1.0 - again - talk),
+        ("communication", talk),
+    ):
         if share > 0.0:
             stop_s = start_s + share * length_s
             yield Bar(stage, kind, start_s, stop_s, own.chunk, own.microbatch)

@@ -22,13 +22,15 @@ class Drawing:
 @dataclass(frozen=True, slots=True)
 class Section:
     """Figures, then blocks of a report, under a heading; `plan` is the number of the plan that it
-    is about, 0 if it is always shown. `folded`: blocks that open on a click."""
+    is about, 0 if it is always shown. `folded`: blocks that open on a click; `side_by_side`: two
+    figures in a row where there is space."""
 
     title: str
     drawings: Sequence[Drawing] = ()
     blocks: Sequence[Block] = ()
     folded: Sequence[Block] = ()
     plan: int = 0
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def render(page: Page) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     charts = {
         drawing.name: drawing.chart for section in page.sections for drawing in section.drawings

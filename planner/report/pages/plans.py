@@ -11,6 +11,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, seconds
+from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -32,7 +33,7 @@ from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
 
 # Plans that are shown in full; further ones are on the front and in the table.
-MOST_PLANS = 24
+MOST_PLANS = 16
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
@@ -144,22 +145,23 @@ def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:
     drawings = [*_memory(number, entry), *_time(number, plan)]
     if job is not None:
         drawings += _cluster(number, plan, job.cluster.gpus_per_node)
-    yield Section(title, blocks=(_commands(path, number),), plan=number)
+    yield Section(
+        title, blocks=(_commands(path, number, entry.result.request.framework),), plan=number
+    )
     yield Section("Memory, time and place", drawings, plan=number)
     blocks = _explanation(entry, job, reason)
     yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
 
 
-def _commands(path: Path, number: int) -> Notes:
+def _commands(path: Path, number: int, framework: str) -> Notes:
     name = shlex.quote(str(path))
-    return Notes(
-        (
-            "Write a folder that launches it:",
-            f"    planner launch {name} {number} -o run-{number}",
-            "See what else was close:",
-            f"    planner explain {name} {number}",
-        )
-    )
+    explaining = ("See what else was close:", f"    planner explain {name} {number}")
+    try:
+        target_of_profile(framework)
+    except UsageError as error:
+        return Notes((*explaining, str(error)))
+    launching = f"    planner launch {name} {number} -o run-{number}"
+    return Notes(("Write a folder that launches it:", launching, *explaining))
 
 
 def _job(entry: Entry) -> tuple[Job | None, str]:

@@ -36,7 +36,7 @@ def _page(figure: Figure, report: Report) -> Page:
     ]
     sections = [Section("Tables", blocks=report.blocks)]
     if drawings:
-        sections.insert(0, Section("Figures", drawings))
+        sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
     return Page(figure.title, figure.note, sections)
 
 

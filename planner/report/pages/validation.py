@@ -37,7 +37,11 @@ def validation_page(
         "Predicted against measured",
         lead,
         (
-            Section("Step time and peak memory", tuple(_drawings(rows, families, labels))),
+            Section(
+                "Step time and peak memory",
+                tuple(_drawings(rows, families, labels)),
+                side_by_side=True,
+            ),
             Section("Errors by family", blocks=report.blocks),
             Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
             Section("Everything", folded=tuple(own for own in folded if own.rows)),

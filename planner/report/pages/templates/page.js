@@ -9,13 +9,16 @@ async function draw(place) {
   if (name in views || !place.clientWidth) return;
   views[name] = null;
   const chart = charts[name];
-  if (place.clientWidth < 560) {
+  const narrow = place.clientWidth < 560;
+  if (narrow) {
     chart.config.legend.columns = 2;
     chart.config.axis.labelLimit = 110;
   }
   const result = await vegaEmbed(place, chart, {
     renderer: "svg",
-    actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
+    actions: !narrow && {
+      export: { svg: true, png: true }, source: false, compiled: false, editor: false,
+    },
     downloadFileName: name,
   });
   views[name] = result.view;
@@ -54,11 +57,13 @@ if (choice) {
 for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
 show();
 
-// The first number of a cell, else its text.
+// The first number of a cell with its power of ten, else its text.
+const powers = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
+
 function key(cell) {
   const text = cell ? cell.textContent.trim() : "";
-  const number = text.replaceAll(",", "").match(/^[^\w+-]*([+-]?\d+(\.\d+)?(e[+-]?\d+)?)/);
-  return number ? Number(number[1]) : text.toLowerCase();
+  const number = text.replaceAll(",", "").match(/^[^\w+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)(?: ([kMBT])\b)?/);
+  return number ? Number(number[1]) * (powers[number[2]] || 1) : text.toLowerCase();
 }
 
 function before(one, other) {
