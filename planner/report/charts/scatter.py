@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from planner.report.charts.drawing import BLUE, GREY, PALETTE, Width, colours, t
 from planner.report.figures.measured import BAND, OTHERS, Point, largest_families, positive
 
 _SIDE = 420
+_STEPS = (range(1, 10), (1, 2, 5), (1,))
+_MOST_TICKS = 8
 # The light yellow of the palette is a poor dot on white.
 _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
 
@@ -35,11 +38,26 @@ def scatter_chart(
             "family:N",
             title=f"band: ±{BAND:.0%}",
             scale=colours(list(names.values()), palette),
-            legend=alt.Legend(columns=3, labelLimit=240),
+            legend=alt.Legend(
+                columns=2 if hover else 3,
+                labelLimit=240,
+                symbolType="circle",
+                symbolSize=40,
+                symbolStrokeWidth=0 if hover else 5,
+            ),
         ),
     )
     if hover:
-        marks = base.mark_circle(size=30, opacity=0.6).encode(tooltip="text:N")
+        family = alt.selection_point(name="shown", fields=["family"], bind="legend")
+        marks = (
+            base.mark_circle(size=30)
+            .encode(
+                tooltip=alt.Tooltip("text:N", title="run"),
+                opacity=alt.condition(family, alt.value(0.6), alt.value(0.02)),
+            )
+            .add_params(family)
+            .properties(name="runs")
+        )
     else:
         marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
             order="place:Q"
@@ -65,8 +83,19 @@ def _axis(name: str, unit: str, ends: tuple[float, float]) -> Any:
         f"{name}:Q",
         title=f"{name}, {unit}",
         scale=alt.Scale(type="log", domain=list(ends), nice=False),
-        axis=alt.Axis(format=",~g", tickCount=6),
+        axis=alt.Axis(format=",~r", values=_ticks(*ends)),
     )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Multiples of powers of ten, as few kinds as are enough."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in _STEPS:
+        marks = [step * 10.0**decade for decade in decades for step in steps]
+        inside = [mark for mark in marks if low <= mark <= high]
+        if len(inside) <= _MOST_TICKS:
+            break
+    return inside
 
 
 def _dots(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
