@@ -114,7 +114,11 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
         y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(labelLimit=190))
     )
     steps = base.mark_bar(minBandSize=2).encode(
-        x=alt.X("start:Q", title="seconds"),
+        x=alt.X(
+            "start:Q",
+            title="seconds",
+            scale=alt.Scale(domain=[0.0, 1.12 * interval[1]], nice=False),
+        ),
         x2="end:Q",
         color=alt.Color("part:N", scale=colours(["term", "step"], (BLUE, GREY)), legend=None),
         tooltip=alt.Tooltip("text:N", title="time"),
@@ -151,6 +155,8 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
         for own in gantt.bars
     ]  # fmt: skip
     stages = 1 + max(own.stage for own in gantt.bars)
+    # Where passes are narrow, borders would hide them.
+    border = alt.ExprRef(f"width < {4 * len(gantt.bars) // stages} ? 0 : 0.5")
     return (
         alt.Chart(table(rows))
         .transform_calculate(kind=f"{kinds!r}[datum.k]")
@@ -158,7 +164,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
             text="datum.kind + (datum.m < 0 ? '' : ', micro-batch ' + datum.m + ', chunk ' "
             "+ datum.c) + ': ' + format(datum.a, '.3~g') + ' to ' + format(datum.b, '.3~g') + ' s'"
         )
-        .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=0.5, aria=False)
+        .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=border, aria=False)
         .encode(
             x=alt.X("a:Q", title="seconds", scale=alt.Scale(nice=False)),
             x2="b:Q",
