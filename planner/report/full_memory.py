@@ -35,7 +35,9 @@ def full_memory_note(plans: Sequence[Plan]) -> str:
         return CURE
     first = next(iter(slow.values()))
     evidence = first.full_memory.note if first.full_memory else ""
-    listed = ", ".join(f"plan {n}: {seconds(_full_s(own) or 0.0)}" for n, own in slow.items())
+    listed = ", ".join(
+        f"plan {n}: {seconds(_full_s(slow_plan) or 0.0)}" for n, slow_plan in slow.items()
+    )
     return f"A step with full memory: {listed}. Measured: {evidence}. {CURE}{_best(plans)}"
 
 

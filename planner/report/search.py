@@ -80,7 +80,11 @@ def _cluster_text(job: JobSummary) -> str:
 
 def _outcome_facts(result: SearchResult) -> tuple[tuple[str, str], ...]:
     conditions = result.request.conditions()
-    asked = (("conditions", "; ".join(own.words for own in conditions)),) if conditions else ()
+    asked = (
+        (("conditions", "; ".join(condition.words for condition in conditions)),)
+        if conditions
+        else ()
+    )
     return (
         *asked,
         ("batch", _batch_text(result.plans, result.job)),
@@ -208,10 +212,10 @@ def _lone_ends_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
     blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
     found = []
-    if any(own[0] == 0 for own in blocks):
+    if any(block[0] == 0 for block in blocks):
         found.append("0 at the start: the embedding alone")
     together = [not plan.layout.mtp_apart for plan in plans]
-    if any(own[-1] == 0 and beside for own, beside in zip(blocks, together, strict=True)):
+    if any(block[-1] == 0 and beside for block, beside in zip(blocks, together, strict=True)):
         found.append("0 at the end: head, loss and any multi-token prediction alone")
     if not all(together):
         found.append(

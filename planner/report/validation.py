@@ -52,9 +52,11 @@ class Validation:
 
 def validation(predictions: Sequence[Prediction], family: Family) -> Validation:
     """Errors of predictions by family and in total."""
-    refused = Counter(own.error for own in predictions if own.error is not None)
-    stated = [own for own in predictions if is_stated(own)]
-    unstated = [own for own in predictions if not is_stated(own)]
+    refused = Counter(
+        prediction.error for prediction in predictions if prediction.error is not None
+    )
+    stated = [prediction for prediction in predictions if is_stated(prediction)]
+    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
     return Validation(
         families=report(predictions, family),
         total=family_report("all rows", predictions),
@@ -62,7 +64,7 @@ def validation(predictions: Sequence[Prediction], family: Family) -> Validation:
         unstated=family_report("all rows, not stated", unstated),
         sources=mean_of_sources(predictions),
         refusals=refused.most_common(_SHOWN_REFUSALS),
-        withdrawn_times=sum(own.row.withdraws_time for own in predictions),
+        withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
         repeats=repeat_noise(predictions),
     )
 
@@ -73,16 +75,16 @@ def validation_report(shown: Validation) -> Report:
     tables = [
         _errors(
             "Step time",
-            [(own.family, own.time) for own in lines],
+            [(line.family, line.time) for line in lines],
             (means.time_median, means.time_mean, means.time_coverage),
         ),
         _errors(
             "Peak memory",
-            [(own.family, own.memory) for own in lines],
+            [(line.family, line.memory) for line in lines],
             (means.memory_median, means.memory_mean, means.memory_coverage),
         ),
-        _picks([(own.family, own.picks) for own in lines], means),
-        _fits([(own.family, own.fit) for own in lines]),
+        _picks([(line.family, line.picks) for line in lines], means),
+        _fits([(line.family, line.fit) for line in lines]),
         _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
@@ -94,7 +96,7 @@ def _errors(
     summaries: Sequence[tuple[str, ErrorSummary | None]],
     means: tuple[float | None, float | None, float | None],
 ) -> TableData:
-    rows = [(family, *error_cells(own)) for family, own in summaries if own is not None]
+    rows = [(family, *error_cells(summary)) for family, summary in summaries if summary is not None]
     if rows:
         middle, mean, coverage = (share_text(value) for value in means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
@@ -105,17 +107,17 @@ def _errors(
     )
 
 
-def error_cells(own: ErrorSummary) -> tuple[str, ...]:
+def error_cells(summary: ErrorSummary) -> tuple[str, ...]:
     """Rows, median, mean, p90, bias, rank correlation and interval coverage."""
-    rank = own.rank_correlation
+    rank = summary.rank_correlation
     return (
-        f"{own.rows:,}",
-        f"{own.median:.1%}",
-        f"{own.mean:.1%}",
-        f"{own.p90:.1%}",
-        f"{own.bias:+.1%}",
+        f"{summary.rows:,}",
+        f"{summary.median:.1%}",
+        f"{summary.mean:.1%}",
+        f"{summary.p90:.1%}",
+        f"{summary.bias:+.1%}",
         _NONE if rank is None else f"{rank:.2f}",
-        f"{own.coverage:.0%}",
+        f"{summary.coverage:.0%}",
     )
 
 
@@ -125,7 +127,7 @@ def share_text(value: float | None) -> str:
 
 
 def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -> TableData:
-    rows = [(family, *pick_cells(own)) for family, own in picks if own is not None]
+    rows = [(family, *pick_cells(pick)) for family, pick in picks if pick is not None]
     if rows and means.rank_correlation is not None:
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
@@ -142,9 +144,14 @@ def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -
     )
 
 
-def pick_cells(own: PickSummary) -> tuple[str, ...]:
+def pick_cells(summary: PickSummary) -> tuple[str, ...]:
     """Groups, mean and worst pick, mean rank correlation."""
-    return (f"{own.groups:,}", f"{own.mean:.1%}", f"{own.worst:.1%}", f"{own.rank_correlation:.2f}")
+    return (
+        f"{summary.groups:,}",
+        f"{summary.mean:.1%}",
+        f"{summary.worst:.1%}",
+        f"{summary.rank_correlation:.2f}",
+    )
 
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
@@ -157,19 +164,21 @@ def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
             Column("called fitting"),
         ),
         tuple(
-            (family, *fit_cells(own)) for family, own in confusions if own.ran or own.out_of_memory
+            (family, *fit_cells(confusion))
+            for family, confusion in confusions
+            if confusion.ran or confusion.out_of_memory
         ),
         title="Fit: what the source says happened, and what was predicted wrongly",
     )
 
 
-def fit_cells(own: FitConfusion) -> tuple[str, ...]:
+def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     """Ran, of them called too large; ran out of memory, of them called fitting."""
     return (
-        f"{own.ran:,}",
-        f"{own.ran_predicted_not_to_fit:,}",
-        f"{own.out_of_memory:,}",
-        f"{own.out_of_memory_predicted_to_fit:,}",
+        f"{confusion.ran:,}",
+        f"{confusion.ran_predicted_not_to_fit:,}",
+        f"{confusion.out_of_memory:,}",
+        f"{confusion.out_of_memory_predicted_to_fit:,}",
     )
 
 
@@ -184,17 +193,17 @@ def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
             Column("pick"),
             Column("rank"),
         ),
-        tuple((f"{own.source}, {own.scale}", *repeat_cells(own)) for own in repeats),
+        tuple((f"{repeat.source}, {repeat.scale}", *repeat_cells(repeat)) for repeat in repeats),
         title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
     )
 
 
-def repeat_cells(own: RepeatNoise) -> tuple[str, ...]:
+def repeat_cells(noise: RepeatNoise) -> tuple[str, ...]:
     """Settings, median, p90 and worst spread, mean pick and rank of a perfect prediction."""
-    rank = own.rank_correlation
-    spreads = (f"{value:+.1%}" for value in (own.median, own.p90, own.worst))
+    rank = noise.rank_correlation
+    spreads = (f"{value:+.1%}" for value in (noise.median, noise.p90, noise.worst))
     ranked = _NONE if rank is None else f"{rank:.2f}"
-    return (f"{own.settings:,}", *spreads, share_text(own.pick), ranked)
+    return (f"{noise.settings:,}", *spreads, share_text(noise.pick), ranked)
 
 
 def _notes(shown: Validation) -> Notes:

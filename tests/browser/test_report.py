@@ -61,17 +61,17 @@ class Opened:
     def shown_plan(self) -> str:
         """Number of the plan whose sections are to be seen."""
         seen = self.page.locator("section[data-plan]:visible")
-        (number,) = {own.get_attribute("data-plan") for own in seen.all()}
+        (number,) = {opened.get_attribute("data-plan") for opened in seen.all()}
         return str(number)
 
 
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Opened]:
     """The page on a desk."""
-    own = Opened(browser, address, 1280, "light")
-    yield own
-    assert own.complaints == []
-    own.page.close()
+    opened = Opened(browser, address, 1280, "light")
+    yield opened
+    assert opened.complaints == []
+    opened.page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -79,13 +79,13 @@ def opened(browser: Any, address: str) -> Iterator[Opened]:
 def test_everything_is_drawn_at_every_width(
     browser: Any, address: str, width: int, scheme: str, tmp_path: Path
 ) -> None:
-    own = Opened(browser, address, width, scheme)
-    for place in own.page.locator(".chart:visible").all():
+    opened = Opened(browser, address, width, scheme)
+    for place in opened.page.locator(".chart:visible").all():
         place.locator("svg").first.wait_for()
-    assert own.page.evaluate("document.documentElement.scrollWidth") == width
-    own.page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
-    assert own.complaints == []
-    own.page.close()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    opened.page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
+    assert opened.complaints == []
+    opened.page.close()
 
 
 def test_plans_are_selected_in_the_list_and_in_the_picture(opened: Opened) -> None:
@@ -119,9 +119,9 @@ def test_tables_are_sorted_by_their_columns(opened: Opened) -> None:
 
 
 def test_an_address_opens_its_plan_and_print_shows_one(browser: Any, address: str) -> None:
-    own = Opened(browser, address + "#plan-2", 1280, "light")
-    assert own.shown_plan() == "2"
-    own.page.emulate_media(media="print")
-    assert not own.page.locator("nav").is_visible()
-    assert own.shown_plan() == "2"
-    own.page.close()
+    opened = Opened(browser, address + "#plan-2", 1280, "light")
+    assert opened.shown_plan() == "2"
+    opened.page.emulate_media(media="print")
+    assert not opened.page.locator("nav").is_visible()
+    assert opened.shown_plan() == "2"
+    opened.page.close()

@@ -52,7 +52,7 @@ def test_files_are_equal_each_time(name: str) -> None:
 def test_titles_lie_above_legends(name: str) -> None:
     root = ElementTree.fromstring(svg(CHARTS[name]()))
     places = {
-        kind: [y for own, y in _placed(root) if own.get("class") == f"mark-text {kind}"]
+        kind: [y for element, y in _placed(root) if element.get("class") == f"mark-text {kind}"]
         for kind in ("role-title-text", "role-legend-label")
     }
     assert max(places["role-title-text"]) + 20 < min(places["role-legend-label"])

@@ -129,7 +129,7 @@ def test_the_front_over_clusters_names_them(tmp_path: Path) -> None:
     clusters = ("8xH100", "8xA100")
     front = search_clusters(JOB.model_copy(update={"gpus": None}), clusters)
     page = _written(tmp_path / "front.json", front.model_dump_json())
-    for cluster in {own.cluster for own in front.points}:
+    for cluster in {point.cluster for point in front.points}:
         assert f": {cluster}, " in reading.shown(page)
     assert page.count("<option ") == min(len(front.points), MOST_PLANS)
 

@@ -20,12 +20,12 @@ BY_SOURCE = family_by("source")
 
 
 def _page(*cells: dict[str, str]) -> str:
-    predictions = predict_rows([row(**own) for own in cells])
+    predictions = predict_rows([row(**cell) for cell in cells])
     page = validation_page(
         document(predictions, BY_SOURCE),
         validation_report(validation(predictions, BY_SOURCE)),
-        [BY_SOURCE(own) for own in predictions],
-        [f"{own.row.text('model')} here" for own in predictions],
+        [BY_SOURCE(prediction) for prediction in predictions],
+        [f"{prediction.row.text('model')} here" for prediction in predictions],
     )
     return render(page)
 
@@ -53,7 +53,7 @@ def test_the_page_shows_cells_as_text() -> None:
 def test_axes_are_alike_and_families_beyond_the_colours_are_grey() -> None:
     points = [Point(1.0 + index, 2.0, f"f{index:02}", "x & y") for index in range(30)]
     chart = specification(scatter_chart([*points, Point(0.0, 1.0, "off")], "Times", "s"))
-    dots = next(own for own in chart["layer"] if own["mark"]["type"] == "circle")
+    dots = next(layer for layer in chart["layer"] if layer["mark"]["type"] == "circle")
     x, y = (dots["encoding"][axis]["scale"] for axis in "xy")
     assert x == y and x["type"] == "log"
     names = dots["encoding"]["color"]["scale"]["domain"]
@@ -65,7 +65,7 @@ def test_a_small_drawing_has_one_path_a_family() -> None:
     points = [Point(1.0 + index, 2.0, f"f{index % 3}") for index in range(300)]
     small = svg(scatter_chart(points, "Times", "s", hover=False))
     root = ElementTree.fromstring(small)
-    paths = [own.get("d", "") for own in root.iter() if own.tag.endswith("path")]
+    paths = [part.get("d", "") for part in root.iter() if part.tag.endswith("path")]
     assert sorted(path.count("M") for path in paths)[-3:] == [100, 100, 100]
     assert len(small) < 40_000
     assert ElementTree.fromstring(svg(scatter_chart([], "Times", "s"))) is not None

@@ -28,15 +28,15 @@ def panel_chart(panel: Panel, width: Width, title: str = "") -> Any:
     """One pair of axes."""
     import altair as alt
 
-    names = [own.name for own in panel.series]
+    names = [line.name for line in panel.series]
     base = alt.Chart(table(_rows(panel))).encode(
         x=_axis(panel, 0),
         y=_axis(panel, 1),
         color=alt.Color("series:N", title=None, scale=colours(names, _COLOURS)),
         tooltip=alt.Tooltip("text:N", title=panel.title),
     )
-    joined = [own.name for own in panel.series if own.joined]
-    points = [point for own in panel.series for point in own.points]
+    joined = [line.name for line in panel.series if line.joined]
+    points = [point for line in panel.series for point in line.points]
     layers = [base.mark_rule().encode(y="low:Q", y2="high:Q")]
     if joined:
         only = alt.FieldOneOfPredicate(field="series", oneOf=joined)
@@ -60,7 +60,7 @@ def _axis(panel: Panel, direction: int) -> Any:
     if direction:
         axis = alt.Axis(format=",~r", tickCount=6)
     elif panel.whole_numbers:
-        counts = sorted({point.x for own in panel.series for point in own.points})
+        counts = sorted({point.x for line in panel.series for point in line.points})
         axis = alt.Axis(grid=False, values=counts, format=",d", labelOverlap=True)
     else:
         axis = alt.Axis(grid=False, format=",~r", tickCount=8)
@@ -81,12 +81,12 @@ def _axis(panel: Panel, direction: int) -> Any:
 def _rows(panel: Panel) -> list[dict[str, object]]:
     return [
         {
-            "series": own.name, "x": float(point.x), "y": point.y, "low": point.low,
+            "series": line.name, "x": float(point.x), "y": point.y, "low": point.low,
             "high": _finite(point), "text": point.text, "marked": point.marked,
             "label": point.label,
         }
-        for own in panel.series
-        for point in own.points
+        for line in panel.series
+        for point in line.points
     ]  # fmt: skip
 
 

@@ -40,13 +40,13 @@ _GROUP_LABELS = {
 def front_chart(
     plans: Sequence[FrontPlan], dots: Sequence[Candidate], limit_bytes: float | None, width: Width
 ) -> Any:
-    """Peak memory against pace: candidates as faint dots, plans joined by their front. The page
+    """Peak memory against speed: candidates as faint dots, plans joined by their front. The page
     sets the parameter `selected` to a plan's number."""
     import altair as alt
 
     selected = alt.param(name="selected", value=1)
     x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
-    y = alt.Y("pace:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
+    y = alt.Y("speed:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
     tooltip = alt.Tooltip("text:N", title="configuration")
     base = alt.Chart(table(_front_rows(plans))).encode(x=x, y=y)
     chosen = "datum.number == selected"
@@ -69,12 +69,13 @@ def front_chart(
 
 def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
     return [
-        {"number": own.number, "gib": own.gib, "pace": own.pace, "text": own.text} for own in plans
+        {"number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text}
+        for plan in plans
     ]
 
 
 def _dot_rows(dots: Sequence[Candidate]) -> list[dict[str, object]]:
-    return [{"gib": own.gib, "pace": own.pace, "text": own.text} for own in dots]
+    return [{"gib": dot.gib, "speed": dot.tokens_per_s, "text": dot.text} for dot in dots]
 
 
 def _limit(limit_bytes: float, channel: str) -> Any:
@@ -90,7 +91,7 @@ def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     import altair as alt
 
     names = [group.name for group in GROUPS]
-    used = [name for name in names if any(own.part == name for own in bars)]
+    used = [name for name in names if any(bar.part == name for bar in bars)]
     palette = [PALETTE[names.index(name)] for name in used]
     base = alt.Chart(table(_bar_rows(bars))).mark_bar()
     stacked = base.encode(
@@ -107,7 +108,7 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
     """Terms of the step time one after the other, the whole step below with its interval."""
     import altair as alt
 
-    labels = [own.label for own in bars]
+    labels = [bar.label for bar in bars]
     rows = [row | {"right": row["end"]} for row in _bar_rows(bars)]
     rows[-1]["right"] = interval[1]
     base = alt.Chart(table(rows)).encode(
@@ -124,8 +125,8 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
         tooltip=alt.Tooltip("text:N", title="time"),
     )
     words = base.mark_text(align="left", dx=5).encode(x="right:Q", text="amount:N")
-    ends = table([{"label": labels[-1], "low": interval[0], "high": interval[1]}])
-    whisker = alt.Chart(ends).mark_rule(strokeWidth=1.5)
+    whisker_data = table([{"label": labels[-1], "low": interval[0], "high": interval[1]}])
+    whisker = alt.Chart(whisker_data).mark_rule(strokeWidth=1.5)
     return alt.layer(
         steps, words, whisker.encode(y=alt.Y("label:N", sort=labels), x="low:Q", x2="high:Q")
     ).properties(width=width, height=_BAR_HEIGHT * len(bars))
@@ -134,10 +135,10 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
 def _bar_rows(bars: Sequence[Bar]) -> list[dict[str, object]]:
     return [
         {
-            "label": own.label, "part": own.part, "start": own.start, "end": own.end,
-            "text": own.text, "amount": f"{own.end - own.start:.3g} s",
+            "label": bar.label, "part": bar.part, "start": bar.start, "end": bar.end,
+            "text": bar.text, "amount": f"{bar.end - bar.start:.3g} s",
         }
-        for own in bars
+        for bar in bars
     ]  # fmt: skip
 
 
@@ -145,16 +146,16 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
     """What every stage does when; what is grey is the bubble."""
     import altair as alt
 
-    kinds = [kind for kind in schedule.KINDS if any(own.kind == kind for own in gantt.bars)]
+    kinds = [kind for kind in schedule.KINDS if any(bar.kind == kind for bar in gantt.bars)]
     rows = [
         {
-            "s": own.stage, "k": kinds.index(own.kind), "a": round(own.start_s, 4),
-            "b": round(own.end_s, 4),
-            "c": own.chunk, "m": own.microbatch,
+            "s": bar.stage, "k": kinds.index(bar.kind), "a": round(bar.start_s, 4),
+            "b": round(bar.end_s, 4),
+            "c": bar.chunk, "m": bar.microbatch,
         }
-        for own in gantt.bars
+        for bar in gantt.bars
     ]  # fmt: skip
-    stages = 1 + max(own.stage for own in gantt.bars)
+    stages = 1 + max(bar.stage for bar in gantt.bars)
     # Where passes are narrow, borders would hide them.
     border = alt.ExprRef(f"width < {4 * len(gantt.bars) // stages} ? 0 : 0.5")
     return (
@@ -170,7 +171,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
             x2="b:Q",
             y=alt.Y("s:O", title="pipeline stage", scale=alt.Scale(paddingInner=0.15)),
             color=alt.Color(
-                "kind:N", title=None, scale=colours(kinds, [_KIND_COLOURS[own] for own in kinds])
+                "kind:N", title=None, scale=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds])
             ),
             tooltip=alt.Tooltip("text:N", title="pass"),
         )
@@ -191,7 +192,7 @@ def cluster_chart(cluster: Cluster, width: Width) -> Any:
         name="pointed", fields=["group"], on="pointerover", clear="pointerout", empty=True
     )
     choice = "{" + ", ".join(f"'{name}': datum.{field}" for name, field in shown.items()) + "}"
-    rows = 1 + max(own.row for own in cluster.gpus)
+    rows = 1 + max(gpu.row for gpu in cluster.gpus)
     return (
         alt.Chart(table(_gpu_rows(cluster)), name="gpus")
         .transform_calculate(group=f"{choice}[colour_by]")
@@ -216,12 +217,12 @@ def cluster_chart(cluster: Cluster, width: Width) -> Any:
 
 
 def _columns(cluster: Cluster) -> list[int]:
-    return list(range(1 + max(own.column for own in cluster.gpus)))
+    return list(range(1 + max(gpu.column for gpu in cluster.gpus)))
 
 
 def _gpu_rows(cluster: Cluster) -> list[dict[str, object]]:
     return [
-        {"x": own.column, "y": own.row, "text": own.text}
-        | {f"g{index}": group for index, group in enumerate(own.groups)}
-        for own in cluster.gpus
+        {"x": gpu.column, "y": gpu.row, "text": gpu.text}
+        | {f"g{index}": group for index, group in enumerate(gpu.groups)}
+        for gpu in cluster.gpus
     ]

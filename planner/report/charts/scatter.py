@@ -25,15 +25,15 @@ def scatter_chart(
     import altair as alt
 
     drawn = positive(points)
-    ends = _ends(drawn)
+    span = _span(drawn)
     families = largest_families(drawn, len(_DOTS))
-    counts = Counter(_shown(own.family, families) for own in drawn)
+    counts = Counter(_shown(run.family, families) for run in drawn)
     names = {name: f"{name} ({counts[name]:,})" for name in (*families, OTHERS) if counts[name]}
-    runs = [(names[_shown(own.family, families)], own) for own in drawn]
+    runs = [(names[_shown(run.family, families)], run) for run in drawn]
     palette = [*_DOTS[: len(families)], GREY]
     base = alt.Chart(table(_dots(runs) if hover else _strokes(runs))).encode(
-        x=_axis("measured", unit, ends),
-        y=_axis("predicted", unit, ends),
+        x=_axis("measured", unit, span),
+        y=_axis("predicted", unit, span),
         color=alt.Color(
             "family:N",
             title=f"band: ±{BAND:.0%}",
@@ -62,7 +62,7 @@ def scatter_chart(
         marks = base.mark_line(strokeCap="round", strokeWidth=4.5, opacity=0.5, aria=False).encode(
             order="place:Q"
         )
-    layers = (_band(unit, ends), _diagonal(unit, ends), marks)
+    layers = (_band(unit, span), _diagonal(unit, span), marks)
     return alt.layer(*layers).properties(width=width, height=_SIDE, title=title)
 
 
@@ -70,20 +70,23 @@ def _shown(family: str, families: Sequence[str]) -> str:
     return family if family in families else OTHERS
 
 
-def _ends(points: Sequence[Point]) -> tuple[float, float]:
+def _span(points: Sequence[Point]) -> tuple[float, float]:
     """Both axes span all values with a little space; a decade around 1 without any."""
-    values = [value for own in points for value in (own.measured, own.predicted)] or [0.5, 5.0]
+    values = [value for point in points for value in (point.measured, point.predicted)] or [
+        0.5,
+        5.0,
+    ]
     return min(values) / 1.15, max(values) * 1.15
 
 
-def _axis(name: str, unit: str, ends: tuple[float, float]) -> Any:
+def _axis(name: str, unit: str, span: tuple[float, float]) -> Any:
     import altair as alt
 
     return (alt.X if name == "measured" else alt.Y)(
         f"{name}:Q",
         title=f"{name}, {unit}",
-        scale=alt.Scale(type="log", domain=list(ends), nice=False),
-        axis=alt.Axis(format=",~r", values=_ticks(*ends)),
+        scale=alt.Scale(type="log", domain=list(span), nice=False),
+        axis=alt.Axis(format=",~r", values=_ticks(*span)),
     )
 
 
@@ -99,44 +102,44 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _dots(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
-    for name, own in runs:
+    for name, run in runs:
         yield {
-            "family": name, "measured": own.measured, "predicted": own.predicted,
-            "text": own.text,
+            "family": name, "measured": run.measured, "predicted": run.predicted,
+            "text": run.text,
         }  # fmt: skip
 
 
 def _strokes(runs: Sequence[tuple[str, Point]]) -> Iterator[dict[str, object]]:
-    """Every run followed by a row without values, which ends its stroke: a dot of a path."""
-    for index, (name, own) in enumerate(runs):
+    """Every run followed by a row without values, which closes its stroke: a dot of a path."""
+    for index, (name, run) in enumerate(runs):
         place = 2 * index
         yield {
-            "family": name, "place": place, "measured": own.measured, "predicted": own.predicted
+            "family": name, "place": place, "measured": run.measured, "predicted": run.predicted
         }  # fmt: skip
         yield {"family": name, "place": place + 1, "measured": "", "predicted": ""}
 
 
-def _diagonal(unit: str, ends: tuple[float, float]) -> Any:
+def _diagonal(unit: str, span: tuple[float, float]) -> Any:
     import altair as alt
 
-    rows = [{"measured": end, "predicted": end} for end in ends]
+    rows = [{"measured": end, "predicted": end} for end in span]
     return (
         alt.Chart(table(rows))
         .mark_line(strokeDash=[4, 3], color=GREY)
-        .encode(x=_axis("measured", unit, ends), y=_axis("predicted", unit, ends))
+        .encode(x=_axis("measured", unit, span), y=_axis("predicted", unit, span))
     )
 
 
-def _band(unit: str, ends: tuple[float, float]) -> Any:
+def _band(unit: str, span: tuple[float, float]) -> Any:
     """Between -BAND and +BAND of the measured value, cut off at the frame."""
     import altair as alt
 
     rows = [
         {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
-        for end in ends
+        for end in span
     ]
     return (
         alt.Chart(table(rows))
         .mark_area(clip=True, opacity=0.12, color=BLUE)
-        .encode(x=_axis("measured", unit, ends), y=_axis("predicted", unit, ends), y2="above:Q")
+        .encode(x=_axis("measured", unit, span), y=_axis("predicted", unit, span), y2="above:Q")
     )

@@ -17,7 +17,7 @@ from planner.search.result import SearchResult
 
 # Cells over which dots are spread; the fastest shape of a cell is drawn.
 _CELLS = 60
-# Shapes beyond these shares of the best plan's pace and of the limit are off the picture.
+# Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
 _SLOWEST, _HEAVIEST = 0.3, 1.6
 
 
@@ -26,7 +26,7 @@ class Candidate:
     """A shape that was considered: peak of a GPU, tokens/s of a GPU, degrees."""
 
     gib: float
-    pace: float
+    tokens_per_s: float
     text: str
 
 
@@ -42,15 +42,15 @@ def candidates(result: SearchResult) -> tuple[Candidate, ...]:
 
 def _thinned(costed: CostedJob, fastest: float) -> tuple[Candidate, ...]:
     job, columns, steps = costed.job, costed.candidates.columns, costed.costed.steps
-    pace = columns["gbs"] * job.seq / steps[:, f.STEP_TIME] / job.cluster.num_gpus
+    speed = columns["gbs"] * job.seq / steps[:, f.STEP_TIME] / job.cluster.num_gpus
     size = steps[:, f.STEP_PEAK_BYTES] / GIB
     limit = job.hbm_limit_bytes / GIB
-    near = np.flatnonzero((pace > _SLOWEST * fastest) & (size < _HEAVIEST * limit))
-    order = near[np.argsort(-pace[near], kind="stable")]
-    cells = np.stack((size[order] / limit, pace[order] / fastest), axis=1)
+    near = np.flatnonzero((speed > _SLOWEST * fastest) & (size < _HEAVIEST * limit))
+    order = near[np.argsort(-speed[near], kind="stable")]
+    cells = np.stack((size[order] / limit, speed[order] / fastest), axis=1)
     _, first = np.unique((cells * _CELLS).astype(np.int64), axis=0, return_index=True)
     return tuple(
-        Candidate(float(size[row]), float(pace[row]), _shape_text(costed, row))
+        Candidate(float(size[row]), float(speed[row]), _shape_text(costed, row))
         for row in order[np.sort(first)].tolist()
     )
 

@@ -61,7 +61,7 @@ class Figure:
 def scaling_figure(scaling: Scaling) -> Figure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
     days = _by_gpus(scaling, _days)
-    first = next((own.points[0] for own in days if own.points), None)
+    first = next((line.points[0] for line in days if line.points), None)
     counts = sorted({point.num_gpus for point in scaling.points})
     ideal = () if first is None else tuple((n, first.y * first.x / n) for n in counts)
     cost = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
@@ -85,7 +85,7 @@ def scaling_figure(scaling: Scaling) -> Figure:
         f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
         "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
         "Dashed: perfect scaling.",
-        tuple(panel for panel in panels if any(own.points for own in panel.series)),
+        tuple(panel for panel in panels if any(line.points for line in panel.series)),
     )
 
 
@@ -152,8 +152,8 @@ def _run_text(run: Run) -> str:
     return f"{_range_text(run.days)} days, {degrees_text(run.plan.degrees)}"
 
 
-def _range_text(own: Range) -> str:
-    return f"{own.value:,.4g} ({own.low:,.4g} to {own.high:,.4g})"
+def _range_text(interval: Range) -> str:
+    return f"{interval.value:,.4g} ({interval.low:,.4g} to {interval.high:,.4g})"
 
 
 def _days(run: Run) -> Range:

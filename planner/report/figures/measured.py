@@ -23,10 +23,10 @@ class Point:
 
 def positive(points: Sequence[Point]) -> list[Point]:
     """Runs that logarithmic axes can show."""
-    return [own for own in points if own.measured > 0.0 and own.predicted > 0.0]
+    return [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
 
 
 def largest_families(points: Sequence[Point], most: int) -> list[str]:
     """Families with the most runs, largest first; the rest share one colour."""
-    counts = Counter(own.family for own in points)
+    counts = Counter(point.family for point in points)
     return [family for family, _ in counts.most_common(most)]

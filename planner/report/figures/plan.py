@@ -23,7 +23,7 @@ class FrontPlan:
 
     number: int
     gib: float
-    pace: float
+    tokens_per_s: float
     text: str
 
 

@@ -65,8 +65,8 @@ def schedule_gantt(plan: Plan) -> Gantt | None:
     bars = []
     for stage, played in enumerate(outcome.played):
         bars.append(Bar(stage, "bubble", 0.0, span_s, -1, -1))
-        for own, start_s, end_s in played:
-            bars += _pass_bars(stage, own, start_s, end_s, shares)
+        for run, start_s, end_s in played:
+            bars += _pass_bars(stage, run, start_s, end_s, shares)
         bars += _end_bars(plan, stage, span_s)
     return Gantt(tuple(bars), count, plan.degrees.grad_acc)
 
@@ -123,11 +123,13 @@ def _shares(plan: Plan, least: float) -> _Shares:
     """Parts of the slowest stage's passes, from the terms of the step; stages recompute in
     proportion to their layers that do."""
     time, count = plan.time, plan.degrees.grad_acc
-    slowest = max(plan.stages, key=lambda own: own.forward_s + own.backward_s)
+    slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)
     again_s = min(time.recompute_s / (count * slowest.backward_s), 0.9)
     sums = [plan.layout.recomputed, *plan.layout.others.values()]
-    layers = [sum(own[stage.stage] for own in sums) / max(1, stage.layers) for stage in plan.stages]
+    layers = [
+        sum(counts[stage.stage] for counts in sums) / max(1, stage.layers) for stage in plan.stages
+    ]
     most = layers[slowest.stage] or 1.0
     recompute = tuple(again_s * share / most for share in layers)
     communication = time.tp_s + time.cp_s + time.ep_s + time.fsdp_s + time.pp_s
@@ -135,21 +137,21 @@ def _shares(plan: Plan, least: float) -> _Shares:
 
 
 def _pass_bars(
-    stage: int, own: Pass, start_s: float, end_s: float, shares: _Shares
+    stage: int, run: Pass, start_s: float, end_s: float, shares: _Shares
 ) -> Iterator[Bar]:
     """The bars of one pass: what runs again first, what communicates last."""
-    again = shares.recompute[stage] if own.kind in ("B", "D") else 0.0
+    again = shares.recompute[stage] if run.kind in ("B", "D") else 0.0
     talk = (1.0 - again) * shares.communication
     again, talk = (share if share > shares.least else 0.0 for share in (again, talk))
     length_s = end_s - start_s
     for kind, share in (
         ("recompute", again),
-        (_KIND_OF[own.kind], 1.0 - again - talk),
+        (_KIND_OF[run.kind], 1.0 - again - talk),
         ("communication", talk),
     ):
         if share > 0.0:
             stop_s = start_s + share * length_s
-            yield Bar(stage, kind, start_s, stop_s, own.chunk, own.microbatch)
+            yield Bar(stage, kind, start_s, stop_s, run.chunk, run.microbatch)
             start_s = stop_s
 
 

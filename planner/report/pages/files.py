@@ -28,7 +28,9 @@ def page_of_file(path: Path) -> Page:
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
     if "points" in document and "results" in document:
         front = _validated(path, ClusterFront, document)
-        entries = [Entry(front.results[own.cluster], own.plan, own.cluster) for own in front.points]
+        entries = [
+            Entry(front.results[point.cluster], point.plan, point.cluster) for point in front.points
+        ]
         return plans_page(path, entries, front.notes)
     if "plans" in document and "request" in document:
         result = read_plan_file(path)

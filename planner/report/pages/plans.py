@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 
 from planner.job.errors import UsageError
@@ -56,7 +57,7 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
     """The page of the plans of a file, in its order. UsageError if there is none."""
     if not entries:
         raise UsageError(f"{path} holds no plan: there is nothing to draw")
-    results = list({id(own.result): own.result for own in entries}.values())
+    results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
     shown = entries[:MOST_PLANS]
     sections = [_front(results, entries), _overview(entries, results, notes)]
@@ -86,10 +87,10 @@ def _front(results: Sequence[SearchResult], entries: Sequence[Entry]) -> Section
         found, reason = candidates_or_reason(result)
         dots += found
         reasons += [f"Candidates are not drawn: {reason}"] if reason else []
-    names = [own.where for own in entries] if len(results) > 1 else []
-    limits = {own.job.limit_bytes for own in results}
+    names = [entry.where for entry in entries] if len(results) > 1 else []
+    limits = {result.job.limit_bytes for result in results}
     limit = next(iter(limits)) if len(limits) == 1 else None
-    plans = front_plans([own.plan for own in entries], names)
+    plans = front_plans([entry.plan for entry in entries], names)
     note = "Numbered: the plans. Dashed: HBM that may be used."
     if dots:
         note += (
@@ -108,9 +109,9 @@ def _overview(
         name
         for name in _DEGREES
         if name in ("tp", "pp", "dp", "mbs", "grad_acc")
-        or any(getattr(own.plan.degrees, name) not in (0, 1) for own in entries)
+        or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
     ]
-    where = ("cluster",) if any(own.where for own in entries) else ()
+    where = ("cluster",) if any(entry.where for entry in entries) else ()
     columns = (
         Column("plan"),
         *(Column(title, "left") for title in where),
@@ -121,19 +122,19 @@ def _overview(
     rows = tuple(
         (
             str(number),
-            *((own.where,) if where else ()),
-            f"{own.plan.step_time_s:.3g}",
-            f"{own.plan.tokens_per_s_per_gpu:,.0f}",
-            f"{own.plan.mfu * 100:.1f}",
-            gib(own.plan.peak_bytes),
-            percent_sure(own.plan.fit_probability).removesuffix(" %"),
-            *(str(getattr(own.plan.degrees, name)) for name in used),
-            recompute_text(own.plan),
+            *((entry.where,) if where else ()),
+            f"{entry.plan.step_time_s:.3g}",
+            f"{entry.plan.tokens_per_s_per_gpu:,.0f}",
+            f"{entry.plan.mfu * 100:.1f}",
+            gib(entry.plan.peak_bytes),
+            percent_sure(entry.plan.fit_probability).removesuffix(" %"),
+            *(str(getattr(entry.plan.degrees, name)) for name in used),
+            recompute_text(entry.plan),
         )
-        for number, own in enumerate(entries, start=1)
+        for number, entry in enumerate(entries, start=1)
     )
     said = dict.fromkeys((*notes, *(note for result in results for note in result.notes)))
-    facts = [Facts(job_facts(own.job)) for own in results[:1]]
+    facts = [Facts(job_facts(result.job)) for result in results[:1]]
     table = TableData(columns, rows)
     return Section("All plans", blocks=(*facts, table, Notes(tuple(said))))
 
@@ -225,7 +226,8 @@ def _phases(entry: Entry) -> Panel | None:
 
 
 def _time(number: int, plan: Plan) -> Iterator[Drawing]:
-    interval = (plan.step_time.low, plan.step_time.high)
+    high_s = plan.step_time.high
+    interval = (plan.step_time.low, high_s if isfinite(high_s) else plan.step_time_s)
     chart = charts.waterfall_chart(waterfall(plan), interval, "container")
     yield Drawing(
         f"time-{number}",

@@ -44,7 +44,7 @@ def validation_page(
             ),
             Section("Errors by family", blocks=report.blocks),
             Section("Worst rows, and why", blocks=(_worst(summary["worst"]),)),
-            Section("Everything", folded=tuple(own for own in folded if own.rows)),
+            Section("Everything", folded=tuple(table for table in folded if table.rows)),
         ),
     )
 
@@ -98,32 +98,32 @@ def _worst(rows: Sequence[Record]) -> TableData:
         "run | where | measured s | predicted s | error | why",
         (
             (
-                own["description"],
-                f"{own['source']}, {own['file']} line {own['line']}",
-                _figure(own["measured_s"]),
-                _figure(own["predicted_s"]),
-                f"{own['error'] * 100:+.1f} %",
-                own["why"],
+                row["description"],
+                f"{row['source']}, {row['file']} line {row['line']}",
+                _figure(row["measured_s"]),
+                _figure(row["predicted_s"]),
+                f"{row['error'] * 100:+.1f} %",
+                row["why"],
             )
-            for own in rows
+            for row in rows
         ),
     )
 
 
 def _groups(groups: Sequence[Record]) -> TableData:
-    worst = sorted(groups, key=lambda own: own["pick"])[:_SHOWN_GROUPS]
+    worst = sorted(groups, key=lambda group: group["pick"])[:_SHOWN_GROUPS]
     return _table(
         "Groups of comparable runs, worst pick first",
         (0,),
         "group | runs | pick | rank",
         (
             (
-                own["group"],
-                f"{own['runs']:,}",
-                f"{own['pick'] * 100:.1f} %",
-                f"{own['rank_correlation']:.2f}",
+                group["group"],
+                f"{group['runs']:,}",
+                f"{group['pick'] * 100:.1f} %",
+                f"{group['rank_correlation']:.2f}",
             )
-            for own in worst
+            for group in worst
         ),
     )
 
