@@ -35,6 +35,16 @@ def fraction(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return given
 
 
+def probability(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """A probability between 0 and 1, as 80% or 0.8."""
+    text = value.strip()
+    given = _number(text[:-1]) / 100.0 if text.endswith("%") else _number(text)
+    if not 0.0 < given < 1.0:
+        hint = f"{value!r}: give a probability above 0 and below 1, as 80% or 0.8"
+        raise click.BadParameter(hint, ctx, param)
+    return given
+
+
 def _number(value: str) -> float:
     try:
         return float(value)

@@ -214,6 +214,14 @@ def job_options(function: Command) -> Command:
                 help="HBM to keep free: a share (0.05, 5%) or a size (4GiB).",
             ),
             click.option(
+                "--fit-probability",
+                default="80%",
+                show_default=True,
+                callback=option_values.probability,
+                help="How surely a plan must fit its GPUs, by the error of memory predictions; "
+                "faster plans that fit less surely are listed apart.",
+            ),
+            click.option(
                 "--allow-tp-across-nodes",
                 is_flag=True,
                 help="Let TP groups leave the NVLink domain.",
@@ -397,6 +405,7 @@ _REQUEST_OPTIONS = (
     "cp_comm_type",
     "expert_imbalance",
     "hbm_reserve",
+    "fit_probability",
     "require",
     "forbid",
     "fix",

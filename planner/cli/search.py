@@ -52,8 +52,9 @@ SORTS = {
 @limit_options
 @condition_options
 @click.option(
-    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
+    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to print."
 )
+@click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the solver."
@@ -77,7 +78,8 @@ SORTS = {
 def command(**options: Any) -> None:
     """Find the best ways to launch a training run.
 
-    Shows the Pareto front: plans of which none is both faster and lighter than another. With
+    Shows the Pareto front: plans of which none is both faster and lighter than another, among those
+    that fit surely enough (--fit-probability); faster ones that are less sure stand below it. With
     several clusters (--gpus 32..128xH100, or --gpus again) one front over all of them, which
     weighs the number of GPUs and dollars too.
     """
@@ -102,7 +104,6 @@ def command(**options: Any) -> None:
         with watched(options["quiet"]) as progress:
             result = find_plans(
                 request,
-                top=options["top"],
                 sort=SORTS[options["sort"]],
                 seed=options["seed"],
                 workers=options["workers"],
@@ -121,7 +122,8 @@ def command(**options: Any) -> None:
         case "text":
             from planner.report.search import search_report
 
-            print_report(search_report(result, None if output is None else str(output)))
+            saved_as = None if output is None else str(output)
+            print_report(search_report(result, saved_as, options["top"], options["whole"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(INTERRUPTED)
 

@@ -98,11 +98,13 @@ class Request(BaseModel):
     `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
     8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
     --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
-    the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce (`planner.predict.sharp`).
-    `precision` fp32 or tf32 means fp32 weights, gradients and activations too. `sequence_parallel`,
-    `gradient_as_bucket_view`, `set_to_none`: `planner.job.frameworks.switches`;
-    `cublas_workspace_config`: the environment variable's value; `bias` False: linear layers and
-    norms without biases. Raises UsageError (ValueError) for what does not resolve.
+    the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
+    by the error of memory predictions. `sharp`: InfiniBand switches reduce
+    (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
+    activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
+    `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
+    `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
+    does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -122,6 +124,7 @@ class Request(BaseModel):
     schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
+    fit_probability: float = Field(default=0.8, gt=0.0, lt=1.0)
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     require: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -184,6 +187,7 @@ class Request(BaseModel):
             attention=self.attention or profile.attention,
             recompute=modes,
             reserve=parse_reserve(self.hbm_reserve),
+            fit_probability=self.fit_probability,
             limits={name: frozenset(values) for name, values in self.limits.items()},
             conditions=self.conditions(),
             dropout=self.dropout,

@@ -107,7 +107,7 @@ def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
     plans = [front.plan_of(point) for _, point in numbered]
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
     yield f"Of no plan is another at least as good in all of {weighed} and better in one."
-    yield error_note(plans, numbered=False)
+    yield error_note(plans)
     if "usd_per_billion_tokens" in front.dimensions:
         yield (
             "USD: all GPUs of the cluster at the on-demand price, without interruptions; as "

@@ -73,13 +73,13 @@ def _row(relaxation: Relaxation) -> tuple[str, ...]:
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:
     notes = [
-        "Of each kind of change the smallest that fits with at least 80 %, and a smaller one that "
-        "fits with at least 50 %."
+        "Of each kind of change the smallest that fits with at least "
+        f"{why.request.fit_probability:.0%}, and a smaller one that fits with at least 50 %."
     ]
     larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
-    notes.append(error_note([relaxation.plan for relaxation in why.relaxations], numbered=False))
+    notes.append(error_note([relaxation.plan for relaxation in why.relaxations]))
     if any(relaxation.plan.fit_probability < LIKELY_TO_FIT for relaxation in why.relaxations):
         notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
     open_plans = [

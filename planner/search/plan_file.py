@@ -79,17 +79,28 @@ def read_plan_file(path: Path) -> SearchResult:
 
 def _check_version(path: Path, document: dict[str, Any]) -> None:
     version = document.get("version")
-    if version != PLAN_FILE_VERSION:
+    if not isinstance(version, int) or version not in range(1, PLAN_FILE_VERSION + 1):
         raise UsageError(
-            f"{path} has plan-file version {version!r}; this planner reads version "
+            f"{path} has plan-file version {version!r}; this planner reads versions 1 to "
             f"{PLAN_FILE_VERSION}: search again with it"
         )
 
 
-def _result(path: Path, document: Any) -> SearchResult:
-    request = document.get("request") if isinstance(document, dict) else None
+def _from_version_1(document: dict[str, Any]) -> None:
+    """Plans of version 1: a short front, thinned, with the default chance of fitting or none."""
+    request = document.get("request")
     if isinstance(request, dict) and request.get("activation_offload_fraction") == "search":
-        request["activation_offload_fraction"] = 1.0  # older searches; each plan has its own
+        request["activation_offload_fraction"] = 1.0  # each plan has its own
+    document["version"] = 2
+
+
+# Version of a file -> what makes the next one of it.
+_STEPS = {1: _from_version_1}
+
+
+def _result(path: Path, document: Any) -> SearchResult:
+    while isinstance(document, dict) and (step := _STEPS.get(document.get("version", 0))):
+        step(document)
     try:
         return SearchResult.model_validate(document)
     except ValidationError as error:

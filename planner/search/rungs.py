@@ -17,8 +17,9 @@ from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
-# Plans nearer than this in time are ties: no prediction is that sharp.
-TIE = OPTIMAL_WITHIN
+# What a search does not look for: a plan faster by less. Half of what `optimal` allows, the other
+# half is for the solver, and for the lighter of two plans that are as fast.
+TIE = 0.5 * OPTIMAL_WITHIN
 # Rungs of the memory ladder: each is this share of the one above.
 RUNG = 0.93
 RUNGS = 24

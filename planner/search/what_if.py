@@ -19,14 +19,13 @@ from planner.job.request import Request
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_job
 from planner.predict.mixture import other_modes
-from planner.predict.plan import Interval, Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.costed import (
-    LEAST_FIT_PROBABILITY,
-    RECOMMENDED_FIT_PROBABILITY,
+    EVEN_CHANCE,
     likely_limit_bytes,
 )
-from planner.search.explorer import TIE, Effort, Progress
+from planner.search.explorer import Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
@@ -43,7 +42,7 @@ from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf,
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_effort_s=0.3)
 # A plan this much slower than the fastest was chosen for its memory.
-CHOSEN_FOR_MEMORY = 1.5 * TIE
+CHOSEN_FOR_MEMORY = 0.015
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ class _Solver:
 
     def __init__(self, request: Request, job: Job, plan: Plan, progress: Progress) -> None:
         self.request, self.job, self.plan, self.progress = request, job, plan, progress
-        safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
-        self.probability = RECOMMENDED_FIT_PROBABILITY if safe else LEAST_FIT_PROBABILITY
+        safe = plan.fit_probability >= job.fit_probability
+        self.probability = job.fit_probability if safe else min(EVEN_CHANCE, job.fit_probability)
         self.limit_bytes: float | None = None
         self.as_is = _Change("hardware", "now", "now", job)
         self.now: Plan = plan
@@ -223,7 +222,7 @@ class _Solver:
         best = min(candidates, key=lambda own: (self.at_batch(own), own.peak_bytes))
         gap = 0.0 if trial is None or trial.rung.point is None else trial.rung.gap
         effect_s = self.at_batch(best) - self.base_s
-        resolution = max(TIE, gap, self.now_gap)
+        resolution = max(OPTIMAL_WITHIN, gap, self.now_gap)
         return row.model_copy(
             update={
                 "step_time_s": self.at_batch(best),

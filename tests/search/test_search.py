@@ -19,10 +19,10 @@ from planner.report.search import search_report
 from planner.search.ahead import Ahead, Question
 from planner.search.costed import cost_job
 from planner.search.explorer import TIE, Effort, Rung
-from planner.search.front import dominates
+from planner.search.front import SAVING, dominates
 from planner.search.layout_model import GAP_LIMIT, LayoutSolution, SolverOptions
 from planner.search.result import SearchResult
-from planner.search.search import SAVING, find_plans
+from planner.search.search import find_plans
 from planner.search.shares import SharesExplorer, cost_shares
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import all_bounds, every_layout, step_time_s
