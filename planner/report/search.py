@@ -69,11 +69,11 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
     every = list(enumerate(result.plans, start=1))
     if whole:
         return every
-    chosen = [entry for entry in every if entry[0] in result.shown] if result.shown else every
+    chosen = [pair for pair in every if pair[0] in result.shown] if result.shown else every
     chosen = chosen[:most]
     if result.recommended and result.recommended not in [number for number, _ in chosen]:
         chosen = [*chosen[: len(chosen) - 1 if most else None], every[result.recommended - 1]]
-    return sorted(chosen, key=lambda entry: entry[0])
+    return sorted(chosen, key=lambda pair: pair[0])
 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
@@ -247,7 +247,7 @@ def _peak_text(plan: Plan) -> str:
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = [plan for _, plan in numbered], result.job
-    notes = [*_recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
+    notes = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
         notes.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
@@ -259,7 +259,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 
-def _recommended_note(result: SearchResult) -> tuple[str, ...]:
+def recommended_note(result: SearchResult) -> tuple[str, ...]:
     """Which plan to take, and why."""
     if not result.recommended:
         return ()

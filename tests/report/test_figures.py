@@ -128,5 +128,6 @@ def test_candidates_are_spread_and_hold_the_fastest() -> None:
     assert 10 < len(dots) < result.counts.legal
     best = max(dot.tokens_per_s for dot in dots)
     assert best >= 0.99 * result.plans[0].tokens_per_s_per_gpu
-    (first, *_) = front_plans(result.plans)
+    (first, *others) = front_plans(result.plans, {1})
+    assert first.label == "1" and not any(plan.label for plan in others)
     assert first.number == 1 and first.tokens_per_s == result.plans[0].tokens_per_s_per_gpu

@@ -21,6 +21,7 @@ from planner.predict.plan import Degrees
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
 from planner.report.pages.plans import MOST_PLANS, Entry, plans_page
+from planner.report.search import printed
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
@@ -55,14 +56,16 @@ def test_the_page_loads_nothing_and_is_small(page: str) -> None:
 
 def test_every_plan_is_there(page: str, result: SearchResult) -> None:
     charts, text = reading.charts(page), reading.shown(page)
-    for number, plan in enumerate(result.plans, start=1):
-        assert f'<option value="{number}">' in page
+    for number in range(1, len(result.plans) + 1):
+        assert any(f"plan {number}: " in line for line in reading.rows(charts["front"]))
+    assert f'<option value="{result.recommended}" selected>' in page
+    for number, plan in printed(result):
+        assert f'<option value="{number}"' in page
         assert f'data-plan="{number}"' in page
         assert "planner launch '" in text and f"my plans.json' {number} -o run-{number}" in text
         for name in ("stages", "phases", "time", "cluster"):
             assert f"{name}-{number}" in charts
         assert (f"schedule-{number}" in charts) == (plan.degrees.pp > 1)
-        assert any(f"plan {number}: " in line for line in reading.rows(charts["front"]))
 
 
 def test_every_place_has_its_chart(page: str) -> None:
@@ -87,7 +90,7 @@ def test_texts_of_a_plan_file_are_shown_as_text(result: SearchResult, tmp_path: 
     document = json.loads(to_json(result))
     document["job"] |= {"model": HOSTILE, "cluster": HOSTILE, "framework": HOSTILE}
     document["notes"] = [HOSTILE]
-    for plan in document["plans"]:
+    for plan in (*document["plans"], *document["riskier"]):
         plan["recompute_flags"], plan["assumptions"] = HOSTILE, [HOSTILE]
         plan["step_time"]["family"] = HOSTILE
     page = _written(tmp_path / "<b>.json", json.dumps(document))
@@ -115,7 +118,8 @@ def test_the_largest_page_is_below_the_limit(tmp_path: Path) -> None:
     small = find_plans(JOB)
     summary = small.job.model_copy(update={"used_gpus": 1024, "num_gpus": 1024})
     changes: dict[str, Any] = {
-        "request": request, "job": summary, "plans": (plan,) * (MOST_PLANS + 3)
+        "request": request, "job": summary, "plans": (plan,) * (MOST_PLANS + 3),
+        "shown": (), "recommended": 1, "riskier": (),
     }  # fmt: skip
     large = small.model_copy(update=changes)
     entries = [Entry(large, number) for number in range(1, len(large.plans) + 1)]
@@ -161,7 +165,7 @@ def test_comparisons_and_scaling_studies(tmp_path: Path) -> None:
         (b'{"a": 1}', "no answer of the planner"),
         (b'{"plans": [], "request": {}}', "not a plan file"),
         (b'{"version": 99, "plans": [], "request": {}}', "version 99"),
-        (b'{"version": 1, "plans": [], "request": {}}', "field"),
+        (b'{"version": 2, "plans": [], "request": {}}', "field"),
         (b'{"rows": [], "basis": "spot"}', "field 'planner_version'"),
         (b'{"rows": 3, "basis": {}}', "field"),
         (b'{"points": [{"run": 3}], "knees": {}}', "field"),

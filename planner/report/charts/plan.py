@@ -38,10 +38,14 @@ _GROUP_LABELS = {
 
 
 def front_chart(
-    plans: Sequence[FrontPlan], dots: Sequence[Candidate], limit_bytes: float | None, width: Width
+    plans: Sequence[FrontPlan],
+    riskier: Sequence[FrontPlan],
+    dots: Sequence[Candidate],
+    limit_bytes: float | None,
+    width: Width,
 ) -> Any:
-    """Peak memory against speed: candidates as faint dots, plans joined by their front. The page
-    sets the parameter `selected` to a plan's number."""
+    """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
+    ones hollow. The page sets the parameter `selected` to a plan's number."""
     import altair as alt
 
     selected = alt.param(name="selected", value=1)
@@ -53,15 +57,20 @@ def front_chart(
     layers = [
         base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(order="gib:Q"),
         base.mark_point(filled=True, opacity=1, cursor="pointer").encode(
-            size=alt.condition(chosen, alt.value(230), alt.value(110)),
+            size=alt.condition(
+                chosen, alt.value(230), alt.Size("radius:Q", scale=None, legend=None)
+            ),
             color=alt.condition(chosen, alt.value(VERMILION), alt.value(BLUE)),
             tooltip=tooltip,
         ),
-        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="number:N"),
+        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="label:N"),
     ]
     if dots:
         faint = alt.Chart(table(_dot_rows(dots))).mark_circle(size=22, opacity=0.35, color=GREY)
         layers.insert(0, faint.encode(x=x, y=y, tooltip=tooltip))
+    if riskier:
+        hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
+        layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
     if limit_bytes is not None:
         layers.append(_limit(limit_bytes, "x"))
     return alt.layer(*layers).add_params(selected).properties(width=width, height=_HEIGHT + 60)
@@ -69,9 +78,12 @@ def front_chart(
 
 def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
     return [
-        {"number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text}
+        {
+            "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
+            "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
+        }
         for plan in plans
-    ]
+    ]  # fmt: skip
 
 
 def _dot_rows(dots: Sequence[Candidate]) -> list[dict[str, object]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from planner.job.quantities import gib, seconds
+from planner.job.quantities import gib, percent_sure, seconds
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.figures.memory import GROUPS, stage_sizes
@@ -19,9 +19,11 @@ GROUP_KINDS = ("pp", "tp", "cp", "ep", "dp")
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """A plan on the front: peak of a GPU against tokens/s of a GPU."""
+    """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
+    `label`: its number, if it is shown in full."""
 
     number: int
+    label: str
     gib: float
     tokens_per_s: float
     text: str
@@ -60,17 +62,33 @@ class Cluster:
     left_out: int
 
 
-def front_plans(plans: Sequence[Plan], names: Sequence[str] = ()) -> tuple[FrontPlan, ...]:
-    """Every plan with its number; `names`: the cluster of each, where there are several."""
+def front_plans(
+    plans: Sequence[Plan], labelled: Collection[int], names: Sequence[str] = ()
+) -> tuple[FrontPlan, ...]:
+    """Every plan with its number, those `labelled` with a label; `names`: the cluster of each,
+    where there are several."""
     found = []
     for number, plan in enumerate(plans, start=1):
         where = f" on {names[number - 1]}" if names else ""
-        text = (
-            f"plan {number}{where}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
-            f"{gib(plan.peak_bytes)} GiB"
-        )
-        found.append(FrontPlan(number, _gib(plan.peak_bytes), plan.tokens_per_s_per_gpu, text))
+        label = str(number) if number in labelled else ""
+        found.append(_front_plan(plan, number, label, f"plan {number}{where}"))
     return tuple(found)
+
+
+def riskier_plans(plans: Sequence[Plan]) -> tuple[FrontPlan, ...]:
+    """Plans that fit less surely than was asked: number 0, as they have none."""
+    return tuple(
+        _front_plan(plan, 0, "", f"fits with {percent_sure(plan.fit_probability)}")
+        for plan in plans
+    )
+
+
+def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
+    text = (
+        f"{name}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
+        f"{gib(plan.peak_bytes)} GiB"
+    )
+    return FrontPlan(number, label, _gib(plan.peak_bytes), plan.tokens_per_s_per_gpu, text)
 
 
 def stage_bars(plan: Plan) -> tuple[Bar, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from planner.report.charts.drawing import Specification, script
 from planner.report.tables import Block
@@ -35,12 +35,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page from top to bottom. `plans`: names of the plans that can be selected."""
+    """A page from top to bottom. `plans`: numbers and names of the plans that can be selected;
+    `selected` is the number of the one that it opens with."""
 
     title: str
     subtitle: str
     sections: Sequence[Section]
-    plans: Sequence[str] = field(default=())
+    plans: Sequence[tuple[int, str]] = ()
+    selected: int = 0
 
 
 def render(page: Page) -> str:

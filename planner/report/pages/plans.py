@@ -23,11 +23,17 @@ from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
 from planner.report.figures.candidates import Candidate, candidates_or_reason
 from planner.report.figures.memory import Panel, memory_panel
-from planner.report.figures.plan import cluster_of, front_plans, stage_bars, waterfall
+from planner.report.figures.plan import (
+    cluster_of,
+    front_plans,
+    riskier_plans,
+    stage_bars,
+    waterfall,
+)
 from planner.report.figures.schedule import schedule_gantt
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
-from planner.report.search import job_facts
+from planner.report.search import job_facts, printed, recommended_note, riskier_table
 from planner.report.tables import Block, Column, Facts, Notes, TableData
 from planner.search.explanation import explain
 from planner.search.pools.explain import explain_pool
@@ -59,28 +65,44 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
         raise UsageError(f"{path} holds no plan: there is nothing to draw")
     results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
-    shown = entries[:MOST_PLANS]
-    sections = [_front(results, entries), _overview(entries, results, notes)]
-    for number, entry in enumerate(shown, start=1):
-        sections += _plan_sections(path, number, entry)
+    numbers = _shown_numbers(results, len(entries))
+    sections = [_front(results, entries, numbers), _overview(entries, results, notes)]
+    for number in numbers:
+        sections += _plan_sections(path, number, entries[number - 1])
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
+    names = {number: entries[number - 1] for number in numbers}
     return Page(
         f"{job.model} on {cluster}",
         f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}: "
         "plans on the front of speed against memory. Pick one in the list or in the picture.",
         sections,
         tuple(
-            f"{number}: {_named(entry)}{configuration_text(entry.plan)}"
-            for number, entry in enumerate(shown, start=1)
+            (number, f"{number}: {_named(entry)}{configuration_text(entry.plan)}")
+            for number, entry in names.items()
         ),
+        _recommended(results) or numbers[0],
     )
+
+
+def _recommended(results: Sequence[SearchResult]) -> int:
+    """Number of the plan to take; 0 where several searches have one each."""
+    return results[0].recommended if len(results) == 1 else 0
+
+
+def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
+    """Plans that are shown in full: of one search those that it prints, else the first."""
+    if len(results) > 1:
+        return list(range(1, count + 1))[:MOST_PLANS]
+    return [number for number, _ in printed(results[0], MOST_PLANS)]
 
 
 def _named(entry: Entry) -> str:
     return f"{entry.where}, " if entry.where else ""
 
 
-def _front(results: Sequence[SearchResult], entries: Sequence[Entry]) -> Section:
+def _front(
+    results: Sequence[SearchResult], entries: Sequence[Entry], numbers: Sequence[int]
+) -> Section:
     dots: list[Candidate] = []
     reasons: list[str] = []
     for result in results:
@@ -90,14 +112,17 @@ def _front(results: Sequence[SearchResult], entries: Sequence[Entry]) -> Section
     names = [entry.where for entry in entries] if len(results) > 1 else []
     limits = {result.job.limit_bytes for result in results}
     limit = next(iter(limits)) if len(limits) == 1 else None
-    plans = front_plans([entry.plan for entry in entries], names)
-    note = "Numbered: the plans. Dashed: HBM that may be used."
+    plans = front_plans([entry.plan for entry in entries], numbers, names)
+    riskier = riskier_plans([plan for result in results for plan in result.riskier])
+    note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
+    if riskier:
+        note += " Hollow: faster, but less likely to fit than was asked."
     if dots:
         note += (
             " Faint: shapes that were considered, with their layers spread evenly; where many lie "
             "together, the fastest."
         )
-    chart = charts.front_chart(plans, dots, limit, "container")
+    chart = charts.front_chart(plans, riskier, dots, limit, "container")
     drawing = Drawing("front", "", specification(chart), " ".join((note, *reasons)))
     return Section("Speed against memory", (drawing,))
 
@@ -133,10 +158,12 @@ def _overview(
         )
         for number, entry in enumerate(entries, start=1)
     )
-    said = dict.fromkeys((*notes, *(note for result in results for note in result.notes)))
+    advice = recommended_note(results[0]) if len(results) == 1 else ()
+    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
     facts = [Facts(job_facts(result.job)) for result in results[:1]]
-    table = TableData(columns, rows)
-    return Section("All plans", blocks=(*facts, table, Notes(tuple(said))))
+    tables = [TableData(columns, rows)]
+    tables += [riskier_table(result.riskier, result.job) for result in results if result.riskier]
+    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
 
 
 def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:

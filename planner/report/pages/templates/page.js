@@ -28,8 +28,9 @@ async function draw(place) {
   tell(result.view);
 }
 
-let selected = 1;
 const choice = document.getElementById("plan");
+const known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
+let selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
 
 function tell(view) {
   if (view && "selected" in view.getState().signals) view.signal("selected", selected).run();
@@ -44,6 +45,7 @@ function show() {
 }
 
 function select(number) {
+  if (!known.includes(Number(number))) return;
   selected = Number(number);
   history.replaceState(null, "", "#plan-" + selected);
   show();
@@ -52,7 +54,7 @@ function select(number) {
 if (choice) {
   choice.addEventListener("change", () => select(choice.value));
   const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
-  if (asked >= 1 && asked <= choice.options.length) selected = asked;
+  if (known.includes(asked)) selected = asked;
 }
 for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
 show();
