@@ -28,6 +28,6 @@ def command(file: str, output: str, force: bool, quiet: bool) -> None:
     from planner.report.pages.files import page_of_file
     from planner.report.pages.page import render
 
-    compile_if_first_run(quiet)
-    write_text(path, render(page_of_file(Path(file).expanduser())))
+    page = page_of_file(Path(file).expanduser(), lambda: compile_if_first_run(quiet))
+    write_text(path, render(page))
     click.echo(f"Page written to {path}: open it in a browser.")

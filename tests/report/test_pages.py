@@ -186,3 +186,18 @@ def test_a_search_without_plans_has_no_page(result: SearchResult, tmp_path: Path
     path.write_text(to_json(result.model_copy(update={"plans": ()})), encoding="utf-8")
     with pytest.raises(UsageError, match="holds no plan"):
         page_of_file(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"stages": []}, {"schedule": "none"}, {"heaviest_stage": 99}, {"step_time_s": 0.0}],
+)
+def test_a_plan_that_contradicts_itself_is_refused(
+    result: SearchResult, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    document = json.loads(to_json(result))
+    document["plans"][0] |= change
+    path = tmp_path / "plans.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(UsageError, match="of plan 1 do not fit it"):
+        page_of_file(path)

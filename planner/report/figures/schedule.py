@@ -75,7 +75,7 @@ def _microbatches(plan: Plan) -> int:
     """Micro-batches to play: all, or as many as show the pattern; 0 if even these are too many."""
     degrees = plan.degrees
     pp, acc = degrees.pp, degrees.grad_acc
-    chunks = len(plan.layout.block_layers) // pp if plan.schedule in SCHEDULES else 1
+    chunks = len(plan.layout.block_layers) // pp
     folded = SCHEDULES[plan.schedule].placement != "straight"
     for rounds in (4, 3, 2, 1):
         count = min(acc, max(rounds * pp, 8 if rounds == 4 and pp < 4 else 1))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from planner.compare.cluster_front import ClusterFront
+from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
 from planner.report.pages.page import Page
@@ -20,21 +21,21 @@ Model = TypeVar("Model", bound=BaseModel)
 _MADE_BY = "search, evaluate, compare and scale write such files with -o FILE.json"
 
 
-def page_of_file(path: Path) -> Page:
+def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
     """The page of a plan file, or of what `compare` or `scale` wrote. UsageError says what is
-    wrong with the file."""
+    wrong with the file. `before_costing` is called before shapes are costed."""
     document = _read(path)
     if not isinstance(document, dict):
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
     if "points" in document and "results" in document:
         front = _validated(path, ClusterFront, document)
-        entries = [
-            Entry(front.results[point.cluster], point.plan, point.cluster) for point in front.points
-        ]
+        entries = [_entry(path, front, point) for point in front.points]
+        before_costing()
         return plans_page(path, entries, front.notes)
     if "plans" in document and "request" in document:
         result = read_plan_file(path)
         numbers = range(1, len(result.plans) + 1)
+        before_costing()
         return plans_page(path, [Entry(result, number) for number in numbers])
     if "rows" in document and "basis" in document:
         runs = _with_stages(document["rows"])
@@ -43,6 +44,13 @@ def page_of_file(path: Path) -> Page:
         runs = _with_stages(document["points"])
         return scaling_page(_validated(path, Scaling, document | {"points": runs}))
     raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
+
+
+def _entry(path: Path, front: ClusterFront, point: ClusterPoint) -> Entry:
+    result = front.results.get(point.cluster)
+    if result is None or not 1 <= point.plan <= len(result.plans):
+        raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")
+    return Entry(result, point.plan, point.cluster)
 
 
 def _read(path: Path) -> Any:

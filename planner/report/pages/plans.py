@@ -12,6 +12,7 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, seconds
+from planner.job.schedules import SCHEDULES
 from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
@@ -63,6 +64,8 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
     """The page of the plans of a file, in its order. UsageError if there is none."""
     if not entries:
         raise UsageError(f"{path} holds no plan: there is nothing to draw")
+    for number, entry in enumerate(entries, start=1):
+        _demand_whole(path, number, entry.plan)
     results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
     numbers = _shown_numbers(results, len(entries))
@@ -82,6 +85,20 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
         ),
         _recommended(results) or numbers[0],
     )
+
+
+def _demand_whole(path: Path, number: int, plan: Plan) -> None:
+    """UsageError for a plan whose parts contradict each other, as no command writes it."""
+    pp, layout = plan.degrees.pp, plan.layout
+    is_whole = (
+        len(plan.stages) == len(layout.recomputed) == pp
+        and len(layout.block_layers) % pp == 0
+        and 0 <= plan.heaviest_stage < pp
+        and plan.schedule in SCHEDULES
+        and plan.step_time_s > 0.0
+    )
+    if not is_whole:
+        raise UsageError(f"{path}: the stages, layers or schedule of plan {number} do not fit it")
 
 
 def _recommended(results: Sequence[SearchResult]) -> int:
