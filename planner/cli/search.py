@@ -21,7 +21,7 @@ from planner.cli.options import (
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import compile_if_first_run, watched
-from planner.cli.search_clusters import names_several, search_several, several_gpus
+from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
 from planner.search.pools.jobs import first_job
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ SORTS = {
 @limit_options
 @condition_options
 @click.option(
-    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to print."
+    "--top",
+    type=click.IntRange(min=1),
+    help="Most plans. [default: 8 in the table, all in files]",
 )
 @click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
@@ -107,8 +109,10 @@ def command(**options: Any) -> None:
                 sort=SORTS[options["sort"]],
                 seed=options["seed"],
                 workers=options["workers"],
+                top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,
+                whole=options["whole"],
             )
     except DoesNotFitError as error:
         print_failure(error.why, style)
@@ -123,7 +127,8 @@ def command(**options: Any) -> None:
             from planner.report.search import search_report
 
             saved_as = None if output is None else str(output)
-            print_report(search_report(result, saved_as, options["top"], options["whole"]))
+            most = options["top"] or MOST_PRINTED
+            print_report(search_report(result, saved_as, most, options["whole"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(INTERRUPTED)
 

@@ -38,6 +38,10 @@ def names_several(gpus: tuple[str, ...]) -> bool:
     return len(gpus) > 1 or any(".." in text for text in gpus)
 
 
+# Plans in a table, unless --top says otherwise.
+MOST_PRINTED = 8
+
+
 def search_several(
     request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
 ) -> None:
@@ -67,7 +71,7 @@ def search_several(
         )
     if output is not None and front.points:
         write_text(output, _json(front))
-    shown = shortened(front.points, options["top"])
+    shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda own: sort_value(front.plan_of(own), sort))
     _print(front, shown, style, output)
     context = click.get_current_context()

@@ -71,9 +71,8 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
         return every
     chosen = [pair for pair in every if pair[0] in result.shown] if result.shown else every
     chosen = chosen[:most]
-    if result.recommended and result.recommended not in [number for number, _ in chosen]:
-        chosen = [*chosen[: len(chosen) - 1 if most else None], every[result.recommended - 1]]
-    return sorted(chosen, key=lambda pair: pair[0])
+    left_out = [pair for pair in every if pair[0] == result.recommended and pair not in chosen]
+    return chosen[: len(chosen) - len(left_out)] + left_out
 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
@@ -114,7 +113,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, st
     return (
         *asked,
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
-        ("must fit", f"with a probability of {result.request.fit_probability:.0%} or more "
+        ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
          "(--fit-probability)"),
         ("searched", searched_text(result.counts)),
         ("proof", proof_text(result.counts)),

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE, Point, Rung, Stopped
+from planner.search.rungs import SLOWEST, TIE, Point, Rung, Stopped
 
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
 # no plan is missing that lies further from all of them.
@@ -30,29 +30,51 @@ class Explored(Protocol):
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
 
+    @property
+    def tired(self) -> bool:
+        """Whether the work that is allowed is done."""
+
+    def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
+        """The rungs from a limit down, until nothing fits or plans take far longer than a pace."""
+
     def within(self, limits: Sequence[float], target_paces: Sequence[float]) -> list[Rung]:
         """The fastest plan within each of some falling limits, of those that beat a pace."""
 
 
-def complete_front(explorer: Explored, ladder: Sequence[Rung], memory_bytes: float) -> list[Rung]:
-    """The ladder with the plans between its limits, down to the lightest that is not far too slow.
+def fastest_plan(explorer: Explored, limit_bytes: float, memory_bytes: float) -> list[Rung]:
+    """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
+    found = explorer.within([limit_bytes], [np.inf])
+    target = _pace(found[0]) * (1.0 + TIE) ** 2
+    while (point := found[-1].point) is not None and not _ended(explorer):
+        if point.peak <= memory_bytes:
+            break
+        lighter = explorer.within([point.peak - memory_bytes], [target])
+        if _pace(lighter[0]) > target:
+            break
+        found += lighter
+    return found
 
-    `memory_bytes`: resolution. What the search left undecided when it was stopped is in the gaps.
+
+def complete_front(explorer: Explored, first: Sequence[Rung], memory_bytes: float) -> list[Rung]:
+    """The fastest plan with all plans that are lighter, down to the lightest that is not far too
+    slow.
+
+    `first`: `fastest_plan`; `memory_bytes`: resolution. What was left undecided when the search was
+    stopped, or tired, is in the gaps.
     """
-    found = _without_gaps(explorer, ladder, memory_bytes)
-    slowest = SLOWEST * min((_pace(rung) for rung in found), default=np.inf)
-    while not explorer.stopped and found[-1].point is not None and _pace(found[-1]) <= slowest:
-        top = found[-1].point.peak - memory_bytes
-        limits = [top * RUNG**step for step in range(RUNGS) if top > 0.0]
-        below = explorer.within(limits, [slowest] * len(limits))
+    found, fastest = list(first), min(_pace(rung) for rung in first)
+    while (point := found[-1].point) is not None and point.pace <= SLOWEST * fastest:
+        if point.peak <= memory_bytes or _ended(explorer):
+            break
+        below = explorer.ladder(point.peak - memory_bytes, fastest)
         found += _without_gaps(explorer, below, memory_bytes)
-    return [rung for rung in found if _pace(rung) <= slowest]
+    return [rung for rung in found if _pace(rung) <= SLOWEST * fastest] or list(first)
 
 
 def _without_gaps(explorer: Explored, ladder: Sequence[Rung], memory_bytes: float) -> list[Rung]:
     """Rungs by falling limit, between which no plan could lie."""
     found = list(ladder)
-    while not explorer.stopped:
+    while not _ended(explorer):
         gaps = [
             (upper.point.peak - memory_bytes, _pace(lower) / (1.0 + TIE))
             for upper, lower in pairwise(found)
@@ -66,6 +88,10 @@ def _without_gaps(explorer: Explored, ladder: Sequence[Rung], memory_bytes: floa
         found += explorer.within(limits, paces)
         found.sort(key=lambda rung: -rung.limit_bytes)
     return found
+
+
+def _ended(explorer: Explored) -> bool:
+    return bool(explorer.stopped) or explorer.tired
 
 
 def _pace(rung: Rung) -> float:

@@ -97,15 +97,14 @@ class Explorer(BoundedShapes):
         """What cut the search short, if anything did."""
         return self.spent.stopped
 
-    def explore(self, fastest_only: bool = False) -> list[Rung]:
+    def explore(self) -> list[Rung]:
         """The rungs from the limit down, until nothing fits or plans become far too slow.
 
-        `fastest_only`: until no lower rung can hold a plan faster than the fastest found, which is
-        then that of the whole ladder. Once stopped, by its deadline or by Ctrl-C, it solves no more
-        layouts: the remaining rungs get the best of what is known, with the gaps that are left.
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
+        get the best of what is known, with the gaps that are left.
         """
         with stopped_by_signal(self.interrupt):
-            return all_rungs(self.climb, self.progress, fastest_only)
+            return all_rungs(self.climb, self.progress)
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
@@ -127,7 +126,7 @@ class Explorer(BoundedShapes):
         asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
-            if self.stopped:
+            if self.stopped or self.block_bounds_left <= 0:
                 break
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.pace)

@@ -104,14 +104,13 @@ class Spent:
 
 
 def all_rungs(
-    climb: Callable[[int], Rung], progress: Progress, fastest_only: bool = False
+    climb: Callable[[int], Rung], progress: Progress, fastest: float = np.inf
 ) -> list[Rung]:
     """The rungs from the limit down, until nothing fits or plans become far too slow.
 
-    `fastest_only`: until no lower rung can hold a plan faster than the fastest found.
+    `fastest`: best pace known within more memory.
     """
     rungs: list[Rung] = []
-    fastest = np.inf
     for index in range(RUNGS):
         progress("solving layouts", index, RUNGS)
         rung = climb(index)
@@ -121,9 +120,6 @@ def all_rungs(
             break
         fastest = min(fastest, rung.point.pace)
         rungs.append(rung)
-        # Within less memory nothing is faster than this rung's bound.
-        if fastest_only and rung.bound > fastest:
-            break
     return rungs
 
 

@@ -19,7 +19,7 @@ from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.costed import CostedJob, cost_job
-from planner.search.exact_front import MEMORY_BYTES, complete_front, undominated
+from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
 from planner.search.explorer import TIE, Effort, Point, Progress, Rung
 from planner.search.front import ALIKE, SAVING, thin
 from planner.search.launchable import SILENT, LaunchNotes
@@ -28,6 +28,9 @@ from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_not
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
+# Of the costliest bounds, that many are spent on plans between those of a ladder of memory limits,
+# unless the whole front is wanted.
+BLOCK_BOUNDS = 100
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
 
@@ -42,6 +45,7 @@ def find_plans(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
+    whole: bool = False,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
@@ -55,7 +59,9 @@ def find_plans(
     finished. Ctrl-C, once
     plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
     `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
-    faster than the first; what lies below it on the front is then not searched. `relaxed`: where
+    faster than the first; what lies below it on the front is then not searched. `whole`: complete
+    the front however long it takes; without, that is left off where it is costly (models of several
+    kinds of layers), and `complete` says so. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
     which becomes a note.
     UsageError if no configuration is legal; NothingFitsError if none fits.
@@ -73,8 +79,9 @@ def find_plans(
     job = request.resolve()
     shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
     explorer = shares.explorer(effort, progress)
-    rungs = explorer.explore(fastest_only)
+    rungs = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
+        explorer.rest_after(np.inf if whole else BLOCK_BOUNDS)
         rungs = complete_front(explorer, rungs, MEMORY_BYTES)
     points = undominated([rung.point for rung in rungs if rung.point is not None])
     if not points and explorer.stopped == "interrupted":
@@ -98,10 +105,14 @@ def find_plans(
         job=job_summary(shares.job, request),
         counts=_counts(shares, explorer, time.perf_counter() - started),
         plans=found,
-        shown=tuple(number for number, own in enumerate(plans, start=1) if own[1] in shown),
+        shown=tuple(
+            number
+            for number, own in enumerate(plans, start=1)
+            if own[1] in shown or number == recommended(found)
+        ),
         recommended=recommended(found),
         riskier=riskier,
-        complete=not fastest_only and not explorer.stopped,
+        complete=not fastest_only and not explorer.stopped and not explorer.tired,
         proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),
         gap=max(rung.gap for rung in rungs),
         stopped=explorer.stopped,

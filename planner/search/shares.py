@@ -19,6 +19,8 @@ from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import (
+    RUNG,
+    RUNGS,
     Effort,
     Explorer,
     Point,
@@ -156,6 +158,16 @@ class SharesExplorer:
         return self.explorers[0].effort
 
     @property
+    def tired(self) -> bool:
+        """Whether the work that `rest_after` allows is done."""
+        return any(own.block_bounds_left <= 0 for own in self.explorers)
+
+    def rest_after(self, block_bounds: float) -> None:
+        """Let each explorer work out so many more of the costliest bounds, those by blocks."""
+        for own in self.explorers:
+            own.block_bounds_left = block_bounds
+
+    @property
     def limits(self) -> list[float]:
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
@@ -165,10 +177,18 @@ class SharesExplorer:
         """What cut the search short, if anything did."""
         return self.explorers[0].stopped
 
-    def explore(self, fastest_only: bool = False) -> list[Rung]:
+    def explore(self) -> list[Rung]:
         """The rungs from the limit down; see `Explorer.explore`."""
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_rungs(self.climb, self.progress, fastest_only)
+            return all_rungs(self.climb, self.progress)
+
+    def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
+        """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
+        a pace that is known."""
+        for own in self.explorers:
+            own.descend(np.asarray(limit_bytes * RUNG ** np.arange(RUNGS), dtype=np.float64))
+        with stopped_by_signal(self.explorers[0].interrupt):
+            return all_rungs(self.climb, self.progress, fastest)
 
     def within(self, limits: Sequence[float], target_paces: Sequence[float]) -> list[Rung]:
         """The fastest plan within each of some falling limits, of those that beat a pace.

@@ -37,7 +37,11 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "70.55 B parameters",
         "8 nodes of 8×H100-SXM5-80GB, NVLink 450 GB/s",
         "sequences of 8,192",
-        "candidates:",
+        "configurations;",
+        "must fit   with a probability of 80 % or more",
+        "CP-SAT found the best split",
+        "None is missing by more than 0.1 % of the step time",
+        "Take plan",
         "candidates/s",
         "legal",
         "against 989 TFLOP/s dense",
@@ -51,8 +55,10 @@ def test_main_job_wrote_what_it_shows(main_job: MainJob) -> None:
     shown, path = main_job
     result = read_plan_file(path)
     assert result.request.gbs_tokens == 4_000_000
-    for number, plan in enumerate(result.plans, start=1):
-        assert re.search(rf"\n *{number}≈? ", shown.stdout)
+    assert result.recommended in result.shown
+    for number in result.shown[:8]:
+        plan = result.plans[number - 1]
+        assert re.search(rf"\n *→?≈?{number} ", shown.stdout)
         assert step_time_text(plan) in shown.stdout
     first = result.plans[0]
     assert first.degrees.gpus == 64

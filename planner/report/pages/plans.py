@@ -110,7 +110,7 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
     """Plans that are shown in full: of one search those that it prints, else the first."""
     if len(results) > 1:
         return list(range(1, count + 1))[:MOST_PLANS]
-    return [number for number, _ in printed(results[0], MOST_PLANS)]
+    return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
 def _named(entry: Entry) -> str:
