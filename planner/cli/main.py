@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "Compare clusters for a training run, in days, money and energy.",
     "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
+    "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
     "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",

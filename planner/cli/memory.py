@@ -16,9 +16,10 @@ from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
 from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
 from planner.cli.output import check_output
+from planner.cli.pictures import check_plot, write_plot
 from planner.job.errors import UsageError
 from planner.predict.plan import LARGEST_DEGREE
-from planner.search.plan_file import refuse_to_overwrite, write_bytes, write_text
+from planner.search.plan_file import write_text
 
 if TYPE_CHECKING:
     from planner.job.request import Request
@@ -111,7 +112,7 @@ def _train(options: dict[str, Any], style: str) -> int:
     if output is not None:
         write_text(output, _document(found))
     if plot is not None:
-        write_bytes(plot, _picture(plot, found))
+        _draw(plot, found)
     _print(found, style, options["tensors"])
     solved = found.solution is None or found.solution.safe.largest is not None
     return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
@@ -234,14 +235,9 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
     """Files to write, known to be writable and drawable; before any work is done."""
     output, plot = check_output(options["output"], options["force"]), options["plot"]
-    if plot is not None:
-        refuse_to_overwrite(plot, options["force"])
-        if plot == output:
-            raise UsageError(f"{plot}: give -o and --plot different files")
-    if plot is not None and plot.suffix.lower() == ".png":
-        from planner.report.memory_png import demand_matplotlib
-
-        demand_matplotlib()
+    if plot is not None and plot == output:
+        raise UsageError(f"{plot}: give -o and --plot different files")
+    check_plot(plot, options["force"])
     return output, plot
 
 
@@ -307,18 +303,13 @@ def _document(found: _Findings) -> str:
     )
 
 
-def _picture(plot: Path, found: _Findings) -> bytes:
-    from planner.report.memory_figure import memory_figure
+def _draw(plot: Path, found: _Findings) -> None:
+    from planner.report.charts.memory import memory_chart
+    from planner.report.figures.memory import memory_figure
+    from planner.report.pages.studies import memory_page
 
     figure = memory_figure(found.footprint, found.stages)
-    if plot.suffix.lower() == ".png":
-        from planner.report.memory_png import memory_png
-
-        return memory_png(figure)
-    from planner.report.memory_svg import memory_html, memory_svg
-
-    is_page = plot.suffix.lower() == ".html"
-    return (memory_html(figure) if is_page else memory_svg(figure)).encode()
+    write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
 def _print(found: _Findings, style: str, tensors: bool) -> None:

@@ -18,8 +18,10 @@ from planner.cli.comparing import (
 from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
+from planner.search.plan_file import write_text
 
 if TYPE_CHECKING:
     from planner.compare.results import Scaling
@@ -61,7 +63,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     plot = options["plot"]
-    _check_plot(plot, options["force"])
+    check_plot(plot, options["force"])
     counts = _counts(options)
     settings = build_settings(options)
     request = comparing_request(options)
@@ -106,35 +108,16 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     return counts_between(first, last)
 
 
-def _check_plot(path: Path | None, force: bool) -> None:
-    """UsageError if the plot cannot be drawn or written, before any work is done."""
-    from planner.search.plan_file import refuse_to_overwrite
-
-    if path is None:
-        return
-    refuse_to_overwrite(path, force, "--plot")
-    if path.suffix.lower() == ".png":
-        from planner.report.memory_png import demand_matplotlib
-
-        demand_matplotlib()
-
-
 def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
-    from planner.search.plan_file import write_bytes, write_text
-
     if output is not None:
         write_text(output, _json(scaling))
     if plot is None:
         return
-    from planner.report.scaling_figure import scaling_figure
-    from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import scaling_figure
+    from planner.report.pages.studies import scaling_page
 
-    figure = scaling_figure(scaling)
-    ending = plot.suffix.lower()
-    if ending == ".png":
-        write_bytes(plot, scaling_png(figure))
-    else:
-        write_text(plot, (scaling_svg if ending == ".svg" else scaling_html)(figure))
+    write_plot(plot, lambda: curves_chart(scaling_figure(scaling)), lambda: scaling_page(scaling))
 
 
 def _json(scaling: Scaling) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,15 +14,15 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.output import print_report
+from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
 
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
-    from planner.report.validation import Part
+    from planner.report.validation import Validation
 
 _STDOUT = "-"
-_SHOWN_REFUSALS = 8
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
@@ -114,6 +113,8 @@ def command(
         raise click.UsageError("--json and --csv cannot both go to stdout; give one of them a file")
     for option, given in (("--json", json_out), ("--csv", csv_out), ("--html", html_out)):
         _check(option, given, force)
+    if html_out is not None:
+        demand_plot()
 
     from planner.evidence.runs.families import family_by
 
@@ -195,13 +196,17 @@ def _csv_text(predictions: Sequence[Prediction]) -> str:
 def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.document import document
     from planner.evidence.runs.worst import describe
-    from planner.report.page import validation_page
+    from planner.report.pages.page import render
+    from planner.report.pages.validation import validation_page
+    from planner.report.validation import validation_report
 
-    return validation_page(
+    page = validation_page(
         document(predictions, family),
+        validation_report(_validation(predictions, family)),
         [family(own) for own in predictions],
         [f"{own.row.file} line {own.row.line}: {describe(own)}" for own in predictions],
     )
+    return render(page)
 
 
 def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
@@ -213,41 +218,13 @@ def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     return predict_held_out(known, factors)
 
 
-def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
-    """The families of some rows, and all of them; None without any."""
-    from planner.evidence.runs.report import family_report, report
-    from planner.report.validation import Part
-
-    if not predictions:
-        return None
-    return Part(report(predictions, family), family_report("all of them", predictions))
-
-
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
-    from planner.evidence.runs.repeats import repeat_noise
-    from planner.evidence.runs.report import (
-        family_report,
-        in_doubt,
-        is_stated,
-        mean_of_sources,
-        report,
-    )
-    from planner.report.validation import Validation, validation_report
+    from planner.report.validation import validation_report
 
-    refused = Counter(own.error for own in predictions if own.error is not None)
-    stated = [own for own in predictions if is_stated(own)]
-    unstated = [own for own in predictions if not is_stated(own)]
-    doubted = in_doubt(predictions)
-    shown = Validation(
-        families=report(predictions, family),
-        total=family_report("all rows", predictions),
-        stated=family_report("all rows, stated", stated),
-        unstated=family_report("all rows, not stated", unstated),
-        sources=mean_of_sources(predictions),
-        refusals=refused.most_common(_SHOWN_REFUSALS),
-        left_out=_part(_left_out(predictions), family),
-        in_doubt=_part(doubted, family),
-        withdrawn_times=sum(own.row.withdraws_time for own in predictions),
-        repeats=repeat_noise(predictions),
-    )
-    print_report(validation_report(shown))
+    print_report(validation_report(_validation(predictions, family)))
+
+
+def _validation(predictions: Sequence[Prediction], family: Family) -> Validation:
+    from planner.report.validation import validation
+
+    return validation(predictions, family, _left_out(predictions))

@@ -35,7 +35,9 @@ def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
         return CURE
     first = next(iter(slow.values()))
     evidence = first.full_memory.note if first.full_memory else ""
-    listed = ", ".join(f"plan {n}: {seconds(_full_s(own) or 0.0)}" for n, own in slow.items())
+    listed = ", ".join(
+        f"plan {n}: {seconds(_full_s(slow_plan) or 0.0)}" for n, slow_plan in slow.items()
+    )
     return f"A step with full memory: {listed}. Measured: {evidence}. {CURE}{_best(plans)}"
 
 
@@ -53,7 +55,7 @@ def _full_s(plan: Plan) -> float | None:
 
 def _best(plans: Sequence[tuple[int, Plan]]) -> str:
     """Which plan promises most with that chance counted, if it is not the first."""
-    best, _ = max(plans, key=lambda own: _expected_tokens_per_s(own[1]))
+    best, _ = max(plans, key=lambda plan: _expected_tokens_per_s(plan[1]))
     promises = f" With that chance counted, plan {best} promises most."
     return "" if best == plans[0][0] else promises
 

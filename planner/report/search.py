@@ -69,9 +69,9 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
     every = list(enumerate(result.plans, start=1))
     if whole:
         return every
-    chosen = [own for own in every if own[0] in result.shown] if result.shown else every
+    chosen = [pair for pair in every if pair[0] in result.shown] if result.shown else every
     chosen = chosen[:most]
-    left_out = [own for own in every if own[0] == result.recommended and own not in chosen]
+    left_out = [pair for pair in every if pair[0] == result.recommended and pair not in chosen]
     return chosen[: len(chosen) - len(left_out)] + left_out
 
 
@@ -105,7 +105,11 @@ def _cluster_text(job: JobSummary) -> str:
 
 def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, str], ...]:
     conditions = result.request.conditions()
-    asked = (("conditions", "; ".join(own.words for own in conditions)),) if conditions else ()
+    asked = (
+        (("conditions", "; ".join(condition.words for condition in conditions)),)
+        if conditions
+        else ()
+    )
     return (
         *asked,
         ("batch", _batch_text([plan for _, plan in plans], result.job)),
@@ -242,7 +246,7 @@ def _peak_text(plan: Plan) -> str:
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
     plans, job = [plan for _, plan in numbered], result.job
-    notes = [*_recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
+    notes = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
         notes.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
@@ -254,7 +258,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 
-def _recommended_note(result: SearchResult) -> tuple[str, ...]:
+def recommended_note(result: SearchResult) -> tuple[str, ...]:
     """Which plan to take, and why."""
     if not result.recommended:
         return ()
@@ -281,10 +285,10 @@ def _lone_ends_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
     blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
     found = []
-    if any(own[0] == 0 for own in blocks):
+    if any(block[0] == 0 for block in blocks):
         found.append("0 at the start: the embedding alone")
     together = [not plan.layout.mtp_apart for plan in plans]
-    if any(own[-1] == 0 and beside for own, beside in zip(blocks, together, strict=True)):
+    if any(block[-1] == 0 and beside for block, beside in zip(blocks, together, strict=True)):
         found.append("0 at the end: head, loss and any multi-token prediction alone")
     if not all(together):
         found.append(

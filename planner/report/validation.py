@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.evidence.runs.repeats import RepeatNoise
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.repeats import RepeatNoise, repeat_noise
 from planner.evidence.runs.report import (
     ErrorSummary,
     FamilyReport,
     FitConfusion,
     PickSummary,
     SourceMean,
+    family_report,
+    in_doubt,
+    is_stated,
+    mean_of_sources,
+    report,
 )
 from planner.job.quantities import plural
 from planner.report.tables import Block, Column, Notes, Report, TableData
@@ -21,6 +29,7 @@ _ERROR_COLUMNS = tuple(
     Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")
 )
 _NONE = "-"
+_SHOWN_REFUSALS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,37 @@ class Validation:
         """Last rows of a table: all rows, and all rows in two parts if both exist."""
         parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
         return (self.total, *parts)
+
+
+def validation(
+    predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
+) -> Validation:
+    """Errors of predictions by family and in total; `left_out`: predictions with constants that
+    were fitted without the rows' sources."""
+    refused = Counter(
+        prediction.error for prediction in predictions if prediction.error is not None
+    )
+    stated = [prediction for prediction in predictions if is_stated(prediction)]
+    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
+    return Validation(
+        families=report(predictions, family),
+        total=family_report("all rows", predictions),
+        stated=family_report("all rows, stated", stated),
+        unstated=family_report("all rows, not stated", unstated),
+        sources=mean_of_sources(predictions),
+        refusals=refused.most_common(_SHOWN_REFUSALS),
+        left_out=_part(left_out, family),
+        in_doubt=_part(in_doubt(predictions), family),
+        withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
+        repeats=repeat_noise(predictions),
+    )
+
+
+def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
+    """The families of some rows, and all of them; None without any."""
+    if not predictions:
+        return None
+    return Part(report(predictions, family), family_report("all of them", predictions))
 
 
 def validation_report(shown: Validation) -> Report:
@@ -107,17 +147,17 @@ def _errors(
     )
 
 
-def error_cells(own: ErrorSummary) -> tuple[str, ...]:
+def error_cells(summary: ErrorSummary) -> tuple[str, ...]:
     """Rows, median, mean, p90, bias, rank correlation and interval coverage."""
-    rank = own.rank_correlation
+    rank = summary.rank_correlation
     return (
-        f"{own.rows:,}",
-        f"{own.median:.1%}",
-        f"{own.mean:.1%}",
-        f"{own.p90:.1%}",
-        f"{own.bias:+.1%}",
+        f"{summary.rows:,}",
+        f"{summary.median:.1%}",
+        f"{summary.mean:.1%}",
+        f"{summary.p90:.1%}",
+        f"{summary.bias:+.1%}",
         _NONE if rank is None else f"{rank:.2f}",
-        f"{own.coverage:.0%}",
+        f"{summary.coverage:.0%}",
     )
 
 
@@ -151,9 +191,14 @@ def _picks(
     )
 
 
-def pick_cells(own: PickSummary) -> tuple[str, ...]:
+def pick_cells(summary: PickSummary) -> tuple[str, ...]:
     """Groups, mean and worst pick, mean rank correlation."""
-    return (f"{own.groups:,}", f"{own.mean:.1%}", f"{own.worst:.1%}", f"{own.rank_correlation:.2f}")
+    return (
+        f"{summary.groups:,}",
+        f"{summary.mean:.1%}",
+        f"{summary.worst:.1%}",
+        f"{summary.rank_correlation:.2f}",
+    )
 
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
@@ -166,19 +211,21 @@ def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
             Column("called fitting"),
         ),
         tuple(
-            (family, *fit_cells(own)) for family, own in confusions if own.ran or own.out_of_memory
+            (family, *fit_cells(confusion))
+            for family, confusion in confusions
+            if confusion.ran or confusion.out_of_memory
         ),
         title="Fit: what the source says happened, and what was predicted wrongly",
     )
 
 
-def fit_cells(own: FitConfusion) -> tuple[str, ...]:
+def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     """Ran, of them called too large; ran out of memory, of them called fitting."""
     return (
-        f"{own.ran:,}",
-        f"{own.ran_predicted_not_to_fit:,}",
-        f"{own.out_of_memory:,}",
-        f"{own.out_of_memory_predicted_to_fit:,}",
+        f"{confusion.ran:,}",
+        f"{confusion.ran_predicted_not_to_fit:,}",
+        f"{confusion.out_of_memory:,}",
+        f"{confusion.out_of_memory_predicted_to_fit:,}",
     )
 
 
@@ -193,17 +240,17 @@ def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
             Column("pick"),
             Column("rank"),
         ),
-        tuple((f"{own.source}, {own.scale}", *repeat_cells(own)) for own in repeats),
+        tuple((f"{repeat.source}, {repeat.scale}", *repeat_cells(repeat)) for repeat in repeats),
         title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
     )
 
 
-def repeat_cells(own: RepeatNoise) -> tuple[str, ...]:
+def repeat_cells(noise: RepeatNoise) -> tuple[str, ...]:
     """Settings, median, p90 and worst spread, mean pick and rank of a perfect prediction."""
-    rank = own.rank_correlation
-    spreads = (f"{value:+.1%}" for value in (own.median, own.p90, own.worst))
+    rank = noise.rank_correlation
+    spreads = (f"{value:+.1%}" for value in (noise.median, noise.p90, noise.worst))
     ranked = _NONE if rank is None else f"{rank:.2f}"
-    return (f"{own.settings:,}", *spreads, share_text(own.pick), ranked)
+    return (f"{noise.settings:,}", *spreads, share_text(noise.pick), ranked)
 
 
 def _notes(shown: Validation) -> Notes:

@@ -118,7 +118,7 @@ def test_a_job_that_fits_on_none(run: Run) -> None:
         (("scale", "--model", "1b", "--gpus", "H100", "--counts", "8,x"), "write numbers of GPUs"),
         (
             ("scale", "--model", "1b", "--gpus", "H100", "--counts", "8", "--plot", "a.pdf"),
-            "must end in .html, .svg",
+            "must end in .html",
         ),
         (("scale", "--model", "1b", "--gpus", "H100", "--from", "9", "--to", "8"), "growing order"),
     ],

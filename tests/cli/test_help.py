@@ -13,7 +13,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.main import COMMANDS
 from tests.cli.conftest import Run, lines_are_short
 
-HEAVY = ("numba", "pandas", "ortools")
+HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,48 @@
-"""The picture of a step's memory as data: bars of phases, stacked by what holds them.
-
-`memory_svg` draws it without any library (also inside the HTML page), `memory_png` with
-matplotlib; neither computes anything.
-"""
+"""The picture of a step's memory as data: bars of phases, stacked by what holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.job.quantities import gib
 from planner.predict.memory.account import StageAccount
 from planner.predict.memory.footprint import Footprint
 from planner.predict.memory.terms import phase_rows
+from planner.predict.plan import StageMemory
 from planner.predict.plan_text import degrees_text
 from planner.report.memory import peak_text, phase_text, total_sentence
+from planner.search.explanation import MEMORY_TERMS
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Terms that share a colour (Okabe and Ito's palette, told apart by the colour-blind)."""
+    """Terms that share a colour: of a phase, and of a plan's stage (`StageMemory`)."""
 
     name: str
-    colour: str
-    terms: tuple[str, ...]
+    terms: frozenset[str]
 
 
 GROUPS = (
-    Group("weights", "#0072B2", ("weights", "master weights", "gathered weights", "weight casts")),
-    Group("optimizer", "#56B4E9", ("optimizer state", "optimizer temporaries")),
+    Group(
+        "weights",
+        frozenset(
+            {"weights", "master weights", "gathered weights", "weight casts", "gather_buffers"}
+        ),
+    ),
+    Group(
+        "optimizer",
+        frozenset({"optimizer state", "optimizer temporaries", "optimizer", "optimizer_temporary"}),
+    ),
     Group(
         "gradients",
-        "#009E73",
-        ("gradients", "gradient buckets", "unsharded gradients", "reduction"),
+        frozenset({"gradients", "gradient buckets", "unsharded gradients", "reduction"}),
     ),
-    Group("activations kept", "#E69F00", ("activations",)),
-    Group("working set, recomputed", "#F0E442", ("working", "recomputed")),
-    Group("logits and loss", "#D55E00", ("logits",)),
-    Group("other tensors", "#CC79A7", ()),
-    Group("beside the tensors", "#999999", ()),
+    Group("activations kept", frozenset({"activations"})),
+    Group("working set, recomputed", frozenset({"working", "recomputed"})),
+    Group("logits and loss", frozenset({"logits"})),
+    Group("other tensors", frozenset()),
+    Group("beside the tensors", frozenset({"fragmentation", "context", "communication"})),
 )
 _OTHER, _OUTSIDE = 6, 7
 # A limit this many times above the bars would leave nothing to see of them.
@@ -63,19 +67,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The bars of one stage. `low`, `high`: 80 % interval of the heaviest stage's total, on that
-    stage only."""
+    """The bars of one stage. `interval`: 80 % of the heaviest stage's total, on that stage only."""
 
     title: str
     bars: tuple[Bar, ...]
     limit_bytes: float
     interval: tuple[float, float] | None
-
-    @property
-    def top_bytes(self) -> float:
-        """What the vertical axis must reach."""
-        highest = self._highest_bytes
-        return max(self.limit_bytes, highest) if self.shows_limit else highest
 
     @property
     def shows_limit(self) -> bool:
@@ -102,13 +99,6 @@ class Panel:
             bar.phase if bar.is_peak or _is_end_of_warm_up(bar.phase) else "" for bar in self.bars
         )
 
-    @property
-    def used(self) -> tuple[int, ...]:
-        """Indices of the groups that appear."""
-        return tuple(
-            index for index in range(len(GROUPS)) if any(bar.sizes[index] for bar in self.bars)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -129,25 +119,26 @@ def _is_end_of_warm_up(phase: str) -> bool:
 
 def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figure:
     """The picture of some stages of a configuration."""
-    own = footprint.configuration
-    job = own.job
+    configuration = footprint.configuration
+    job, degrees = configuration.job, configuration.degrees
     return Figure(
-        f"{job.model.name} on {own.degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
-        f"{degrees_text(own.degrees)}, {own.degrees.mbs:,} × {job.seq:,} tokens: "
+        f"{job.model.name} on {degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
+        f"{degrees_text(degrees)}, {degrees.mbs:,} × {job.seq:,} tokens: "
         f"{total_sentence(footprint)}",
-        tuple(_panel(footprint, account) for account in stages),
+        tuple(memory_panel(footprint, account) for account in stages),
         f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
         "Beside the tensors: as at the peak.",
     )
 
 
-def _panel(footprint: Footprint, account: StageAccount) -> Panel:
+def memory_panel(footprint: Footprint, account: StageAccount) -> Panel:
+    """The bars of one stage."""
     outside = sum(account.outside.values())
     bars = tuple(
         Bar(
             "step 1" if row.step == "first" else "step 2 and later",
             phase_text(row.phase.name),
-            _sizes(dict(row.phase.terms), outside),
+            group_sizes(dict(row.phase.terms), outside),
             row.is_peak,
         )
         for row in phase_rows(account)
@@ -161,9 +152,15 @@ def _panel(footprint: Footprint, account: StageAccount) -> Panel:
     )
 
 
-def _sizes(terms: dict[str, float], outside: float) -> tuple[float, ...]:
-    known = [sum(terms.get(name, 0.0) for name in group.terms) for group in GROUPS]
-    named = {name for group in GROUPS for name in group.terms}
-    known[_OTHER] = sum(size for name, size in terms.items() if name not in named)
-    known[_OUTSIDE] = outside
-    return tuple(known)
+def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
+    """Bytes of each of `GROUPS`; `outside` those beside the tensors that `terms` leaves out."""
+    sizes = [sum(terms.get(name, 0.0) for name in group.terms) for group in GROUPS]
+    sizes[_OTHER] = sum(terms.values()) - sum(sizes)
+    sizes[_OUTSIDE] += outside
+    # The difference of two sums is no term of its own.
+    return tuple(size if size > 1.0 else 0.0 for size in sizes)
+
+
+def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
+    """`group_sizes` of a plan's stage at its peak."""
+    return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_TERMS})
