@@ -19,6 +19,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from planner.job.markdown import markdown_table
 from planner.predict.uncertainty.families import Family
 from planner.predict.uncertainty.intervals import log_bounds, widened
 from planner.predict.uncertainty.residuals import ResidualTable, shipped_tables
@@ -161,15 +162,15 @@ def errors_by_family() -> str:
     """Table of the 80 % intervals that ship, all runs last."""
     tables = shipped_tables()
     families = sorted({own for table in tables.values() for own in table.families()})
-    lines = [
-        "| framework | GPU architecture | scale | model | step time | runs | peak memory | runs |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for family in (*families, Family()):
-        names = [part or "any" for part in family]
-        cells = [cell for table in tables.values() for cell in _interval_cells(table, family)]
-        lines.append("| " + " | ".join((*names, *cells)) + " |")
-    return "\n".join(lines) + "\n"
+    titles = "framework | GPU architecture | scale | model | step time | runs | peak memory | runs"
+    rows = (
+        (
+            *(part or "any" for part in family),
+            *(cell for table in tables.values() for cell in _interval_cells(table, family)),
+        )
+        for family in (*families, Family())
+    )
+    return markdown_table(titles.split(" | "), rows) + "\n"
 
 
 def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
@@ -211,25 +212,20 @@ def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
-    lines = [
-        f"| {title} | rows | median | mean | p90 | bias | rank | in 80 % interval |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
     apart = figure == "time" and "held_out_mean_of_sources" in content
-    if apart:
-        lines = [lines[0] + " held-out median |", lines[1] + "---|"]
+    titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
+    rows = []
     for own in _totals(content):
         if figure in own:
             held_out = (_percent(own.get("held_out", {}).get("median")),) if apart else ()
-            lines.append(_markdown((own["family"], *_error_cells(own[figure]), *held_out)))
+            rows.append((own["family"], *_error_cells(own[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
     held_out = (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if apart else ()
-    cells = ("mean of sources", "", middle, mean, "", "", "", coverage, *held_out)
-    lines.append(_markdown(cells))
-    return "\n".join(lines)
+    rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
+    return markdown_table([*titles, "held-out median"] if apart else titles, rows)
 
 
 def _error_cells(own: Mapping[str, Any]) -> tuple[str, ...]:
@@ -245,38 +241,48 @@ def _error_cells(own: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
     """Stated probabilities of fitting against the share of runs that ran."""
-    lines = ["| stated to fit | rows | mean stated | ran |", "|---|---|---|---|"]
-    for own in bins:
-        span = f"{own['low'] * 100:.0f} to {own['high'] * 100:.0f} %"
-        cells = (f"{own['rows']:,}", _percent(own["stated"]), _percent(own["ran"]))
-        lines.append(_markdown((span, *cells)))
-    return "\n".join(lines)
+    rows = (
+        (
+            f"{own['low'] * 100:.0f} to {own['high'] * 100:.0f} %",
+            f"{own['rows']:,}",
+            _percent(own["stated"]),
+            _percent(own["ran"]),
+        )
+        for own in bins
+    )
+    return markdown_table(("stated to fit", "rows", "mean stated", "ran"), rows)
 
 
 def _pick_table(content: Mapping[str, Any]) -> str:
-    lines = ["| picks | groups | mean | worst | rank |", "|---|---|---|---|---|"]
-    for own in _totals(content):
-        if picks := own.get("picks"):
-            cells = (_percent(picks["mean"]), _percent(picks["worst"]))
-            rank = f"{picks['rank_correlation']:.2f}"
-            lines.append(_markdown((own["family"], f"{picks['groups']:,}", *cells, rank)))
-    return "\n".join(lines)
+    rows = (
+        (
+            own["family"],
+            f"{picks['groups']:,}",
+            _percent(picks["mean"]),
+            _percent(picks["worst"]),
+            f"{picks['rank_correlation']:.2f}",
+        )
+        for own in _totals(content)
+        if (picks := own.get("picks"))
+    )
+    return markdown_table(("picks", "groups", "mean", "worst", "rank"), rows)
 
 
 def _worst_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["| worst rows | measured | predicted | why |", "|---|---|---|---|"]
-    for own in rows:
-        times = (f"{own['measured_s']:.3g} s", f"{own['predicted_s']:.3g} s")
-        lines.append(_markdown((f"{own['source']}: {own['description']}", *times, own["why"])))
-    return "\n".join(lines)
+    cells = (
+        (
+            f"{own['source']}: {own['description']}",
+            f"{own['measured_s']:.3g} s",
+            f"{own['predicted_s']:.3g} s",
+            own["why"],
+        )
+        for own in rows
+    )
+    return markdown_table(("worst rows", "measured", "predicted", "why"), cells)
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share * 100:.1f} %"
-
-
-def _markdown(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

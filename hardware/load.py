@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
+from hardware.files import read_text, toml_content
 from hardware.names import Key, name_key
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
@@ -215,7 +216,7 @@ def load_cluster_file(path: Path) -> Cluster:
             f"{path}: field 'num_gpus' must be a whole number from 1 to {MOST_GPUS:,}, "
             f"not {num_gpus!r}"
         )
-    like = table.pop("like", None)
+    like = _name_of_like(str(path), table)
     if "gpu" not in table and like is None:
         raise HardwareError(f"{path}: field 'gpu' is missing: a catalogue name or a table [gpu]")
     gpu = _user_gpu(path, table.get("gpu", like))
@@ -231,12 +232,7 @@ def load_cluster_file(path: Path) -> Cluster:
 
 
 def _read_user_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HardwareError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise HardwareError(f"{path}: is not TOML: {error}") from None
+    return toml_content(read_text(path), str(path))
 
 
 def _user_gpu(path: Path, given: Any) -> Gpu:
@@ -250,14 +246,22 @@ def _user_gpu(path: Path, given: Any) -> Gpu:
     if not isinstance(given, dict):
         raise HardwareError(f"{path}: field 'gpu' is neither a catalogue name nor a table [gpu]")
     table = dict(given)
-    like = table.pop("like", None)
+    like = _name_of_like(f"{path}, table [gpu]", table)
     base = {} if like is None else _base_gpu(path, like)
-    if "peak" in table and "peak" in base:
+    if isinstance(table.get("peak"), dict) and "peak" in base:
         table["peak"] = {**base["peak"], **table["peak"]}
     try:
         return GpuRecord.model_validate({**base, **table}).to_gpu()
     except ValidationError as error:
         raise invalid_file(f"{path}, table [gpu]", error) from None
+
+
+def _name_of_like(origin: str, table: dict[str, Any]) -> str | None:
+    """`like = "dgx-h100"`, taken out of a user's table. HardwareError if it is no name."""
+    like = table.pop("like", None)
+    if like is not None and (not isinstance(like, str) or not like.strip()):
+        raise HardwareError(f"{origin}: field 'like' must be a catalogue name, not {like!r}")
+    return like
 
 
 def _base_gpu(path: Path, like: str) -> dict[str, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hardware.errors import HardwareError, did_you_mean
-from hardware.load import CATALOG, load_gpu
+from hardware.files import csv_rows, read_text
+from hardware.load import CATALOG, MOST_GPUS, load_gpu
 
 PriceKind = Literal["on_demand", "reserved", "spot"]
 PRICE_KINDS: tuple[PriceKind, ...] = ("on_demand", "reserved", "spot")
@@ -27,6 +27,29 @@ HEADER_RULE = (
 )
 
 
+# Beyond any price of a GPU for an hour or a GPU's share of a cluster, in any currency.
+LARGEST_PRICE = 1e9
+PriceOfGpu = Annotated[float, Field(ge=1e-6, le=LARGEST_PRICE)]
+
+
+def _first_day(text: str) -> datetime.date:
+    """The day of 2026-10-01, the first of 2026-10. ValueError if there is none."""
+    return datetime.date.fromisoformat(text if text.count("-") == 2 else f"{text}-01")
+
+
+def _demand_date(text: str) -> str:
+    """A month or day that the calendar has, or nothing."""
+    if text:
+        try:
+            _first_day(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no date; write 2026-10 or 2026-10-01") from None
+    return text
+
+
+Date = Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$"), AfterValidator(_demand_date)]
+
+
 class Price(BaseModel):
     """One row of `catalog/prices.csv`: price of a GPU for an hour, its share of the host included.
 
@@ -39,12 +62,12 @@ class Price(BaseModel):
     gpu: str
     provider: str
     kind: PriceKind
-    price_per_gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    price_per_gpu_hour: PriceOfGpu
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = CATALOGUE_CURRENCY
-    date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")] = ""
+    date: Date = ""
     source: str = ""
     instance: str = ""
-    instance_gpus: Annotated[int, Field(gt=0)] | None = None
+    instance_gpus: Annotated[int, Field(gt=0, le=MOST_GPUS)] | None = None
     note: str = ""
 
     @property
@@ -59,8 +82,7 @@ class Price(BaseModel):
         first day."""
         if not self.date:
             return None
-        parts = [int(part) for part in self.date.split("-")]
-        return (today - datetime.date(parts[0], parts[1], parts[2] if len(parts) > 2 else 1)).days
+        return (today - _first_day(self.date)).days
 
 
 def load_prices(path: Path | None = None) -> tuple[Price, ...]:
@@ -72,18 +94,10 @@ def load_prices(path: Path | None = None) -> tuple[Price, ...]:
     names file, line, and column or field at fault.
     """
     origin = path or CATALOG / "prices.csv"
-    try:
-        with origin.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
-            check_header(origin, header)
-            return tuple(
-                _price(origin, reader.line_num, header, cells) for cells in reader if any(cells)
-            )
-    except OSError as error:
-        raise HardwareError(f"{origin}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise HardwareError(f"{origin}: is not a CSV text file ({error})") from None
+    rows = csv_rows(read_text(origin), str(origin))
+    header = [name.strip() for name in next(rows, (1, []))[1]]
+    check_header(origin, header)
+    return tuple(_price(origin, line, header, cells) for line, cells in rows)
 
 
 def check_header(origin: Path, header: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hardware.errors import HardwareError
 from hardware.schema import FABRIC_TITLES, Architecture, Cluster, Gpu, Vendor
 from hardware.sharp import generation, leaf_nodes, with_sharp
 from hardware.units import (
@@ -150,6 +151,12 @@ class ClusterShape(_Record):
         """`num_gpus` of `gpu` in nodes of this shape, in SI units."""
         node_gpus = int(self.gpus_per_node.si)
         nics = int(self.nics_per_node.si)
+        connected = max(node_gpus, int(self.scale_up_domain.si))
+        if nics == 0 and num_gpus > connected:
+            raise HardwareError(
+                f"{self.name}: nics_per_node = 0 is no network, and at most {connected:,} of "
+                f"{num_gpus:,} GPUs reach each other; state nics_per_node and nic_rate"
+            )
         link = self.scale_up_link
         cluster = Cluster(
             name=self.name,

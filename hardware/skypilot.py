@@ -7,12 +7,13 @@ which are summed here within a zone.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from hardware.errors import HardwareError
+from hardware.files import csv_rows, read_text
 from hardware.load import load_gpu
 from hardware.prices import Price, PriceKind
 
@@ -74,15 +75,13 @@ def load_skypilot(path: Path) -> SkypilotPrices:
 
 def _of_file(path: Path, skipped: dict[str, int]) -> list[Price]:
     cloud = path.resolve().parent.name
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            _check_header(path, reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
-    except OSError as error:
-        raise HardwareError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise HardwareError(f"{path}: is not a CSV text file ({error})") from None
+    lines = csv_rows(read_text(path), str(path))
+    header = next(lines, (1, []))[1]
+    _check_header(path, header)
+    rows = [
+        (line, dict(zip_longest(header, cells[: len(header)], fillvalue="")))
+        for line, cells in lines
+    ]
     best: dict[tuple[str, str, PriceKind], Price] = {}
     for price in _prices(path, cloud, rows, skipped):
         key = (price.gpu, price.instance, price.kind)

@@ -38,7 +38,7 @@ def test_wheel_holds_every_module_and_data_file(wheel: zipfile.ZipFile) -> None:
     wanted = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
-        for suffix in ("py", "toml", "csv")
+        for suffix in ("py", "toml", "csv", "j2", "css", "js")
         for path in (ROOT / package).rglob(f"*.{suffix}")
     }
     held = {name for name in wheel.namelist() if name.split("/")[0] in PACKAGES}

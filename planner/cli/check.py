@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.errors import FAILURE
-from planner.cli.options import output_format
+from planner.cli import option_types as types
+from planner.cli.errors import ExitStatus
+from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
-from planner.cli.progress import compile_if_first_run, watched
-from planner.job.errors import UsageError
+from planner.cli.progress import compile_if_first_run, limited, watched
+from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
     from planner.launch.check.assess import Assessment
@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
 
-_POSITIVE = click.IntRange(min=1)
+_STATUS = {
+    "runs and fits": ExitStatus.DONE,
+    "will not fit": ExitStatus.NOTHING_FITS,
+    "will not run": ExitStatus.NOTHING_FITS,
+    "cannot tell": ExitStatus.CANNOT_TELL,
+}
 _EPILOG = """\b
-Exit status: 0 runs and probably fits, 1 will not run or not fit, 2 wrong use.
+Exit status: 0 runs and probably fits; 1 will not run, or not fit; 3 cannot
+tell, and what is missing; 2 wrong use; all: planner --help.
 
 \b
 Example: planner check pretrain.sh --gpus 64xH100
@@ -33,27 +39,43 @@ Example: planner check pretrain.sh --gpus 64xH100
 
 
 @click.command("check", epilog=_EPILOG)
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
 @click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100.")
-@click.option("--cluster", help="Instead of --gpus: a TOML file that describes it.")
+@click.option(
+    "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
+)
 @click.option("--framework", help="Whose files these are, if their content does not say.")
 @click.option("--model", help="The model, where the files do not describe it.")
-@click.option("--vocab", type=_POSITIVE, help="Vocabulary, where the files do not say.")
-@click.option("--seq", type=_POSITIVE, help="Sequence length in tokens.")
-@click.option("--mbs", type=_POSITIVE, help="Micro-batch, sequences.")
-@click.option("--gbs", type=_POSITIVE, help="Global batch, sequences.")
-@click.option("--grad-acc", type=_POSITIVE, help="Micro-batches per step.")
+@click.option("--vocab", type=types.WIDTH, help="Vocabulary, where the files do not say.")
+@click.option("--seq", type=types.SEQUENCE, metavar="TOKENS", help="Sequence length in tokens.")
+@click.option("--mbs", type=types.DEGREE, help="Micro-batch, sequences.")
+@click.option("--gbs", type=types.SEQUENCES, help="Global batch, sequences.")
+@click.option("--grad-acc", type=types.MICRO_BATCHES, help="Micro-batches per step.")
 @click.option("--recompute", metavar="MODE", help="Where the files do not say: full, none, …")
-@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A shell variable.")
-@click.option("--plan", type=_POSITIVE, default=1, help="Which plan of a plan file.")
+@click.option(
+    "--env",
+    "env",
+    type=types.VARIABLE,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A shell variable.",
+)
+@click.option("--plan", type=types.PLAN_NUMBER, default=1, help="Which plan of a plan file.")
 @click.option(
     "--ignore", "ignored", multiple=True, metavar="RULE", help="Only note breaches of a rule."
 )
-@click.option("--measured-step-time", type=float, metavar="SECONDS", help="Compare: s per step.")
-@click.option("--measured-mfu", metavar="SHARE", help="Compare: 0.41 or 41%.")
-@click.option("--measured-memory", type=float, metavar="GIB", help="Compare: peak GiB of a GPU.")
+@click.option(
+    "--measured-step-time", type=types.MEASURED_S, metavar="SECONDS", help="Compare: s per step."
+)
+@click.option(
+    "--measured-mfu", type=types.MEASURED_SHARE, metavar="SHARE", help="Compare: 0.41 or 41%."
+)
+@click.option(
+    "--measured-memory", type=types.MEASURED_GIB, metavar="GIB", help="Compare: peak GiB of a GPU."
+)
+@time_limit_option("Of the changes that are tried; those for which no time is left are named.")
 @click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
-@click.option("-o", "--output", help="Where --fix writes.")
+@click.option("-o", "--output", type=types.FILE, help="Where --fix writes.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.option("-v", "--verbose", is_flag=True, help="List settings without effect, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -80,15 +102,15 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     from planner.launch.check.assess import assess
 
     assessment = assess(given.found, given.gpus, given.cluster, options["ignored"])
-    with watched(options["quiet"]) as watch:
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         from planner.launch.check.changes import best_changes
 
-        changes = best_changes(assessment, watch)
+        changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if target is not None:
             _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
-    click.get_current_context().exit(0 if assessment.passes else FAILURE)
+    click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -104,36 +126,16 @@ def _hints(options: dict[str, Any]) -> Hints:
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
     return Hints(
         **{name: options[name] for name in names},
-        environment=dict(_variable(text) for text in options["env"]),
+        environment=dict(options["env"]),
     )
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"\w+", name):
-        raise UsageError(f"--env {text!r}: write NAME=VALUE")
-    return name, value
 
 
 def _measured(options: dict[str, Any]) -> Measured | None:
     from planner.launch.check.measured import Measured
 
-    text = options["measured_mfu"]
-    own = Measured(
-        options["measured_step_time"],
-        _share(text) if text is not None else None,
-        options["measured_memory"],
-    )
+    names = ("measured_step_time", "measured_mfu", "measured_memory")
+    own = Measured(*(options[name] for name in names))
     return own if own.is_given else None
-
-
-def _share(text: str) -> float:
-    """`0.41`, `41%` or `41`: a share."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    if match is None:
-        raise UsageError(f"--measured-mfu {text!r}: write 0.41 or 41%")
-    number = float(match[1])
-    return number / 100.0 if match[2] or number > 1.0 else number
 
 
 def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | None:
@@ -176,7 +178,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
     if measured is None:
         return None
     if assessment.setup is None or assessment.job is None or assessment.plan is None:
-        raise UsageError(
+        raise CannotTellError(
             "nothing to compare the measurement with: there is no prediction for these files ("
             + "; ".join(own.text for own in (assessment.errors or assessment.unpredictable))
             + ")"

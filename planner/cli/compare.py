@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
-    tokens_to_train,
 )
-from planner.cli.errors import FAILURE
+from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -44,9 +44,11 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
 
 
 @click.command("compare", epilog=_EPILOG)
-@click.option("--tokens", required=True, callback=tokens_to_train, help="Tokens to train on: 15T.")
+@click.option("--tokens", required=True, type=types.TRAINED_TOKENS, help="Tokens to train on: 15T.")
 @click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
-@click.option("--clusters", metavar="FILE.toml", help="Offers in a file: see below.")
+@click.option(
+    "--clusters", type=types.FILE, metavar="FILE.toml", help="Offers in a file: see below."
+)
 @click.option(
     "--sort",
     type=click.Choice(["days", "cost", "tokens_per_s", "mfu", "energy", "given"]),
@@ -99,7 +101,7 @@ def command(**options: Any) -> None:
 
         short = "the job runs on none of the clusters"
         click.echo(f"Error: {short if style == 'text' else failure_text(comparison)}", err=True)
-        click.get_current_context().exit(FAILURE)
+        click.get_current_context().exit(ExitStatus.NOTHING_FITS)
 
 
 def _offers(options: dict[str, Any]) -> tuple[Offer, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from planner.cli.options import condition_options, job_options, limit_options
-from planner.job.errors import UsageError
-from planner.job.request import Request, parse_tokens
+from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
+from hardware.prices import LARGEST_PRICE
+from planner.cli import option_types as types
+from planner.cli.options import condition_options, job_options, limit_options, time_limit_option
+from planner.job.request import Request
 
 if TYPE_CHECKING:
     from hardware import Price
@@ -35,30 +36,6 @@ _FIGURES: dict[str, tuple[str, str]] = {
 }
 # A process of its own starts in about the time of three searches (imports, compiled code).
 SEARCHES_A_PROCESS = 4
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?$")
-_SECONDS = {"s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_RATE = re.compile(r"^([A-Z]{3})=(\d+(?:\.\d+)?)$")
-
-
-def tokens_to_train(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Callback: tokens to train on, as 15T."""
-    if value is None:
-        return None
-    try:
-        return parse_tokens(value)
-    except UsageError:
-        hint = f"{value!r}: give the tokens to train on, a whole number above 0, as 15T or 300B"
-        raise click.BadParameter(hint, ctx, param) from None
-
-
-def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Callback: seconds, from 90s, 10min, 3h or 2d."""
-    if value is None:
-        return None
-    match = _DURATION.match(value.strip())
-    if match is None:
-        raise click.BadParameter(f"{value!r}: write a time as 90s, 10min, 3h or 2d", ctx, param)
-    return float(match[1]) * _SECONDS[match[2] or ""]
 
 
 def without(function: Command, *names: str) -> Command:
@@ -77,41 +54,47 @@ def comparing_options(function: Command) -> Command:
 def money_options(function: Command) -> Command:
     """Prices, ownership, energy, interruptions."""
     decorators = [
-        click.option("--prices", multiple=True, metavar="FILE.csv", help="Your own price list; "
-        "goes before the catalogue. Columns: see below."),
-        click.option("--skypilot", multiple=True, metavar="PATH", help="SkyPilot catalogue: a "
-        "vms.csv, a cloud's folder, or catalogs/v8."),
+        click.option("--prices", type=types.FILE, multiple=True, metavar="FILE.csv",
+        help="Your own price list; goes before the catalogue. Columns: see below."),
+        click.option("--skypilot", type=types.FILE, multiple=True, metavar="PATH",
+        help="SkyPilot catalogue: a vms.csv, a cloud's folder, or catalogs/v8."),
         click.option("--provider", "providers", multiple=True, metavar="NAME",
         help="Only this provider's list prices; may be given again."),
-        click.option("--currency", default="USD", show_default=True, metavar="CODE",
-        help="Currency of the answer."),
-        click.option("--rate", "rates", multiple=True, metavar="EUR=1.10",
+        click.option("--currency", type=types.CURRENCY, default="USD", show_default=True,
+        metavar="CODE",        help="Currency of the answer."),
+        click.option("--rate", "rates", type=types.RATE, multiple=True, metavar="EUR=1.10",
         help="US dollars for one unit of a currency."),
         click.option("--price-kind", "basis",
         type=click.Choice(["on_demand", "reserved", "spot", "owned"]),
         default="on_demand", show_default=True, help="Price that the front and --sort cost use."),
-        click.option("--capex", type=float, metavar="USD",
+        click.option("--capex", type=types.Number(0, LARGEST_PRICE, low_open=True), metavar="USD",
         help="Purchase price of a GPU with its share of host and network."),
         *(
-            click.option(f"--{name}", type=float, metavar="NUMBER", help=f"{text} {_default(key)}")
+            click.option(f"--{name}", type=_figure_type(key), metavar="NUMBER",
+            help=f"{text} {_default(key)}")
             for name, (key, text) in _FIGURES.items()
         ),
-        click.option("--carbon", type=click.FloatRange(min=0), metavar="G/KWH",
+        click.option("--carbon", type=types.Number(0, 1e4), metavar="G/KWH",
         help="CO2 of the electricity: adds a column."),
-        click.option("--restart-time", callback=_duration, metavar="TIME",
+        click.option("--restart-time", type=types.DURATION, metavar="TIME",
         help="From an interruption until the checkpoint is read: 10min. [default: 10min]"),
-        click.option("--repair-time", callback=_duration, metavar="TIME",
+        click.option("--repair-time", type=types.DURATION, metavar="TIME",
         help="Until a broken node is back, with --spares. [default: 7d]"),
-        click.option("--checkpoint-interval", callback=_duration, metavar="TIME",
+        click.option("--checkpoint-interval", type=types.DURATION, metavar="TIME",
         help="Between checkpoints. [default: what loses least time]"),
         click.option("--checkpoint-async", "asynchronous", is_flag=True,
         help="Checkpoints are written beside training."),
-        click.option("--spares", type=click.IntRange(min=0), metavar="NODES",
+        click.option("--spares", type=types.NODES, metavar="NODES",
         help="Nodes kept ready and paid for. [default: the provider replaces broken nodes]"),
     ]  # fmt: skip
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def _figure_type(key: str) -> types.Number:
+    """The range of a figure."""
+    return types.Number(*FIGURE_RANGES[key], low_open=key in FIGURES_ABOVE_LEAST)
 
 
 def _default(key: str) -> str:
@@ -124,17 +107,17 @@ def _default(key: str) -> str:
 def search_options(function: Command) -> Command:
     """How the searches run, and how the answer is printed."""
     decorators = [
-        click.option("--recompute", metavar="MODES", help="Modes to try, comma-separated, as in "
+        click.option("--recompute", type=types.NAMES, metavar="MODES",
+        help="Modes to try, comma-separated, as in "
         "planner search. [default: those of the framework]"),
-        click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+        click.option("--jobs", type=types.PROCESSES, metavar="N",
         help="Searches at a time. [default: by their number]"),
-        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+        click.option("--seed", type=types.SEED, default=0, show_default=True,
         help="Of the solver."),
-        click.option("--time-limit", type=click.FloatRange(min=0, min_open=True),
-        help="Seconds for each search; what is not proven by then says so."),
+        time_limit_option("Seconds for each search; what is not proven by then says so."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else."),
         click.option("--csv", "as_csv", is_flag=True, help="Print one row each."),
-        click.option("-o", "--output", help="Write the JSON to a file as well."),
+        click.option("-o", "--output", type=types.FILE, help="Write the JSON to a file as well."),
         click.option("--force", is_flag=True, help="Overwrite files."),
         click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
     ]  # fmt: skip
@@ -152,9 +135,9 @@ def build_settings(options: dict[str, Any]) -> Settings:
         basis=options["basis"],
         prices=_prices(options),
         providers=options["providers"],
-        currency=_currency(options["currency"]),
-        rates=_rates(options["rates"]),
-        capex_usd=_capex(options["capex"]),
+        currency=options["currency"],
+        rates=dict(options["rates"]),
+        capex_usd=options["capex"],
         carbon_g_per_kwh=options["carbon"],
         spares=options["spares"],
         checkpoint_interval_s=options["checkpoint_interval"] or None,
@@ -197,35 +180,12 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
     return tuple(found)
 
 
-def _currency(text: str) -> str:
-    if not re.match(r"^[A-Z]{3}$", text):
-        raise UsageError(f"--currency {text!r}: write three capitals, as USD or EUR")
-    return text
-
-
-def _capex(value: float | None) -> float | None:
-    if value is not None and value <= 0:
-        raise UsageError(f"--capex {value:g}: give US dollars a GPU, more than 0")
-    return value
-
-
-def _rates(texts: tuple[str, ...]) -> dict[str, float]:
-    rates: dict[str, float] = {}
-    for text in texts:
-        match = _RATE.match(text.strip())
-        if match is None or float(match[2]) == 0.0:
-            raise UsageError(f"--rate {text!r}: write EUR=1.10, US dollars for one EUR")
-        rates[match[1]] = float(match[2])
-    return rates
-
-
 def comparing_request(options: dict[str, Any]) -> Request:
     """The job without its cluster."""
-    from planner.cli.option_values import split_names
     from planner.cli.options import build_request
 
-    recompute = split_names(options["recompute"])
-    return build_request(options | {"gpus": None, "cluster": None}, recompute=recompute)
+    request = options | {"gpus": None, "cluster": None}
+    return build_request(request, recompute=options["recompute"])
 
 
 def limits_for(options: dict[str, Any]) -> Prepare:

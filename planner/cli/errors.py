@@ -2,58 +2,118 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import traceback
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import IO, Any
 
 import click
 from pydantic import ValidationError
 
+from constraints.numbers import ConstraintError
+from hardware.errors import HardwareError
+from hardware.files import is_name_at_fault
 from planner._version import __version__
-from planner.job.errors import NothingFitsError, UsageError
+from planner.job.errors import CannotTellError, NothingFitsError, UsageError
 
-FAILURE, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 DEBUG_VARIABLE = "PLANNER_DEBUG"
+
+
+class ExitStatus(IntEnum):
+    """What every command's exit status means."""
+
+    DONE = 0
+    NOTHING_FITS = 1
+    WRONG_INPUT = 2
+    CANNOT_TELL = 3
+    CRASH = 70
+    FILE_TROUBLE = 74
+    INTERRUPTED = 130
+
+    @property
+    def meaning(self) -> str:
+        """In words, as `planner --help` and the documentation have it."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitStatus.DONE: "done: a plan, a report, or launch files that will run and fit",
+    ExitStatus.NOTHING_FITS: "the answer is no: nothing fits, or it will not run",
+    ExitStatus.WRONG_INPUT: "wrong input: an option, or the content of a file",
+    ExitStatus.CANNOT_TELL: "cannot tell: something is missing, and the message says what",
+    ExitStatus.CRASH: "a crash of the planner itself: please report it",
+    ExitStatus.FILE_TROUBLE: "the disk or a file: full, not readable, not writable",
+    ExitStatus.INTERRUPTED: "interrupted",
+}
 
 # Options that are spelled differently from the request's fields.
 _OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}
+# Records whose fields are options; what else does not validate is a bug.
+_MADE_OF_OPTIONS = ("Request", "LaunchRequest", "Degrees", "Settings")
+# Longer words in a message are cut in the middle; no path that people give is as long.
+_LONGEST_WORD = 400
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD},}}")
+_LONGEST_MESSAGE = 20 * _LONGEST_WORD
 
 
-class Failure(click.ClickException):
-    """The planner worked, and the answer is no."""
+class Refusal(click.ClickException):
+    """An error as a user sees it: one message, one exit status."""
 
-    exit_code = FAILURE
+    def __init__(self, message: str, status: ExitStatus) -> None:
+        super().__init__(shortened(message))
+        self.exit_code = int(status)  # type: ignore[misc]
 
-
-class WrongInput(click.ClickException):
-    """Something that the user gave is at fault."""
-
-    exit_code = WRONG_INPUT
-
-
-class Interrupted(click.ClickException):
-    """Ctrl-C."""
-
-    exit_code = INTERRUPTED
+    def show(self, file: IO[Any] | None = None) -> None:
+        """The message on stderr; nothing where there is none to show."""
+        if self.message:
+            super().show(file)
 
 
-def click_error(error: BaseException) -> click.ClickException | None:
-    """How an error is shown; None if it is not one that a user can mend."""
-    from constraints.numbers import ConstraintError
-    from hardware.errors import HardwareError
+def shortened(message: str) -> str:
+    """A message without what nobody reads: the middle of very long words."""
+    words = _LONG_WORD.sub(lambda word: _ends(word[0]), message)
+    return words if len(words) <= _LONGEST_MESSAGE else _ends(words)
 
+
+def _ends(text: str) -> str:
+    return f"{text[:60]}…{text[-20:]} ({len(text):,} characters)"
+
+
+def refusal(error: BaseException) -> Refusal:
+    """How any error is shown: as what it is, or as a crash."""
+    status, message = ExitStatus.CRASH, crash_text(error)
     match error:
-        case ValidationError():
-            return WrongInput(validation_sentences(error))
-        case UsageError() | HardwareError() | ConstraintError():
-            return WrongInput(str(error))
-        case NothingFitsError():
-            return Failure(str(error))
+        case ValidationError() if error.title in _MADE_OF_OPTIONS:
+            status, message = ExitStatus.WRONG_INPUT, validation_sentences(error)
+        case OSError():
+            status, message = _file_trouble(error)
         case KeyboardInterrupt():
-            return Interrupted(str(error) or "interrupted; nothing was written")
-        case _:
-            return None
+            status = ExitStatus.INTERRUPTED
+            message = str(error) or "interrupted; nothing was written"
+        case MemoryError():
+            message = "the machine has no memory left for this"
+        case UsageError() | HardwareError() | ConstraintError():
+            status, message = ExitStatus.WRONG_INPUT, str(error)
+        case NothingFitsError():
+            status, message = ExitStatus.NOTHING_FITS, str(error)
+        case CannotTellError():
+            status, message = ExitStatus.CANNOT_TELL, str(error)
+    return Refusal(message, status)
+
+
+def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
+    """A file that cannot be: wrong input; a disk or a permission: file trouble."""
+    if error.errno == errno.EPIPE:  # who reads the output has enough
+        return ExitStatus.FILE_TROUBLE, ""
+    where = error.filename or "the output"
+    shown = f"{where}: {error.strerror or error}"
+    named = error.filename is not None and is_name_at_fault(error)
+    return (ExitStatus.WRONG_INPUT if named else ExitStatus.FILE_TROUBLE), shown
 
 
 def validation_sentences(error: ValidationError) -> str:
@@ -67,16 +127,38 @@ def validation_sentences(error: ValidationError) -> str:
     return "; ".join(sentences)
 
 
-def report_unexpected(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Excepthook: a bug of the planner, in three lines; the traceback with --debug."""
-    if os.environ.get(DEBUG_VARIABLE):
-        traceback.print_exception(kind, error, trace)
-        return
-    lines = (
-        f"Error: the planner failed unexpectedly ({kind.__name__}: {error}).",
-        f"This is a bug in trainplan {__version__}. Please report it to its maintainers, with",
-        "the command and what it prints when run as: planner --debug ...",
+def crash_text(error: BaseException) -> str:
+    """A bug of the planner, and where to report it."""
+    return (
+        f"the planner failed unexpectedly ({type(error).__name__}: {error}).\n"
+        f"This is a bug in trainplan {__version__}. Please report it to its maintainers, with\n"
+        "the command and what it prints when run as: planner --debug ..."
     )
-    sys.stderr.write("\n".join(lines) + "\n")
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Whatever goes wrong inside ends as a `Refusal`; with --debug a traceback goes before it."""
+    try:
+        yield
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except click.ClickException as error:
+        error.message = shortened(error.message)  # type: ignore[misc]
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exception(error)
+        raise refusal(error) from error
+
+
+def flush_output() -> int:
+    """Exit status of writing what was printed: DONE, or FILE_TROUBLE where it cannot be."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        refusal(error).show()
+        # Python would try again while it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.FILE_TROUBLE
+    return ExitStatus.DONE

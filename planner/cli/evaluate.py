@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from planner.cli.errors import FAILURE
+from planner.cli.errors import ExitStatus
 from planner.cli.options import (
     build_request,
     condition_options,
@@ -65,7 +65,7 @@ def command(**options: Any) -> None:
             from planner.search.explanation import explain
 
             print_report(explanation_report(explain(result, 1, request.resolve())))
-    click.get_current_context().exit(0 if plan.fits else FAILURE)
+    click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 
 def given_configuration(options: dict[str, Any]) -> tuple[Request, Degrees]:

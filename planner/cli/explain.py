@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.options import output_format
+from planner.cli import option_types as types
+from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
-from planner.cli.progress import compile_if_first_run, watched
+from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 @click.command("explain", epilog="Example: planner explain plans.json 1 --what-if")
-@click.argument("plan_file", metavar="PLANFILE")
-@click.argument("number", type=int, default=1)
+@click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
+@click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option(
     "--neighbours/--no-neighbours",
     default=True,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Solve again with more memory, faster links, one more node, without your conditions.",
 )
+@time_limit_option("Of --what-if; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the table of --what-if, SI units.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
@@ -48,6 +50,7 @@ def command(
     number: int,
     neighbours: bool,
     with_what_if: bool,
+    time_limit: float | None,
     as_json: bool,
     as_csv: bool,
     quiet: bool,
@@ -69,7 +72,7 @@ def command(
         explanation = explain_pool(result, number)
     else:
         neighbours = neighbours and style != "csv"
-        explanation = explain_one(result, number, neighbours, with_what_if, quiet)
+        explanation = explain_one(result, number, neighbours, with_what_if, quiet, time_limit)
     match style:
         case "json":
             click.echo(explanation.model_dump_json(indent=1))
@@ -82,7 +85,12 @@ def command(
 
 
 def explain_one(
-    result: SearchResult, number: int, neighbours: bool, with_what_if: bool, quiet: bool
+    result: SearchResult,
+    number: int,
+    neighbours: bool,
+    with_what_if: bool,
+    quiet: bool,
+    time_limit_s: float | None = None,
 ) -> Explanation:
     """The explanation of a plan on GPUs of one type."""
     from planner.search.explanation import explain, job_evaluator, pick_plan
@@ -100,7 +108,7 @@ def explain_one(
     explanation = explain(result, number, job, evaluator)
     if not with_what_if:
         return explanation
-    found = solve_what_if(result.request, searched, plan, quiet)
+    found = solve_what_if(result.request, searched, plan, quiet, time_limit_s)
     return explanation.model_copy(update={"what_if": found})
 
 
@@ -111,13 +119,15 @@ def _on_used_gpus(job: Job, count: int) -> Job:
     return replace(job, cluster=job.cluster.with_gpus(count))
 
 
-def solve_what_if(request: Request, job: Job, plan: Plan, quiet: bool) -> WhatIf:
+def solve_what_if(
+    request: Request, job: Job, plan: Plan, quiet: bool, time_limit_s: float | None
+) -> WhatIf:
     """Solve the job again under each change, with progress on a terminal."""
     compile_if_first_run(quiet)
     from planner.search.what_if import what_if
 
-    with watched(quiet) as progress:
-        return what_if(request, job, plan, progress)
+    with limited(time_limit_s) as until, watched(quiet) as progress:
+        return what_if(request, job, plan, progress, until)
 
 
 def print_what_if_csv(found: WhatIf | None) -> None:

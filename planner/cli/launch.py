@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.progress import compile_if_first_run
 from planner.launch.contract import NodesAs
 from planner.launch.registry import target_named, target_of_profile
@@ -28,8 +29,8 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 
 
 @click.command("launch", epilog=_EPILOG)
-@click.argument("plan_file", metavar="PLANFILE")
-@click.argument("number", type=int, default=1)
+@click.argument("plan_file", type=types.FILE, metavar="PLANFILE")
+@click.argument("number", type=types.PLAN_NUMBER, default=1)
 @click.option("--framework", help="Framework to launch with. [default: the plan's]")
 @click.option(
     "--nodes-as",
@@ -38,7 +39,9 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
     show_default=True,
     help="What starts the processes on the nodes.",
 )
-@click.option("-o", "--output", required=True, metavar="FOLDER", help="The folder to write.")
+@click.option(
+    "-o", "--output", type=types.FILE, required=True, metavar="FOLDER", help="The folder to write."
+)
 @click.option("--force", is_flag=True, help="Replace a launch folder that is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print files and expectations as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from typing import Any, NoReturn, TextIO
 
 import click
 
 from planner._version import __version__
-from planner.cli.errors import click_error, report_unexpected
-from planner.job.errors import NothingFitsError
+from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
 
 # Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "Compare clusters for a training run, in days, money and energy.",
     "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
+    "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
     "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
@@ -30,12 +31,15 @@ COMMANDS = {
     "warmup": "Compile the cost core now, for images and clusters without a first run.",
 }
 
-_EPILOG = """\b
+_STATUSES = "\n".join(f"  {status:3d}  {status.meaning}" for status in ExitStatus)
+_EPILOG = f"""\b
 Example:
   planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json
   planner explain plans.json 1
 
-Exit status: 0 done, 1 nothing fits or failure, 2 wrong input, 130 interrupted."""
+\b
+Exit status of every command:
+{_STATUSES}"""
 
 
 class LazyGroup(click.Group):
@@ -74,15 +78,31 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **more: Any,
+    ) -> click.Context:
+        """As click does; what goes wrong is a refusal."""
+        with refusing():
+            for text in args:
+                _demand_text(text)
+            return super().make_context(info_name, args, parent, **more)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; errors that a user can mend become click's."""
-        try:
+        """Run the subcommand; what goes wrong is a refusal."""
+        with refusing():
             return super().invoke(ctx)
-        except (ValueError, NothingFitsError, KeyboardInterrupt) as error:
-            shown = click_error(error)
-            if shown is None:
-                raise
-            raise shown from error
+
+
+def _demand_text(argument: str) -> None:
+    """Refusal of what no text holds: bytes that are not UTF-8, zero bytes."""
+    if "\0" in argument or (
+        not argument.isascii() and argument != argument.encode(errors="replace").decode()
+    ):
+        raise Refusal(f"{argument!a}: arguments are text in UTF-8", ExitStatus.WRONG_INPUT)
 
 
 @click.group(
@@ -98,16 +118,24 @@ def cli(ctx: click.Context, debug: bool, no_color: bool) -> None:
     """Find how to launch a large-language-model training run: degrees, memory, step time."""
     ctx.obj = {"debug": debug, "no_color": no_color}
     if debug:
-        sys.excepthook = sys.__excepthook__
+        os.environ[DEBUG_VARIABLE] = "1"
 
 
 def main() -> NoReturn:
     """Entry point of the installed script."""
-    sys.excepthook = report_unexpected
+    # A stream that was closed beforehand takes nothing, and that is no error.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         _tolerate_encoding(stream)
-    cli(prog_name="planner")
-    raise SystemExit(0)
+    try:
+        cli(prog_name="planner")
+    except SystemExit as end:
+        raise SystemExit(flush_output() or end.code) from None
+    raise SystemExit(flush_output())
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _tolerate_encoding(stream: TextIO) -> None:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from planner.cli.errors import FAILURE
+from planner.cli import option_types as types
+from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
-from planner.cli.options import configuration_options, job_options, output_format
+from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
 from planner.cli.output import check_output
+from planner.cli.pictures import check_plot, write_plot
 from planner.job.errors import UsageError
 from planner.predict.plan import LARGEST_DEGREE
-from planner.search.plan_file import refuse_to_overwrite, write_bytes, write_text
+from planner.search.plan_file import write_text
 
 if TYPE_CHECKING:
     from planner.job.request import Request
@@ -44,30 +46,10 @@ class _Findings:
 
 DEFAULT_GPU = "H100"
 SOLVE_TRAINING = ("mbs", "seq", "layers")
-_PLOTS = (".html", ".svg", ".png")
 # Options that training and serving share.
 _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "as_json", "as_csv", "quiet",
 )  # fmt: skip
-
-
-def _stage(ctx: click.Context, param: click.Parameter, value: str) -> str | int:
-    """Callback: `heaviest`, `all`, or the number of a stage."""
-    if value in ("heaviest", "all"):
-        return value
-    if value.isdecimal():
-        return int(value)
-    raise click.BadParameter(f"{value!r}: heaviest, all, or a stage from 0 on", ctx, param)
-
-
-def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Callback: a file of a kind that can be drawn."""
-    if value is None:
-        return None
-    path = Path(value).expanduser()
-    if path.suffix.lower() not in _PLOTS:
-        raise click.BadParameter(f"{value!r}: the name must end in {', '.join(_PLOTS)}", ctx, param)
-    return path
 
 
 @click.command(
@@ -80,7 +62,7 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
     "--stage",
     default="heaviest",
     show_default=True,
-    callback=_stage,
+    type=types.STAGE,
     help="Pipeline stage to show: heaviest, all, or a number from 0 on.",
 )
 @click.option("--tensors", is_flag=True, help="List the tensors kept for backward at the peak.")
@@ -92,11 +74,15 @@ def _plot(ctx: click.Context, param: click.Parameter, value: str | None) -> Path
 @click.option(
     "--advise", is_flag=True, help="Evaluate every change that saves memory, and what it costs."
 )
+@time_limit_option("Of --advise; changes for which no time is left are named.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
-@click.option("-o", "--output", help="Write the JSON document to a file.")
+@click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
 @click.option(
-    "--plot", metavar="FILE", callback=_plot, help="Draw the step: FILE.html, FILE.svg or FILE.png."
+    "--plot",
+    metavar="FILE",
+    type=types.PLOT,
+    help="Draw the step: FILE.html, FILE.svg or FILE.png.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -126,10 +112,10 @@ def _train(options: dict[str, Any], style: str) -> int:
     if output is not None:
         write_text(output, _document(found))
     if plot is not None:
-        write_bytes(plot, _picture(plot, found))
+        _draw(plot, found)
     _print(found, style, options["tensors"])
     solved = found.solution is None or found.solution.safe.largest is not None
-    return 0 if found.footprint.fits and solved else FAILURE
+    return 0 if found.footprint.fits and solved else ExitStatus.NOTHING_FITS
 
 
 def _findings(options: dict[str, Any]) -> _Findings:
@@ -249,14 +235,9 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
     """Files to write, known to be writable and drawable; before any work is done."""
     output, plot = check_output(options["output"], options["force"]), options["plot"]
-    if plot is not None:
-        refuse_to_overwrite(plot, options["force"])
-        if plot == output:
-            raise UsageError(f"{plot}: give -o and --plot different files")
-    if plot is not None and plot.suffix.lower() == ".png":
-        from planner.report.memory_png import demand_matplotlib
-
-        demand_matplotlib()
+    if plot is not None and plot == output:
+        raise UsageError(f"{plot}: give -o and --plot different files")
+    check_plot(plot, options["force"])
     return output, plot
 
 
@@ -288,10 +269,10 @@ def _advice(
 ) -> Advice | None:
     if not options["advise"]:
         return None
-    from planner.cli.progress import watched
+    from planner.cli.progress import limited, watched
     from planner.predict.memory.advice import advise
 
-    with watched(options["quiet"]) as watch:
+    with limited(options["time_limit"]) as until, watched(options["quiet"]) as watch:
         return advise(
             request,
             degrees,
@@ -301,6 +282,7 @@ def _advice(
             mtp_apart=options["mtp_apart"],
             may_add_gpus=may_add_gpus,
             watch=watch,
+            over=until.over,
         )
 
 
@@ -321,18 +303,13 @@ def _document(found: _Findings) -> str:
     )
 
 
-def _picture(plot: Path, found: _Findings) -> bytes:
-    from planner.report.memory_figure import memory_figure
+def _draw(plot: Path, found: _Findings) -> None:
+    from planner.report.charts.memory import memory_chart
+    from planner.report.figures.memory import memory_figure
+    from planner.report.pages.studies import memory_page
 
     figure = memory_figure(found.footprint, found.stages)
-    if plot.suffix.lower() == ".png":
-        from planner.report.memory_png import memory_png
-
-        return memory_png(figure)
-    from planner.report.memory_svg import memory_html, memory_svg
-
-    is_page = plot.suffix.lower() == ".html"
-    return (memory_html(figure) if is_page else memory_svg(figure)).encode()
+    write_plot(plot, lambda: memory_chart(figure), lambda: memory_page(figure))
 
 
 def _print(found: _Findings, style: str, tensors: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from planner.cli import option_types as types
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ def inference_options(function: Command) -> Command:
     """Options that only serving has; absent ones are None or False."""
     options = [
         click.option("--inference", is_flag=True, help="Memory of serving instead of training."),
-        click.option("--batch", type=int, help="Sequences served at once. [default: 1]"),
+        click.option("--batch", type=types.SERVED, help="Sequences served at once. [default: 1]"),
         click.option(
             "--context",
+            type=types.SEQUENCE,
             metavar="TOKENS",
             help="Tokens a sequence, prompt and answer: 32Ki = 32768. [default: 4096]",
         ),
@@ -54,18 +56,19 @@ def inference_options(function: Command) -> Command:
         click.option("--engine", help="vllm, vllm-0.19 or vllm-0.16. [default: vllm]"),
         click.option(
             "--gpu-memory-utilization",
-            type=float,
+            type=types.Number(0, 1, low_open=True),
             help="Share of the HBM that the engine may fill. [default: 0.9]",
         ),
-        click.option("--block-size", type=int, help="Tokens a KV block. [default: 16]"),
+        click.option("--block-size", type=types.SERVED, help="Tokens a KV block. [default: 16]"),
         click.option(
             "--max-num-batched-tokens",
+            type=types.SEQUENCE,
             metavar="TOKENS",
             help="Tokens of one prefill chunk. [default: as vLLM on this GPU]",
         ),
         click.option(
             "--max-num-seqs",
-            type=int,
+            type=types.SERVED,
             help="Sequences for which the engine reserves. [default: as vLLM on this GPU]",
         ),
         click.option(
@@ -132,7 +135,7 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
         model=model.spec,
         gpu=cluster.gpu,
         batch=_given(options, "batch", 1),
-        context=_tokens(options, "context", DEFAULT_CONTEXT),
+        context=_given(options, "context", DEFAULT_CONTEXT),
         weights=weights,
         kv=kv_format(options.get("kv_cache") or usual_kv),
         tp=tp,
@@ -141,7 +144,7 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
         ep=_given(options, "ep", 1),
         utilization=_given(options, "gpu_memory_utilization", DEFAULT_UTILIZATION),
         block=_given(options, "block_size", DEFAULT_BLOCK),
-        chunk=_tokens(options, "max_num_batched_tokens", chunk),
+        chunk=_given(options, "max_num_batched_tokens", chunk),
         sequences=_given(options, "max_num_seqs", sequences),
         all_logits=options.get("logits") == "all",
         graphs=not options.get("enforce_eager"),
@@ -161,16 +164,6 @@ def _degrees(options: dict[str, Any]) -> tuple[int, int, int]:
         if value < 1:
             raise UsageError(f"--{name} {value}: a degree is at least 1")
     return tp, pp, dp
-
-
-def _tokens(options: dict[str, Any], name: str, default: int) -> int:
-    """A number of tokens, as 32Ki, 32K or 32768."""
-    from planner.job.request import parse_tokens
-
-    value = options.get(name)
-    if value is None:
-        return default
-    return value if isinstance(value, int) else parse_tokens(value)
 
 
 def _cluster(options: dict[str, Any], gpus: int) -> Cluster:

@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from planner.cli import option_values
+from planner.cli import option_types as types
 from planner.job.request import Request
-from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,7 +30,6 @@ _OPTION_NAMES = {"shard": "shard-size"}
 
 
 # Degrees of one given configuration, with their help and default (None: derived).
-_DEGREE = click.IntRange(1, LARGEST_DEGREE)
 _DEGREES: tuple[tuple[str, int | None, str], ...] = (
     ("tp", 1, "Tensor parallelism."),
     ("pp", 1, "Pipeline stages."),
@@ -54,7 +52,6 @@ def _apply(function: Command, decorators: list[Callable[[Command], Command]]) ->
 
 def job_options(function: Command) -> Command:
     """What is trained, on what, with which framework and batch."""
-    positive = click.IntRange(1, MOST_MICRO_BATCHES)
     return _apply(
         function,
         [
@@ -64,17 +61,23 @@ def job_options(function: Command) -> Command:
                 help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
             ),
             click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100."),
-            click.option("--cluster", help="Instead of --gpus: a TOML file that describes it."),
+            click.option(
+                "--cluster",
+                type=types.FILE,
+                help="Instead of --gpus: a TOML file that describes it.",
+            ),
             click.option(
                 "--gbs-tokens",
                 metavar="TOKENS",
-                callback=option_values.tokens,
+                type=types.TOKENS,
                 help="Global batch in tokens: 4M = 4·10^6, 4Mi = 4·2^20.",
             ),
-            click.option("--gbs", type=positive, help="Instead: global batch in sequences, exact."),
+            click.option(
+                "--gbs", type=types.SEQUENCES, help="Instead: global batch in sequences, exact."
+            ),
             click.option(
                 "--gbs-tolerance",
-                type=click.FloatRange(0, 1, max_open=True),
+                type=types.Number(0, 1, high_open=True),
                 default=0.05,
                 show_default=True,
                 help="Share by which a plan's batch may differ from --gbs-tokens.",
@@ -82,7 +85,7 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--seq",
                 metavar="TOKENS",
-                callback=option_values.sequence,
+                type=types.SEQUENCE,
                 help="Sequence length in tokens. [default: the model's pretraining length]",
             ),
             click.option(
@@ -121,7 +124,7 @@ def job_options(function: Command) -> Command:
                 "--optimizer-offload",
                 metavar="SHARE|search",
                 default="0",
-                callback=option_values.share,
+                type=types.SHARE,
                 show_default=True,
                 help="Share of optimizer state and update on the CPU; search: the best for each "
                 "plan.",
@@ -130,7 +133,7 @@ def job_options(function: Command) -> Command:
                 "--activation-offload",
                 metavar="off|all|search|MODULES",
                 default="off",
-                callback=option_values.modules,
+                type=types.MODULES,
                 show_default=True,
                 help="Activations kept on the host, by module, as core_attn,attn_proj; search: the "
                 "best for each plan.",
@@ -139,7 +142,7 @@ def job_options(function: Command) -> Command:
                 "--activation-offload-fraction",
                 metavar="FRACTION",
                 default="1",
-                callback=option_values.fraction,
+                type=types.FRACTION,
                 show_default=True,
                 help="Of the layers' activations that can leave the GPU; searches take 1.",
             ),
@@ -202,7 +205,7 @@ def job_options(function: Command) -> Command:
             click.option("--dropout", is_flag=True, help="The model trains with dropout."),
             click.option(
                 "--expert-imbalance",
-                type=click.FloatRange(1, MOST_IMBALANCE),
+                type=types.Number(1, MOST_IMBALANCE),
                 default=1.0,
                 show_default=True,
                 help="Load of the busiest expert rank over the mean.",
@@ -212,6 +215,14 @@ def job_options(function: Command) -> Command:
                 default="0",
                 show_default=True,
                 help="HBM to keep free: a share (0.05, 5%) or a size (4GiB).",
+            ),
+            click.option(
+                "--fit-probability",
+                default="80%",
+                show_default=True,
+                type=types.PROBABILITY,
+                help="How surely a plan must fit its GPUs, by the error of memory predictions; "
+                "faster plans that fit less surely are listed apart.",
             ),
             click.option(
                 "--allow-tp-across-nodes",
@@ -230,7 +241,7 @@ def configuration_options(function: Command) -> Command:
             *(
                 click.option(
                     f"--{name}",
-                    type=_DEGREE,
+                    type=types.DEGREE,
                     default=default,
                     show_default=default is not None,
                     help=text,
@@ -244,20 +255,20 @@ def configuration_options(function: Command) -> Command:
             ),
             click.option(
                 "--mbs",
-                type=_DEGREE,
+                type=types.DEGREE,
                 default=1,
                 show_default=True,
                 help="Micro-batch, sequences.",
             ),
             click.option(
                 "--grad-acc",
-                type=click.IntRange(1, MOST_MICRO_BATCHES),
+                type=types.MICRO_BATCHES,
                 help="Micro-batches per step; without --gbs and --gbs-tokens it sets the batch.",
             ),
             click.option(
                 "--layers-per-stage",
                 metavar="LAYERS",
-                callback=option_values.layers,
+                type=types.LAYERS,
                 help="Uneven layers, one number for each of the pp·vpp blocks: 19,20,20,21 or "
                 "4,5x14,4.",
             ),
@@ -269,7 +280,7 @@ def configuration_options(function: Command) -> Command:
             ),
             click.option(
                 "--shard-size",
-                type=click.IntRange(min=0),
+                type=types.SHARD,
                 default=0,
                 show_default=True,
                 help="Ranks that share a parameter under ZeRO (HSDP). 0: all of dp·cp.",
@@ -285,7 +296,7 @@ def configuration_options(function: Command) -> Command:
             click.option(
                 "--recompute-layers",
                 metavar="LAYERS",
-                callback=option_values.layers,
+                type=types.LAYERS,
                 help="Layers of each stage that recompute. [default: all]",
             ),
         ],
@@ -301,7 +312,7 @@ def limit_options(function: Command) -> Command:
                 f"--{_OPTION_NAMES.get(name, name)}",
                 name,
                 metavar="VALUES",
-                callback=option_values.limit,
+                type=types.degree_limit(name),
                 help=text,
             )
             for name, text in LIMITS.items()
@@ -318,7 +329,7 @@ def condition_options(function: Command) -> Command:
                 "--require",
                 metavar="CONDITION",
                 multiple=True,
-                callback=option_values.condition,
+                type=types.condition("require", "pp <= 4"),
                 help='What a plan must obey, as "pp <= 4" or "tp*cp in (4, 8)". Names: tp, pp, '
                 "vpp, cp, ep, etp, dp, edp, zero, shard, mbs, grad_acc (num_microbatches), gbs, "
                 "gbs_tokens, gpus (world), nodes, gpus_per_node, domain, seq, layers, heads, "
@@ -328,14 +339,14 @@ def condition_options(function: Command) -> Command:
                 "--forbid",
                 metavar="CONDITION",
                 multiple=True,
-                callback=option_values.condition,
+                type=types.condition("forbid", "zero == 3"),
                 help='What no plan may do, as "zero == 3".',
             ),
             click.option(
                 "--fix",
                 metavar="NAME=NUMBER",
                 multiple=True,
-                callback=option_values.condition,
+                type=types.condition("fix", "mbs=1"),
                 help="One value alone: mbs=1.",
             ),
         ],
@@ -351,11 +362,21 @@ def output_options(function: Command) -> Command:
                 "--json", "as_json", is_flag=True, help="Print the plan file, nothing else."
             ),
             click.option("--csv", "as_csv", is_flag=True, help="Print one row a plan, SI units."),
-            click.option("-o", "--output", help="Write a plan file that later commands read."),
+            click.option(
+                "-o",
+                "--output",
+                type=types.FILE,
+                help="Write a plan file that later commands read.",
+            ),
             click.option("--force", is_flag=True, help="Overwrite the output file."),
             click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
         ],
     )
+
+
+def time_limit_option(help_text: str) -> Callable[[Command], Command]:
+    """`--time-limit SECONDS` of a command that searches."""
+    return click.option("--time-limit", metavar="SECONDS", type=types.TIME_LIMIT, help=help_text)
 
 
 OutputFormat = Literal["text", "json", "csv"]
@@ -397,6 +418,7 @@ _REQUEST_OPTIONS = (
     "cp_comm_type",
     "expert_imbalance",
     "hbm_reserve",
+    "fit_probability",
     "require",
     "forbid",
     "fix",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
+
+    from planner.search.until import Until
 
 Progress = Callable[[str, int, int], None]
 
@@ -32,6 +35,19 @@ def compile_if_first_run(quiet: bool) -> None:
         return
     with watched(quiet) as progress:
         warm_up(progress)
+
+
+@contextmanager
+def limited(time_limit_s: float | None) -> Iterator[Until]:
+    """A chain of trials that ends with the time; what was left out is said on stderr."""
+    from planner.search.until import Until
+
+    until = Until(None if time_limit_s is None else time.perf_counter() + time_limit_s)
+    yield until
+    if until.untried:
+        first, count = until.untried[0], len(until.untried)
+        rest = f" and {count - 1} more" if count > 1 else ""
+        click.echo(f"--time-limit {time_limit_s:g} ended before: {first}{rest}", err=True)
 
 
 class _Watch:

@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
-    tokens_to_train,
 )
-from planner.cli.errors import FAILURE
+from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
+from planner.search.plan_file import write_text
 
 if TYPE_CHECKING:
     from planner.compare.results import Scaling
 
 _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
-_PLOTS = (".svg", ".html", ".png")
 
 
 @click.command(
@@ -33,9 +34,11 @@ _PLOTS = (".svg", ".html", ".png")
     epilog="Example: planner scale --model 405b --gpus H100 --from 512 --to 16384 --plot s.svg",
 )
 @click.option("--gpus", "gpu", required=True, metavar="H100", help="Kind of GPU, or node shape.")
-@click.option("--from", "first", type=click.IntRange(1), help="Fewest GPUs; then doubled.")
-@click.option("--to", "last", type=click.IntRange(1), help="Most GPUs.")
-@click.option("--counts", metavar="512,768", help="Instead: these numbers of GPUs.")
+@click.option("--from", "first", type=types.DEGREE, help="Fewest GPUs; then doubled.")
+@click.option("--to", "last", type=types.DEGREE, help="Most GPUs.")
+@click.option(
+    "--counts", type=types.COUNTS, metavar="512,768", help="Instead: these numbers of GPUs."
+)
 @click.option(
     "--batch",
     type=click.Choice(["fixed", "scaled", "both"]),
@@ -47,10 +50,10 @@ _PLOTS = (".svg", ".html", ".png")
     "--tokens",
     default="1T",
     show_default=True,
-    callback=tokens_to_train,
+    type=types.TRAINED_TOKENS,
     help="Tokens to train on.",
 )
-@click.option("--plot", metavar="FILE", help="Draw it: .svg, .html or .png.")
+@click.option("--plot", type=types.PLOT, metavar="FILE", help="Draw it: .svg, .html or .png.")
 @comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
@@ -59,7 +62,8 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
-    plot = _check_plot(options["plot"], options["force"])
+    plot = options["plot"]
+    check_plot(plot, options["force"])
     counts = _counts(options)
     settings = build_settings(options)
     request = comparing_request(options)
@@ -87,7 +91,7 @@ def command(**options: Any) -> None:
     _write(scaling, output, plot)
     _print(scaling, style)
     if all(point.run is None for point in scaling.points):
-        click.get_current_context().exit(FAILURE)
+        click.get_current_context().exit(ExitStatus.NOTHING_FITS)
 
 
 def _counts(options: dict[str, Any]) -> tuple[int, ...]:
@@ -98,47 +102,22 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
     if given is not None:
         if first is not None or last is not None:
             raise UsageError("give --counts, or --from and --to")
-        try:
-            return tuple(int(text) for text in given.split(","))
-        except ValueError:
-            raise UsageError(f"--counts {given!r}: write numbers as 512,768,1024") from None
+        return tuple(given)
     if first is None or last is None:
         raise UsageError("give the numbers of GPUs: --from 512 --to 16384, or --counts 512,768")
     return counts_between(first, last)
 
 
-def _check_plot(name: str | None, force: bool) -> Path | None:
-    """The file of the plot, before any work is done."""
-    from planner.search.plan_file import refuse_to_overwrite
-
-    if name is None:
-        return None
-    path = Path(name).expanduser()
-    if path.suffix not in _PLOTS:
-        raise UsageError(f"--plot {name}: the name must end in {', '.join(_PLOTS)}")
-    refuse_to_overwrite(path, force, "--plot")
-    if path.suffix == ".png":
-        from planner.report.memory_png import demand_matplotlib
-
-        demand_matplotlib()
-    return path
-
-
 def _write(scaling: Scaling, output: Path | None, plot: Path | None) -> None:
-    from planner.search.plan_file import write_bytes, write_text
-
     if output is not None:
         write_text(output, _json(scaling))
     if plot is None:
         return
-    from planner.report.scaling_figure import scaling_figure
-    from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import scaling_figure
+    from planner.report.pages.studies import scaling_page
 
-    figure = scaling_figure(scaling)
-    if plot.suffix == ".png":
-        write_bytes(plot, scaling_png(figure))
-    else:
-        write_text(plot, (scaling_svg if plot.suffix == ".svg" else scaling_html)(figure))
+    write_plot(plot, lambda: curves_chart(scaling_figure(scaling)), lambda: scaling_page(scaling))
 
 
 def _json(scaling: Scaling) -> str:

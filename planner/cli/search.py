@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.errors import FAILURE, INTERRUPTED
+from planner.cli import option_types as types
+from planner.cli.errors import ExitStatus
 from planner.cli.limits import limit_values
-from planner.cli.option_values import split_names, time_limit
 from planner.cli.options import (
     OutputFormat,
     build_request,
@@ -18,10 +18,11 @@ from planner.cli.options import (
     limit_options,
     output_format,
     output_options,
+    time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
 from planner.cli.progress import compile_if_first_run, watched
-from planner.cli.search_clusters import names_several, search_several, several_gpus
+from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
 from planner.search.pools.jobs import first_job
 
 if TYPE_CHECKING:
@@ -45,51 +46,44 @@ SORTS = {
 @job_options
 @click.option(
     "--recompute",
+    type=types.NAMES,
     metavar="MODES",
     help="Modes to try, comma-separated; modules of one mode joined by +, as "
     "none,layernorm+moe_act,full. [default: those of the framework]",
 )
 @limit_options
 @condition_options
-@click.option(
-    "--top", type=click.IntRange(min=1), default=8, show_default=True, help="Most plans to show."
-)
+@click.option("--top", type=types.PLANS, help="Most plans. [default: 8 in the table, all in files]")
+@click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the solver."
-)
+@click.option("--seed", type=types.SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=types.PROCESSES,
     default=1,
     show_default=True,
     help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
-@click.option(
-    "--time-limit",
-    metavar="SECONDS",
-    type=float,
-    callback=time_limit,
-    help="Of the search, costing included; what is not proven by then says so. Ctrl-C does the "
-    "same.",
+@time_limit_option(
+    "Of the search, costing included; what is not proven by then says so. Ctrl-C does the same."
 )
 @output_options
 def command(**options: Any) -> None:
     """Find the best ways to launch a training run.
 
-    Shows the Pareto front: plans of which none is both faster and lighter than another. With
+    Shows the Pareto front: plans of which none is both faster and lighter than another, among those
+    that fit surely enough (--fit-probability); faster ones that are less sure stand below it. With
     several clusters (--gpus 32..128xH100, or --gpus again) one front over all of them, which
     weighs the number of GPUs and dollars too.
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
-    recompute = split_names(options["recompute"])
     if names_several(options["gpus"]):
-        request = build_request(options | {"gpus": None}, recompute=recompute)
+        request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
         return
     options["gpus"] = next(iter(options["gpus"]), None)
-    request = build_request(options, recompute=recompute)
+    request = build_request(options, recompute=options["recompute"])
     job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})
@@ -102,16 +96,17 @@ def command(**options: Any) -> None:
         with watched(options["quiet"]) as progress:
             result = find_plans(
                 request,
-                top=options["top"],
                 sort=SORTS[options["sort"]],
                 seed=options["seed"],
                 workers=options["workers"],
+                top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,
+                whole=options["whole"],
             )
     except DoesNotFitError as error:
         print_failure(error.why, style)
-        click.get_current_context().exit(FAILURE)
+        click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     write_result(result, output)
     match style:
         case "json":
@@ -121,9 +116,11 @@ def command(**options: Any) -> None:
         case "text":
             from planner.report.search import search_report
 
-            print_report(search_report(result, None if output is None else str(output)))
+            saved_as = None if output is None else str(output)
+            most = options["top"] or MOST_PRINTED
+            print_report(search_report(result, saved_as, most, options["whole"]))
     if result.stopped == "interrupted":
-        click.get_current_context().exit(INTERRUPTED)
+        click.get_current_context().exit(ExitStatus.INTERRUPTED)
 
 
 def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from planner.cli.errors import FAILURE, INTERRUPTED
+from planner.cli.errors import ExitStatus
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -36,6 +36,10 @@ def several_gpus(function: Command) -> Command:
 def names_several(gpus: tuple[str, ...]) -> bool:
     """Whether --gpus names more than one cluster."""
     return len(gpus) > 1 or any(".." in text for text in gpus)
+
+
+# Plans in a table, unless --top says otherwise.
+MOST_PRINTED = 8
 
 
 def search_several(
@@ -67,18 +71,18 @@ def search_several(
         )
     if output is not None and front.points:
         write_text(output, _json(front))
-    shown = shortened(front.points, options["top"])
+    shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda own: sort_value(front.plan_of(own), sort))
     _print(front, shown, style, output)
     context = click.get_current_context()
     if front.stopped == "interrupted":
-        context.exit(INTERRUPTED)
+        context.exit(ExitStatus.INTERRUPTED)
     if not front.points:
         click.echo(
             "Error: nothing fits on any of the clusters; search one alone to see what would fit",
             err=True,
         )
-        context.exit(FAILURE)
+        context.exit(ExitStatus.NOTHING_FITS)
 
 
 def _json(front: ClusterFront) -> str:

@@ -5,31 +5,39 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.output import print_report
+from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
 
 if TYPE_CHECKING:
     from planner.evidence.runs.families import Family
     from planner.evidence.runs.predict import Prediction
+    from planner.report.validation import Validation
 
 _STDOUT = "-"
-_SHOWN_REFUSALS = 8
 
 _EPILOG = """\b
 Runs are CSV files, one row a run. A header names the columns; needed are
-layers hidden heads seq gpu num_gpus framework; used as well: source model ffn
-kv_heads vocab act moe gpus_per_node tp pp vpp cp ep zero seq_parallel mbs gbs
-precision recompute flash schedule kernel software variant fabric
-layers_per_stage head_stage, and as measurements step_time_s peak_mem_gib
-mem_kind mem_scope oom. An empty cell takes a default, which the column
-`assumed` of --json, --csv and --html names.
+layers hidden heads seq gpu num_gpus framework; used as well: ffn kv_heads
+vocab act moe gpus_per_node tp pp vpp cp ep dp zero seq_parallel mbs gbs
+precision recompute flash schedule kernel software layers_per_stage
+head_stage, and facts of machine and run: fabric host power_w compile overlap
+cuda_graphs loss dropout deterministic transformer_impl optimizer
+state_precision grad_precision fp8_recipe fp8_gather recompute_share
+zero_group offload etp ep_dispatch moe_gemm routing cp_comm pipeline_runs
+gbs_tokens tuning sequences mixer mla mtp_layers head_dim qk_norm tied bias
+position. Measurements: step_time_s peak_mem_gib mem_kind mem_scope oom;
+doubt (`time: ...`) keeps one out of all figures. source model notes label
+only. An empty cell takes a default, which the column `assumed` of --json,
+--csv and --html names.
 
 \b
 Example: planner validate --data my_runs.csv --by gpu --html page.html"""
@@ -39,6 +47,7 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--data",
     "paths",
+    type=types.FILE,
     multiple=True,
     metavar="FILE|DIR",
     help="Measured runs; may be given again. Without it: the published runs that ship.",
@@ -57,8 +66,14 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     help="Only rows that state what they recompute and their attention kernel.",
 )
 @click.option(
+    "--unnamed",
+    is_flag=True,
+    help="As if no name told the framework: by what the rows state that it does.",
+)
+@click.option(
     "--json",
     "json_out",
+    type=types.FILE,
     is_flag=False,
     flag_value=_STDOUT,
     metavar="[FILE]",
@@ -67,18 +82,26 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
 @click.option(
     "--csv",
     "csv_out",
+    type=types.FILE,
     is_flag=False,
     flag_value=_STDOUT,
     metavar="[FILE]",
     help="One line a row, into a file or on stdout.",
 )
-@click.option("--html", "html_out", metavar="FILE", help="A page with plots, tables and all rows.")
+@click.option(
+    "--html",
+    "html_out",
+    type=types.FILE,
+    metavar="FILE",
+    help="A page with plots, tables and all rows.",
+)
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
     paths: tuple[str, ...],
     by: str,
     only_stated: bool,
+    unnamed: bool,
     json_out: str | None,
     csv_out: str | None,
     html_out: str | None,
@@ -90,12 +113,14 @@ def command(
         raise click.UsageError("--json and --csv cannot both go to stdout; give one of them a file")
     for option, given in (("--json", json_out), ("--csv", csv_out), ("--html", html_out)):
         _check(option, given, force)
+    if html_out is not None:
+        demand_plot()
 
     from planner.evidence.runs.families import family_by
 
     family = family_by(by)
     compile_if_first_run(quiet)
-    predictions = _predictions(paths, only_stated)
+    predictions = _predictions(paths, only_stated, unnamed)
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
     _write(html_out, lambda: _html_text(predictions, family))
@@ -111,14 +136,15 @@ def _check(option: str, given: str | None, force: bool) -> None:
         refuse_to_overwrite(Path(given).expanduser(), force, option)
 
 
-def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
+def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list[Prediction]:
     """All rows of all files, predicted. UsageError if there are none."""
     from planner.evidence.runs.predict import predict_rows
     from planner.evidence.runs.report import is_stated
     from planner.evidence.runs.rows import read_rows
     from planner.job.errors import UsageError
 
-    predictions = predict_rows(row for path in _paths(given) for row in read_rows(path))
+    rows = [row for path in _paths(given) for row in read_rows(path)]
+    predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
     if all(own.error for own in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
@@ -133,11 +159,9 @@ def _predictions(given: Sequence[str], only_stated: bool) -> list[Prediction]:
 
 
 def _paths(given: Sequence[str]) -> Sequence[Path]:
-    from importlib.resources import files
+    from planner.evidence.runs.rows import PUBLISHED
 
-    if given:
-        return [Path(path).expanduser() for path in given]
-    return [Path(str(files("planner.evidence").joinpath("data/published.csv")))]
+    return [Path(path).expanduser() for path in given] or [PUBLISHED]
 
 
 def _write(given: str | None, text: Callable[[], str]) -> None:
@@ -152,8 +176,11 @@ def _write(given: str | None, text: Callable[[], str]) -> None:
 
 def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.document import document
+    from planner.evidence.runs.report import report
 
-    return json.dumps(document(predictions, family), indent=1, allow_nan=False) + "\n"
+    content = document(predictions, family)
+    content["summary"]["left_out"] = [asdict(own) for own in report(_left_out(predictions), family)]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _csv_text(predictions: Sequence[Prediction]) -> str:
@@ -169,31 +196,35 @@ def _csv_text(predictions: Sequence[Prediction]) -> str:
 def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.document import document
     from planner.evidence.runs.worst import describe
-    from planner.report.page import validation_page
+    from planner.report.pages.page import render
+    from planner.report.pages.validation import validation_page
+    from planner.report.validation import validation_report
 
-    return validation_page(
+    page = validation_page(
         document(predictions, family),
+        validation_report(_validation(predictions, family)),
         [family(own) for own in predictions],
         [f"{own.row.file} line {own.row.line}: {describe(own)}" for own in predictions],
     )
+    return render(page)
+
+
+def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Rows of sources that constants were fitted on, predicted without those sources."""
+    from planner.evidence.fit.held_out import predict_held_out, shipped
+
+    factors = {source: own.factors for source, own in shipped().items()}
+    known = [own for own in predictions if own.row.source in factors and not own.error]
+    return predict_held_out(known, factors)
 
 
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:
-    from planner.evidence.runs.repeats import repeat_noise
-    from planner.evidence.runs.report import family_report, is_stated, mean_of_sources, report
-    from planner.report.validation import Validation, validation_report
+    from planner.report.validation import validation_report
 
-    refused = Counter(own.error for own in predictions if own.error is not None)
-    stated = [own for own in predictions if is_stated(own)]
-    unstated = [own for own in predictions if not is_stated(own)]
-    shown = Validation(
-        families=report(predictions, family),
-        total=family_report("all rows", predictions),
-        stated=family_report("all rows, stated", stated),
-        unstated=family_report("all rows, not stated", unstated),
-        sources=mean_of_sources(predictions),
-        refusals=refused.most_common(_SHOWN_REFUSALS),
-        withdrawn_times=sum(own.row.withdraws_time for own in predictions),
-        repeats=repeat_noise(predictions),
-    )
-    print_report(validation_report(shown))
+    print_report(validation_report(_validation(predictions, family)))
+
+
+def _validation(predictions: Sequence[Prediction], family: Family) -> Validation:
+    from planner.report.validation import validation
+
+    return validation(predictions, family, _left_out(predictions))

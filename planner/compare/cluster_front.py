@@ -22,11 +22,9 @@ from planner.compare.searches import Outcome, Progress, Task, run_searches
 from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.predict.plan import PLAN_FILE_VERSION, Plan
-from planner.search.front import Floats, nondominated, without_near
+from planner.search.front import ALIKE, SAVING, Floats, nondominated, without_near
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import SearchResult
-from planner.search.rungs import TIE
-from planner.search.search import SAVING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,13 +210,13 @@ def _point(
 def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPoint]:
     """Points that none dominates in speed, memory, GPUs and (`priced`) dollars, fastest first.
 
-    As on one cluster, a point is left out beside a faster one (within TIE) unless it saves the
+    As on one cluster, a point is left out beside a faster one (within ALIKE) unless it saves the
     share SAVING of something.
     """
     if not points:
         return []
     table = _table(points, priced)
-    kept = without_near(table, nondominated(table), TIE, SAVING)
+    kept = without_near(table, nondominated(table), ALIKE, SAVING)
     return [points[index] for index in kept.tolist()]
 
 

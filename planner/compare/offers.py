@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hardware import Cluster, Price, PriceKind, load_cluster_file
+from hardware.files import read_text, toml_content
+from hardware.prices import Date, PriceOfGpu
 from planner.job.errors import UsageError
 from planner.job.pool import parse_one_type
 
@@ -30,13 +31,13 @@ class Offer(BaseModel):
     cluster: str | None = None
     provider: str | None = None
     precision: str | None = None
-    on_demand: Annotated[float, Field(gt=0)] | None = None
-    reserved: Annotated[float, Field(gt=0)] | None = None
-    spot: Annotated[float, Field(gt=0)] | None = None
+    on_demand: PriceOfGpu | None = None
+    reserved: PriceOfGpu | None = None
+    spot: PriceOfGpu | None = None
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
-    date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")] = ""
+    date: Date = ""
     source: str = "own quote"
-    capex_per_gpu: Annotated[float, Field(gt=0)] | None = None
+    capex_per_gpu: PriceOfGpu | None = None
 
     @model_validator(mode="after")
     def _one_cluster(self) -> Offer:
@@ -78,14 +79,10 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
     A relative `cluster = "FILE.toml"` is looked for beside the file. UsageError names the file,
     the table and the field at fault.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: is not TOML: {error}") from None
+    document = toml_content(read_text(path), str(path))
     tables = document.pop("cluster", None)
-    if document or not isinstance(tables, list) or not tables:
+    listed = isinstance(tables, list) and all(isinstance(own, dict) for own in tables)
+    if document or not listed or not tables:
         raise UsageError(
             f"{path}: write one table [[cluster]] for each offer, with gpus = '64xH100' or cluster "
             "= 'FILE.toml'"

@@ -9,28 +9,14 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hardware import Figure, Price, load_economics
+from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
+from hardware.load import MOST_GPUS
+from hardware.prices import LARGEST_PRICE
 from planner.compare.money import OwnerTerms
 from planner.job.errors import UsageError
 
 CostBasis = Literal["on_demand", "reserved", "spot", "owned"]
 COST_BASES: tuple[CostBasis, ...] = ("on_demand", "reserved", "spot", "owned")
-
-# Figure of the catalogue -> least value that makes sense, and whether it itself is allowed.
-_LEAST: Mapping[str, tuple[float, bool]] = {
-    "amortisation_years": (0.0, False),
-    "interest": (0.0, True),
-    "pue": (1.0, True),
-    "electricity": (0.0, True),
-    "hosting": (0.0, True),
-    "load": (0.0, False),
-    "utilisation": (0.0, False),
-    "gpu_mtbf": (0.0, False),
-    "node_mtbf": (0.0, False),
-    "repair": (0.0, True),
-    "restart": (0.0, True),
-    "write_bandwidth": (0.0, False),
-}
-_MOST = {"utilisation": 1.0, "load": 1.2, "interest": 1.0}
 
 
 class Settings(BaseModel):
@@ -50,11 +36,11 @@ class Settings(BaseModel):
     prices: tuple[Price, ...] = ()
     providers: tuple[str, ...] = ()
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
-    rates: Mapping[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    capex_usd: Annotated[float, Field(gt=0)] | None = None
-    carbon_g_per_kwh: Annotated[float, Field(ge=0)] | None = None
-    spares: Annotated[int, Field(ge=0)] | None = None
-    checkpoint_interval_s: Annotated[float, Field(gt=0)] | None = None
+    rates: Mapping[str, Annotated[float, Field(gt=0, le=1e9)]] = Field(default_factory=dict)
+    capex_usd: Annotated[float, Field(gt=0, le=LARGEST_PRICE)] | None = None
+    carbon_g_per_kwh: Annotated[float, Field(ge=0, le=1e4)] | None = None
+    spares: Annotated[int, Field(ge=0, le=MOST_GPUS)] | None = None
+    checkpoint_interval_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     asynchronous: bool = False
     today: date = Field(default_factory=date.today)
 
@@ -106,11 +92,12 @@ class Settings(BaseModel):
 
 
 def _check(name: str, figure: Figure) -> None:
-    least, allowed = _LEAST.get(name, (0.0, True))
-    most = _MOST.get(name)
-    low = figure.value < least if allowed else figure.value <= least
-    if low or (most is not None and figure.value > most):
-        rule = f"at least {least:g}" if allowed else f"more than {least:g}"
-        upper = "" if most is None else f" and at most {most:g}"
+    least, most = FIGURE_RANGES.get(name, (0.0, 1e18))
+    above = name in FIGURES_ABOVE_LEAST
+    within = least <= figure.value <= most and not (above and figure.value == least)
+    if not within:
+        rule = f"more than {least:g}" if above else f"at least {least:g}"
         unit = "" if figure.unit == "1" else f" ({figure.unit})"
-        raise UsageError(f"{figure.source} {figure.value:g}{unit}: must be {rule}{upper}")
+        raise UsageError(
+            f"{figure.source} {figure.value:g}{unit}: must be {rule} and at most {most:g}"
+        )

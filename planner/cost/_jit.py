@@ -20,13 +20,14 @@ a structured array is one pointer. An entry turns the NamedTuples of `planner.co
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from inspect import signature
@@ -135,11 +136,15 @@ def rows(table: NDArray[np.float64], row: np.dtype[Any]) -> Rows:
 class Entry:
     """A function that compiles on its first call; `tables` names the row of each table argument.
 
-    `plain` takes the same arguments and runs as Python.
+    `plain` takes the same arguments and runs as Python. `allocates` False: nothing below it makes
+    an array, so nothing counts references to arrays: that took a fifth of the time, and threads
+    wait for each other's counts of the tables that they share.
     """
 
-    def __init__(self, function: Callable[..., Any], **tables: np.dtype[Any]) -> None:
-        self.function = function
+    def __init__(
+        self, function: Callable[..., Any], *, allocates: bool = True, **tables: np.dtype[Any]
+    ) -> None:
+        self.function, self.allocates = function, allocates
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         names = tuple(signature(function).parameters)
@@ -179,7 +184,7 @@ class Entry:
 
     @cached_property
     def _twin(self) -> Any:
-        return _twin(self.function, is_entry=True)
+        return _twin(self.function, self.allocates, is_entry=True)
 
     def _as_records(self, arguments: tuple[Any, ...]) -> list[Any]:
         return [
@@ -195,40 +200,43 @@ class Entry:
 class _TwinGlobals(dict[str, Any]):
     """Globals of a twin: those of the module, marked functions as their twins, made when read."""
 
-    def __init__(self, outer: dict[str, Any]) -> None:
+    def __init__(self, outer: dict[str, Any], allocates: bool) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
-        self._outer = outer
+        self._outer, self._allocates = outer, allocates
 
     def __missing__(self, name: str) -> Any:
         value = self._outer[name]
         if isinstance(value, FunctionType) and value in _marked:
-            value = _twin(value)
+            value = _twin(value, self._allocates)
         self[name] = value
         return value
 
 
 @cache
-def _twin(function: FunctionType, *, is_entry: bool = False) -> Any:
-    """The numba function of a marked one."""
+def _twin(function: FunctionType, allocates: bool, *, is_entry: bool = False) -> Any:
+    """The numba function of a marked one, below entries that allocate or those that do not."""
     import numba
 
     njit: Any = numba.njit
     same = FunctionType(
         function.__code__,
-        _TwinGlobals(function.__globals__),
+        _TwinGlobals(function.__globals__, allocates),
         function.__name__,
         function.__defaults__,
     )
     same.__qualname__, same.__module__ = function.__qualname__, function.__module__
     for_entries, for_others = _compilers()
     if is_entry:
-        twin = njit(error_model="numpy", nogil=True, pipeline_class=for_entries)(same)
+        twin = njit(error_model="numpy", nogil=True, _nrt=allocates, pipeline_class=for_entries)(
+            same
+        )
         twin._cache = _shared_cache(same)
         return twin
     twin = njit(
         error_model="numpy",
         no_cpython_wrapper=True,
         no_cfunc_wrapper=True,
+        _nrt=allocates,
         pipeline_class=for_others,
     )(same)
     # Once for all numbers, not once more for every constant that some caller hands in.
@@ -298,6 +306,10 @@ def _compilers() -> tuple[Any, Any]:
             library.enable_object_caching()
             super().__init__(typing, target, library, *rest)
 
+        def compile_extra(self, func: Any) -> Any:
+            with _in_haste():
+                return super().compile_extra(func)
+
     class InnerCompiler(Compiler):
         def define_pipelines(self) -> list[PassManager]:
             usual = DefaultPassBuilder.define_nopython_pipeline(self.state).passes
@@ -310,6 +322,37 @@ def _compilers() -> tuple[Any, Any]:
             super().__init__(typing, target, InnerLibrary(target.codegen(), "inner"), *rest)
 
     return EntryCompiler, InnerCompiler
+
+
+# Signatures of numba's own functions and operators by what they were called with.
+_known_calls: dict[Any, Any] = {}
+
+
+@contextmanager
+def _in_haste() -> Iterator[None]:
+    """Compiles in four fifths of the time: nothing is collected of the many small objects that stay
+    until the end, and of `a + b` numba tries its dozens of templates once for each pair of types.
+    """
+    from numba.core.types import functions
+
+    calls: Any = functions.BaseFunction
+    by_templates = calls.get_call_type
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        call = self, args, tuple(kws.items())
+        if call not in _known_calls:
+            _known_calls[call] = by_templates(self, context, args, kws)
+        return _known_calls[call]
+
+    collects = gc.isenabled()
+    gc.disable()
+    calls.get_call_type = get_call_type
+    try:
+        yield
+    finally:
+        calls.get_call_type = by_templates
+        if collects:
+            gc.enable()
 
 
 # What reading a damaged file raises.

@@ -25,8 +25,15 @@ from planner.cost.linear import (
     TERM_WEIGHT,
     layout_terms,
 )
-from planner.cost.linear_memory import ends_counts, layer_holds, no_maxima, phase_bytes
+from planner.cost.linear_memory import (
+    ends_counts,
+    fill_layers,
+    no_maxima,
+    phase_bytes,
+    stage_layers,
+)
 from planner.cost.phase_records import (
+    GROUP_ROW,
     LAYER,
     MTP,
     OPTIMIZER,
@@ -82,16 +89,14 @@ WHOLE = 1e-9
 
 @jit
 def layer_bytes(
-    kind: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
+    kind: int, holds: Rows, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float, float]:  # fmt: skip
     """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
-    the update, gathered weights if it is the largest)."""
+    the update, gathered weights if it is the largest); `holds`: `stage_layers` without ends."""
     own = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, own.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
-    empty = layer_holds(0, kind, 0.0, 0.0, costs, counts, key, grid, job, framework)
-    plain = layer_holds(0, kind, 1.0, 0.0, costs, counts, key, grid, job, framework)
-    again = layer_holds(0, kind, 1.0, 1.0, costs, counts, key, grid, job, framework)
+    empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
     base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
     held = min(
         phase_bytes(LAYER, plain, zero, one, key, grid, job, framework),
@@ -113,11 +118,12 @@ def layer_columns(
     """LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
     out = np.zeros((job.kinds, LAYER_COLUMNS))
     counts = np.zeros((job.pieces, 1))
+    holds = stage_layers(0, costs, counts, key, grid, job, framework)
     share = microbatch_share(framework.schedule)
     for kind in range(job.kinds):
         own, cost = terms[kind], costs[kind]
         again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
-        held, update, gather = layer_bytes(kind, counts, costs, key, grid, job, framework)
+        held, update, gather = layer_bytes(kind, holds, costs, key, grid, job, framework)
         plain = layer_maxima(cost, 1.0, 0.0, key, grid, framework)
         remade = layer_maxima(cost, 0.0, 1.0, key, grid, framework)
         out[kind, LAYER_SECONDS] = share * (own[TERM_FORWARD] + own[TERM_BACKWARD] + again)
@@ -154,10 +160,11 @@ def empty_stages(
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
+    holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         own = fullest_pass(held, grid.grad_acc, framework)
-        holds = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework)
+        fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
         base = phase_bytes(LAYER, holds, zero, own, key, grid, job, framework)
         stages[stage, STAGE_FLIGHT] = own.in_flight
         stages[stage, STAGE_DEFERRED] = own.deferred
@@ -342,21 +349,3 @@ def layout_bounds_s(
         if slowest_s < np.inf:
             span_s = grad_acc * slowest_s + share * (total_s - slowest_s)
             out[index] = span_s + update_s + scalars[SCALAR_FIXED_S]
-
-
-@jit
-def bound_shapes(
-    shapes: Rows, recompute: Array, limits_bytes: Array, keys: Rows, costs: Rows,
-    totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
-    network: Rows, out: Array,
-) -> None:  # fmt: skip
-    """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
-
-    `recompute[shape]`: RECOMPUTE_* code.
-    """
-    for index in range(shapes.shape[0]):
-        key = int(shapes[index].key)
-        layout_bounds_s(
-            shapes[index], int(recompute[index]), limits_bytes, keys[key], costs[key], totals,
-            job, framework, gpu, network, out[index],
-        )  # fmt: skip

@@ -6,6 +6,8 @@ function of the same name computes, which says what that is; `.plain` does so wi
 
 from __future__ import annotations
 
+from typing import Any
+
 from planner.cost import (
     bounds,
     fields,
@@ -17,8 +19,16 @@ from planner.cost import (
 )
 from planner.cost._jit import Entry
 
-_SHAPE = {"grid": fields.SHAPE_ROW, "key": fields.KEY_ROW, "costs": fields.PIECE_ROW}
-_SHAPES = {"shapes": fields.SHAPE_ROW, "keys": fields.KEY_ROW, "costs": fields.PIECE_ROW}
+_SHAPE: dict[str, Any] = {
+    "grid": fields.SHAPE_ROW,
+    "key": fields.KEY_ROW,
+    "costs": fields.PIECE_ROW,
+}
+_SHAPES: dict[str, Any] = {
+    "shapes": fields.SHAPE_ROW,
+    "keys": fields.KEY_ROW,
+    "costs": fields.PIECE_ROW,
+}
 
 cost_keys = Entry(
     kernel.cost_keys,
@@ -28,14 +38,19 @@ cost_keys = Entry(
     saved=fields.SAVED_ROW,
     collectives=fields.COMM_ROW,
     out=fields.PIECE_ROW,
+    allocates=False,
 )
-cost_shapes = Entry(kernel.cost_shapes, out=fields.STEP_ROW, **_SHAPES)
-cost_layout = Entry(kernel.cost_layout, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPE)
+cost_shapes = Entry(
+    kernel.cost_shapes,
+    out=fields.STEP_ROW,
+    stages=fields.STAGE_ROW,
+    allocates=False,
+    **_SHAPES,
+)
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
-bound_shapes = Entry(bounds.bound_shapes, **_SHAPES)
+bound_shapes = Entry(sharp_bounds.bound_shapes, **_SHAPES)
 empty_stages = Entry(bounds.empty_stages, **_SHAPE)
 layer_columns = Entry(bounds.layer_columns, **_SHAPE)
 stage_room = Entry(bounds.stage_room)
-sharp_bound_s = Entry(sharp_bounds.sharp_bound_s, **_SHAPE)
 least_together = Entry(stage_sums.least_together)

@@ -15,17 +15,32 @@ from planner.cost.data_parallel import (
     reduce_stream,
 )
 from planner.cost.inputs import GpuInputs
+from planner.cost.passes import (
+    backward_seconds,
+    forward_seconds,
+    fsdp_seconds,
+    recompute_seconds,
+)
 from planner.cost.peak import fill_known
 from planner.cost.phase_records import record_of
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
+from planner.cost.step_ends import end_traffic
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
 # Traffic of one piece's parameters: seconds alone, and by class of links (`planner.cost.sharing`).
-TRAFFIC_ROW = record_of(
-    ("reduce_s", 1), ("reduce_inside", 1), ("reduce_between", 1),
-    ("gather_s", 1), ("gather_inside", 1), ("gather_between", 1),
-)  # fmt: skip
+# Then what differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3
+# adds to those of a plain piece and of one that recomputes; of a pass, what its hidden traffic
+# takes from parameters' or gradients' at the end of the step, and by how much both of these
+# together delay the piece's compute and exposed traffic (`planner.cost.step_ends`).
+TRAFFIC_ROW = record_of(*(
+    (name, 1) for name in (
+        "reduce_s", "reduce_inside", "reduce_between",
+        "gather_s", "gather_inside", "gather_between",
+        "forward_s", "backward_s", "recompute_s", "sharded_s", "sharded_again_s",
+        "taken_forward_s", "taken_backward_s", "shared_s",
+    )
+))  # fmt: skip
 
 
 @jit
@@ -43,6 +58,18 @@ def fill_traffic(
         size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
         stream = gather_stream(dense, expert, size, key, grid, job, network)
         own.gather_s, own.gather_inside, own.gather_between = stream
+
+
+@jit
+def fill_passes(costs: Rows, grid: Row, framework: FrameworkInputs, traffic: Rows) -> None:
+    """Fill the seconds of each piece whose traffic is known."""
+    for piece in range(costs.shape[0]):
+        cost, own = costs[piece], traffic[piece]
+        own.forward_s, own.backward_s = forward_seconds(cost), backward_seconds(cost)
+        own.recompute_s = recompute_seconds(cost)
+        own.sharded_s = fsdp_seconds(cost, own, False, grid, framework)
+        own.sharded_again_s = fsdp_seconds(cost, own, True, grid, framework)
+        end_traffic(cost, own, grid, framework)
 
 
 @jit

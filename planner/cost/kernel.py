@@ -5,17 +5,14 @@ Rows of `out` are filled in place, so that threads can share a table (`planner.p
 
 from __future__ import annotations
 
-import numpy as np
-
-from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.frame import TRAFFIC_ROW, fill_group, fill_traffic, group_stages
+from planner.cost.frame import fill_group, fill_passes, fill_traffic, group_stages
 from planner.cost.inputs import GpuInputs
 from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
-from planner.cost.phase_records import GROUP_ROW
+from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
-from planner.cost.step import evaluate_step, step_bounds
+from planner.cost.step import Frame, evaluate_step, step_bounds, step_frame
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
@@ -30,14 +27,16 @@ def cost_keys(
     framework: FrameworkInputs,
     gpu: GpuInputs,
     network: Rows,
+    traffic: Rows,
     out: Rows,
 ) -> None:
-    """Fill the piece costs of every key: out[keys, pieces], zero before."""
+    """Fill the piece costs of every key: out[keys, pieces], zero before; `traffic`: room for
+    `communication_terms`."""
     for index in range(keys.shape[0]):
         for piece in range(job.pieces):
             piece_cost(
                 piece, keys[index], ops, parameters, saved, collectives, job, framework, gpu,
-                network, out[index][piece],
+                network, traffic, out[index][piece],
             )  # fmt: skip
 
 
@@ -53,41 +52,55 @@ def cost_shapes(
     framework: FrameworkInputs,
     gpu: GpuInputs,
     network: Rows,
+    given: bool,
+    layouts: Array,
+    groups: Rows,
+    traffic: Rows,
     out: Rows,
+    stages: Rows,
 ) -> None:
     """Fill the step results of shapes in their even layouts, every layer recomputed as the key
     says, bounds over all layouts included: out[shapes], zero before.
 
     `order`: rows of the shapes to cost; those of one frame (SHAPE_FRAME) after each other, so that
-    what depends on the frame alone is computed once.
+    what depends on the frame alone is computed once. `given`: cost instead the layout that
+    `layouts` holds of the one shape there is, and its stages (`cost_layout`).
+    Room to work in: layouts[3, pieces, most stages], `groups` and `stages` of as many stages,
+    `traffic` of the pieces (`planner.predict.cost_model`).
     """
-    most = 1
-    for index in range(order.shape[0]):
-        most = max(most, int(shapes[int(order[index])].pp))
-    counts, nothing = np.zeros((job.pieces, most)), np.zeros((job.pieces, most))
-    recomputed = np.zeros((job.pieces, most))
-    groups, stages = np.zeros(most, GROUP_ROW), np.zeros(most, f.STAGE_ROW)
-    traffic = np.zeros(job.pieces, TRAFFIC_ROW)
-    frame, found = -1.0, 0
+    if given:
+        cost_layout(
+            shapes[0], keys[0], costs[0], layouts[0], layouts[1], totals, job, framework, gpu,
+            network, groups, traffic, out[0], stages,
+        )  # fmt: skip
+        return
+    counts, recomputed, nothing = layouts[0], layouts[1], layouts[2]
+    last, pp, vpp, found = -1.0, 0, 0, 0
+    frame = Frame(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     for index in range(order.shape[0]):
         row = int(order[index])
         grid = shapes[row]
         key, own = keys[int(grid.key)], costs[int(grid.key)]
-        if grid.frame != frame:
-            frame = grid.frame
-            usual_counts(prefix, int(grid.pp), int(grid.vpp), job, framework.schedule, counts)
-            found = group_stages(int(grid.pp), framework.schedule, counts, groups)
+        if grid.frame != last:
+            last = grid.frame
+            if pp != int(grid.pp) or vpp != int(grid.vpp):
+                pp, vpp = int(grid.pp), int(grid.vpp)
+                usual_counts(prefix, pp, vpp, job, framework.schedule, counts)
+                found = group_stages(pp, framework.schedule, counts, groups)
+                for kind in range(job.kinds):
+                    for stage in range(found):
+                        recomputed[kind, stage] = counts[kind, stage]
             fill_frame(
                 counts, own, key, grid, job, framework, gpu, network, traffic, groups[:found]
             )
-            for kind in range(job.kinds):
-                for stage in range(found):
-                    recomputed[kind, stage] = counts[kind, stage]
+            frame = step_frame(totals, own, key, grid, job, framework, gpu, network)
+        fill_passes(own, grid, framework, traffic)
+        exposed_s = exposed_pipeline_seconds(own, traffic, key, grid, job, framework, network)
         evaluate_step(
-            counts, recomputed if key.modules != 0 else nothing, own, traffic, groups[:found], key,
-            grid, job, framework, network, out[row], stages,
+            counts, recomputed if key.modules != 0 else nothing, own, traffic, groups[:found],
+            frame, exposed_s, key, grid, job, framework, network, out[row], stages,
         )  # fmt: skip
-        step_bounds(totals, own, traffic, key, grid, job, framework, gpu, network, out[row])
+        step_bounds(totals, own, traffic, frame, exposed_s, grid, job, framework, out[row])
 
 
 @jit
@@ -108,26 +121,32 @@ def cost_layout(
     costs: Rows,
     counts: Array,
     recomputed: Array,
+    totals: Array,
     job: JobInputs,
     framework: FrameworkInputs,
     gpu: GpuInputs,
     network: Rows,
+    groups: Rows,
+    traffic: Rows,
     out: Row,
     stages: Rows,
 ) -> None:
     """Fill step and stage results of one given layout: out, stages[pp], zero before."""
-    groups, traffic = np.zeros(stages.shape[0], GROUP_ROW), np.zeros(job.pieces, TRAFFIC_ROW)
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0
     fill_frame(counts, costs, key, grid, job, framework, gpu, network, traffic, groups)
+    frame = step_frame(totals, costs, key, grid, job, framework, gpu, network)
+    fill_passes(costs, grid, framework, traffic)
+    exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
     evaluate_step(
-        counts, recomputed, costs, traffic, groups, key, grid, job, framework, network, out, stages
-    )
+        counts, recomputed, costs, traffic, groups, frame, exposed_s, key, grid, job, framework,
+        network, out, stages,
+    )  # fmt: skip
     heaviest = 0
     for stage in range(stages.shape[0]):
         stage_memory(
-            stage, float(stage), counts, recomputed, costs, key, grid, job, framework,
-            stages[stage],
+            stage, float(stage), groups[stage], counts, recomputed, costs, key, grid, job,
+            framework, stages[stage],
         )  # fmt: skip
         if stages[stage].peak > stages[heaviest].peak:
             heaviest = stage

@@ -133,9 +133,11 @@ def add_copies(copied: float, gpu: GpuInputs, network: Rows, out: Row) -> None:
 @jit
 def piece_cost(
     piece: int, key: Row, ops: Rows, parameters: Rows, saved: Rows, collectives: Rows,
-    job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows, out: Row,
+    job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows,
+    out: Row,
 ) -> None:  # fmt: skip
-    """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`)."""
+    """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`); `traffic`: room for
+    `communication_terms`."""
     modules = int(key.modules)
     terms = compute_terms(piece, key, ops, job, framework, gpu)
     out.forward = terms.forward
@@ -143,7 +145,7 @@ def piece_cost(
     out.recompute = terms.recompute
     out.weight = terms.weight
     out.weight_saved = terms.weight_bytes
-    traffic = communication_terms(piece, key, collectives, job, framework, network)
+    communication_terms(piece, key, collectives, job, framework, network, traffic)
     exposed_traffic(traffic, terms, framework.contention, out)
     dense, expert = parameters_on_rank(piece, key, parameters, job)
     out.backward += parameter_traffic_s(dense + expert, framework.accumulation_traffic_bytes, gpu)

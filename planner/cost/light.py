@@ -21,6 +21,10 @@ class LightRows(list[Any]):
         """Number of rows; the core asks for no other axis."""
         return (len(self),)
 
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return LightRows(found) if type(index) is slice else found
+
 
 def light(table: NDArray[np.float64], row: np.dtype[Any]) -> Any:
     """A float64 table, columns last, as rows of plain objects; one row as an object."""

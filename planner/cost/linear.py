@@ -11,24 +11,15 @@ import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.data_parallel import gather_seconds, optimizer_seconds, reduce_seconds
-from planner.cost.frame import TRAFFIC_ROW, fill_traffic
+from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
 from planner.cost.memory import communicator_bytes
 from planner.cost.passes import (
-    backward_seconds,
-    forward_seconds,
-    fsdp_seconds,
+    exposed_pipeline_seconds,
     pipeline_traffic_seconds,
-    recompute_seconds,
+    table_reduction_seconds,
 )
 from planner.cost.step import slowdown
-from planner.cost.step_ends import (
-    END_COLUMNS,
-    END_SHARED,
-    END_TAKEN_BACKWARD,
-    END_TAKEN_FORWARD,
-    end_traffic,
-)
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import extra_update_seconds
 
@@ -83,17 +74,17 @@ def traffic_line(
     """
     if high <= NEARLY_NONE:
         return 0.0, 0.0
-    ends = np.zeros(2)
-    for index in range(2):
-        size = high if index else NEARLY_NONE
+    first = last = 0.0
+    for size in (NEARLY_NONE, high):
         dense, routed = (0.0, size) if expert else (size, 0.0)
+        first = last
         if reduce:
             per_parameter = framework.gradient_communication_bytes
-            ends[index] = reduce_seconds(dense, routed, per_parameter, key, grid, job, network)
+            last = reduce_seconds(dense, routed, per_parameter, key, grid, job, network)
         else:
             per_parameter = framework.parameter_communication_bytes
-            ends[index] = gather_seconds(dense, routed, per_parameter, key, grid, job, network)
-    return ends[0], (ends[1] - ends[0]) / high
+            last = gather_seconds(dense, routed, per_parameter, key, grid, job, network)
+    return first, (last - first) / high
 
 
 @jit
@@ -102,19 +93,16 @@ def piece_terms(
 ) -> None:
     """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
     dense, expert = cost.dense_parameters, cost.expert_parameters
-    plain = fsdp_seconds(cost, traffic, False, grid, framework)
-    again = fsdp_seconds(cost, traffic, True, grid, framework)
-    out[TERM_FORWARD] = forward_seconds(cost)
-    out[TERM_BACKWARD] = backward_seconds(cost) + plain
-    out[TERM_RECOMPUTE] = recompute_seconds(cost) + again - plain
+    plain, again = traffic.sharded_s, traffic.sharded_again_s
+    out[TERM_FORWARD] = traffic.forward_s
+    out[TERM_BACKWARD] = traffic.backward_s + plain
+    out[TERM_RECOMPUTE] = traffic.recompute_s + again - plain
     out[TERM_WEIGHT] = cost.weight
     out[TERM_OPTIMIZER] = optimizer_seconds(dense, expert, grid, framework, gpu)
     out[TERM_OPTIMIZER] += extra_update_seconds(cost, grid, framework, gpu)
-    ends = np.zeros(END_COLUMNS)
-    end_traffic(cost, traffic, grid, framework, ends)
-    out[TERM_TAKEN_FORWARD] = ends[END_TAKEN_FORWARD]
-    out[TERM_TAKEN_BACKWARD] = ends[END_TAKEN_BACKWARD]
-    out[TERM_SHARED] = ends[END_SHARED]
+    out[TERM_TAKEN_FORWARD] = traffic.taken_forward_s
+    out[TERM_TAKEN_BACKWARD] = traffic.taken_backward_s
+    out[TERM_SHARED] = traffic.shared_s
 
 
 @jit
@@ -186,11 +174,14 @@ def layout_terms(
     scalars = np.zeros(SCALAR_COLUMNS)
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, job, framework, network, traffic)
+    fill_passes(costs, grid, framework, traffic)
     for piece in range(job.pieces):
         piece_terms(costs[piece], traffic[piece], grid, framework, gpu, terms[piece])
     traffic_terms(costs, key, grid, job, framework, network, terms, scalars)
+    exposed_s = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
+    table_s = table_reduction_seconds(costs, key, grid, job, framework, network)
     scalars[SCALAR_FIXED_S] = framework.host_step_s + pipeline_traffic_seconds(
-        costs, traffic, key, grid, job, framework, network
+        exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
     factor = slowdown(key, grid, network)

@@ -13,13 +13,13 @@ import numpy as np
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.layout import mirror, place_ends
 from planner.cost.phase_records import (
+    GROUP_ROW,
     LAYER_SECOND,
     OPTIMIZER,
     PASSES,
     PHASES,
     LayerMaxima,
     Pass,
-    StageHolds,
 )
 from planner.cost.phases import (
     at_rest,
@@ -29,7 +29,7 @@ from planner.cost.phases import (
     total_bytes,
 )
 from planner.cost.schedule import copies_of_model, held_microbatches
-from planner.cost.stage import layer_maxima, stage_holds
+from planner.cost.stage import fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 # Phases of every pass, and the optimizer's.
@@ -60,7 +60,7 @@ def no_maxima() -> LayerMaxima:
 
 @jit
 def phase_bytes(
-    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Bytes of a stage at a phase."""
@@ -79,15 +79,35 @@ def ends_counts(pp: int, job: JobInputs, schedule: int, mtp_apart: float) -> Arr
 
 
 @jit
-def layer_holds(
+def fill_layers(
     stage: int, kind: int, layers: float, again: float, costs: Rows, counts: Array, key: Row,
-    grid: Row, job: JobInputs, framework: FrameworkInputs,
-) -> StageHolds:  # fmt: skip
-    """Contents of a stage with its ends and so many layers of one kind."""
-    recomputed = np.zeros_like(counts)
-    own = counts.copy()
-    own[kind, stage], recomputed[kind, stage] = layers, again
-    return stage_holds(stage, float(stage), own, recomputed, costs, key, grid, job, framework)
+    grid: Row, job: JobInputs, framework: FrameworkInputs, out: Row,
+) -> None:  # fmt: skip
+    """Fill the contents of a stage with its ends and so many layers of one kind; `counts`: of a
+    pipeline without layers."""
+    recomputed = np.zeros(counts.shape)
+    counts[kind, stage], recomputed[kind, stage] = layers, again
+    fill_stage(stage, float(stage), counts, recomputed, costs, key, grid, job, framework, out)
+    counts[kind, stage] = 0.0
+
+
+@jit
+def stage_layers(
+    stage: int, costs: Rows, counts: Array, key: Row, grid: Row, job: JobInputs,
+    framework: FrameworkInputs,
+) -> Rows:  # fmt: skip
+    """Contents of a stage: with its ends alone, with two layers of the first kind besides, with one
+    layer of each kind, and with one of each kind that recomputes."""
+    out = np.zeros(2 + 2 * job.kinds, GROUP_ROW)
+    fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, out[0])
+    fill_layers(stage, 0, 2.0, 0.0, costs, counts, key, grid, job, framework, out[1])
+    for kind in range(job.kinds):
+        for again in range(2):
+            own = out[2 + again * job.kinds + kind]
+            fill_layers(
+                stage, kind, 1.0, float(again), costs, counts, key, grid, job, framework, own
+            )
+    return out
 
 
 @jit
@@ -107,15 +127,14 @@ def present(most: LayerMaxima, done_making: float, done: float) -> LayerMaxima:
 
 @jit
 def fill_phase(
-    row: int, phase: int, own: Pass, stage: int, counts: Array, costs: Rows, key: Row,
+    row: int, phase: int, own: Pass, stage: int, holds: Rows, costs: Rows, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
-    """Coefficients of one phase of one stage."""
-    two = layer_holds(stage, 0, 2.0, 0.0, costs, counts, key, grid, job, framework)
+    """Coefficients of one phase of one stage; `holds`: `stage_layers`."""
+    empty, two = holds[0], holds[1]
     if phase != OPTIMIZER and not exists(phase, two, own, grid):
         return
     zero = no_maxima()
-    empty = layer_holds(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework)
     base = phase_bytes(phase, empty, zero, own, key, grid, job, framework)
     out.stage[row, stage] = base
     making, done = -np.inf, -np.inf
@@ -126,8 +145,7 @@ def fill_phase(
         making = done = 0.0
     bare = phase_bytes(phase, two, zero, own, key, grid, job, framework)
     for kind in range(job.kinds):
-        plain = layer_holds(stage, kind, 1.0, 0.0, costs, counts, key, grid, job, framework)
-        again = layer_holds(stage, kind, 1.0, 1.0, costs, counts, key, grid, job, framework)
+        plain, again = holds[2 + kind], holds[2 + job.kinds + kind]
         first = phase_bytes(phase, plain, zero, own, key, grid, job, framework)
         second = phase_bytes(phase, again, zero, own, key, grid, job, framework)
         out.layer[row, stage, kind] = first - base
@@ -164,15 +182,14 @@ def memory_phases(
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         own = passes(held, grid.grad_acc, framework)
+        holds = stage_layers(stage, costs, counts, key, grid, job, framework)
         for index in range(PASSES):
             if own[index].counts == 0.0:
                 continue
             for phase in range(PHASES - 1):
                 row = index * (PHASES - 1) + phase
                 fill_phase(
-                    row, phase, own[index], stage, counts, costs, key, grid, job, framework, out
+                    row, phase, own[index], stage, holds, costs, key, grid, job, framework, out
                 )
-        fill_phase(
-            ROWS - 1, OPTIMIZER, own[0], stage, counts, costs, key, grid, job, framework, out
-        )
+        fill_phase(ROWS - 1, OPTIMIZER, own[0], stage, holds, costs, key, grid, job, framework, out)
     return out

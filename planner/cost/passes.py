@@ -213,10 +213,11 @@ def table_reduction_seconds(
 
 @jit
 def pipeline_traffic_seconds(
-    costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
-    network: Rows,
+    exposed_s: float, table_s: float, costs: Rows, traffic: Rows, key: Row, grid: Row,
+    job: JobInputs, framework: FrameworkInputs, network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of a step that stages wait for each other's activations and table gradients.
+    """Seconds of a step that stages wait for each other's activations and table gradients
+    (`exposed_pipeline_seconds`, `table_reduction_seconds`).
 
         exposed(t) + 2(m(1 - hidden) + 1)·(t' - t) + 2(m·v + p - 1)·e   the last two if MTP is apart
 
@@ -226,8 +227,7 @@ def pipeline_traffic_seconds(
     the CPU waits for before it issues more (p2p_communication.py, `_communicate_shapes`;
     megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
     """
-    seconds = exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
-    seconds += table_reduction_seconds(costs, key, grid, job, framework, network)
+    seconds = exposed_s + table_s
     if grid.mtp_apart == 0.0:
         return seconds
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)

@@ -15,7 +15,6 @@ from planner.cost.phase_records import (
     PHASES,
     LayerMaxima,
     Pass,
-    StageHolds,
 )
 from planner.cost.phases import (
     at_rest,
@@ -27,7 +26,7 @@ from planner.cost.phases import (
     resting_bytes,
 )
 from planner.cost.schedule import held_microbatches
-from planner.cost.stage import fill_parameters, filled_stage, stage_maxima
+from planner.cost.stage import fill_kept, fill_parameters, stage_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 
@@ -36,24 +35,23 @@ def fill_known(
     stage: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
-    """Fill the bytes of a group that parameters alone decide (`planner.cost.frame.GROUP_ROW`)."""
+    """Fill the bytes of a group that parameters alone decide (`GROUP_ROW`)."""
     fill_parameters(stage, counts, costs, grid, job, framework, out)
-    holds = filled_stage(out, stage, out.first, counts, counts, costs, key, grid, job, framework)
     most = stage_maxima(stage, counts, counts, costs, key, grid, job, framework)
-    rest = at_rest(holds, key, grid, job, framework)
+    rest = at_rest(out, key, grid, job, framework)
     out.resting_bytes = resting_bytes(rest) - rest.inputs
     out.update_moving_bytes = moving_bytes(rest)
     held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     own = passes(held, grid.grad_acc, framework)
     for phase in range(PHASES - 1):
         out.known_bytes[phase] = bytes_of_parameters(
-            phase, rest.gradients, holds, most, own[0], grid, framework
+            phase, rest.gradients, out, most, own[0], grid, framework
         )
         out.known_bytes[PHASES - 1 + phase] = out.known_bytes[phase]
     if framework.persistent_gradients == 0.0 or framework.gradients_at_backward > 0.0:
         for phase in range(PHASES - 1):
             out.known_bytes[PHASES - 1 + phase] = bytes_of_parameters(
-                phase, rest.gradients, holds, most, own[1], grid, framework
+                phase, rest.gradients, out, most, own[1], grid, framework
             )
 
 
@@ -67,7 +65,7 @@ def is_less(phase: int, most: LayerMaxima) -> bool:
 
 @jit
 def pass_bytes(
-    own: Pass, known: int, group: Row, holds: StageHolds, most: LayerMaxima, key: Row, grid: Row,
+    own: Pass, known: int, group: Row, most: LayerMaxima, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Most bytes, resting ones apart, in any phase of a pass; 0 if another pass exceeds it.
@@ -78,9 +76,9 @@ def pass_bytes(
     if own.counts == 0.0:
         return moving
     for phase in range(PHASES - 1):
-        if is_less(phase, most) or not exists(phase, holds, own, grid):
+        if is_less(phase, most) or not exists(phase, group, own, grid):
             continue
-        size = bytes_of_activations(phase, holds, most, own, key, grid, job, framework)
+        size = bytes_of_activations(phase, group, most, own, key, grid, job, framework)
         moving = max(moving, group.known_bytes[known + phase] + size)
     return moving
 
@@ -93,15 +91,15 @@ def group_bytes(
     """Live bytes of the first stage of a group in its heaviest phase."""
     first = group.first
     held = held_microbatches(first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    holds = filled_stage(group, stage, first, counts, recomputed, costs, key, grid, job, framework)
+    fill_kept(stage, first, counts, recomputed, costs, key, grid, job, framework, group)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     one, two, late = passes(held, grid.grad_acc, framework)
     again = PHASES - 1
     moving = max(
         group.update_moving_bytes,
-        pass_bytes(one, 0, group, holds, most, key, grid, job, framework),
-        pass_bytes(two, again, group, holds, most, key, grid, job, framework),
-        pass_bytes(late, again, group, holds, most, key, grid, job, framework),
+        pass_bytes(one, 0, group, most, key, grid, job, framework),
+        pass_bytes(two, again, group, most, key, grid, job, framework),
+        pass_bytes(late, again, group, most, key, grid, job, framework),
     )
     inputs = framework.input_bytes * local_tokens(key, job)
     return float(group.resting_bytes + inputs + moving)

@@ -10,7 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-# Phases of a micro-batch, in order; then the optimizer's.
+# Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
+# optimizer's.
+FORWARD_END = -1
 FORWARD = 0  # at its end: everything kept, logits in flight
 LOSS = 1  # gradient of the loss: logits, their softmax and its gradient side by side
 HEAD = 2  # gradients of logits, of the head's input and of its weights
@@ -22,54 +24,8 @@ LAYER_LAST = 7  # gradients made along the way have piled up
 EMBEDDING = 8  # the vocabulary table's gradient, which no kernel adds to one that exists
 OPTIMIZER = 9
 PHASES = 10
-FORWARD_END = 10
 # See `passes`.
 PASSES = 3
-
-
-class StageHolds(NamedTuple):
-    """Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch.
-
-    `kept`: from forward to backward (`plain`: by layers that do not recompute, `logits`: the
-    loss's part); `casts`: of weights, `_kept` those that backward finds; `head_made`: parameters
-    whose gradients the head makes, a tied table included; `layer_weight`, `head_weight` (with
-    MTP): what a deferred weight gradient reads. `extra_state`: optimizer state on the
-    rank beyond that of every parameter; `update_bytes`: temporaries of the largest update of the
-    model, wherever it lives; `resident`: offloaded tensors that are on the GPU all the same, and
-    `fetched` those of one layer. `mtp_modules`: how many; `mtp_table`: parameters of the vocabulary
-    table in which they look tokens up, `mtp_table_waits` those if the embedding is on the stage.
-    """
-
-    dense: float
-    expert: float
-    layers: float
-    layer_kept: float
-    plain_kept: float
-    layer_casts: float
-    layer_casts_kept: float
-    embedding_parameters: float
-    embedding_kept: float
-    head: float
-    head_parameters: float
-    head_made: float
-    head_kept: float
-    head_logits: float
-    head_casts: float
-    mtp_dense: float
-    mtp_expert: float
-    mtp_kept: float
-    mtp_casts: float
-    mtp_working: float
-    mtp_logits: float
-    extra_state: float
-    update_bytes: float
-    layer_weight: float
-    head_weight: float
-    resident: float = 0.0
-    fetched: float = 0.0
-    mtp_modules: float = 0.0
-    mtp_table: float = 0.0
-    mtp_table_waits: float = 0.0
 
 
 def record_of(*fields: tuple[str, int]) -> np.dtype[Any]:
@@ -77,22 +33,36 @@ def record_of(*fields: tuple[str, int]) -> np.dtype[Any]:
     return np.dtype((np.record, [(n, "f8") if k == 1 else (n, "f8", (k,)) for n, k in fields]))
 
 
-# What of `StageHolds` depends on parameters alone (`mtp_losses`: of how many modules).
-PARAMETERS = tuple(
-    (name, 1) for name in (
-        "dense", "expert", "layers", "layer_casts", "embedding_parameters", "head",
-        "head_parameters", "head_made", "head_casts", "mtp_dense", "mtp_expert", "mtp_casts",
-        "extra_state", "update_bytes", "mtp_modules", "mtp_losses", "mtp_table",
-        "mtp_table_waits",
-    )
+# Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch. First what
+# depends on parameters alone (`planner.cost.stage.fill_parameters`). `casts`: copies of weights;
+# `head_made`: parameters whose gradients the head makes, a tied table included; `extra_state`:
+# optimizer state on the rank beyond that of every parameter; `update_bytes`: temporaries of the
+# largest update of the model, wherever it lives; `mtp_modules`, `mtp_losses`: how many;
+# `mtp_table`: parameters of the vocabulary table in which they look tokens up, `mtp_table_waits`
+# those if the embedding is on the stage.
+_PARAMETERS = (
+    "dense", "expert", "layers", "layer_casts", "embedding_parameters", "head", "head_parameters",
+    "head_made", "head_casts", "mtp_dense", "mtp_expert", "mtp_casts", "extra_state",
+    "update_bytes", "mtp_modules", "mtp_losses", "mtp_table", "mtp_table_waits",
+)  # fmt: skip
+# Then what depends on micro-batch and recompute mode too (`fill_kept`). `kept`: from forward to
+# backward (`plain`: by layers that do not recompute, `logits`: the loss's part); `casts_kept`:
+# those that backward finds; `logits`: elements that the loss of one rank works on;
+# `layer_weight`, `head_weight` (with MTP): what a deferred weight gradient reads; `resident`:
+# offloaded tensors that are on the GPU all the same, and `fetched` those of one layer.
+_KEPT = (
+    "layer_kept", "plain_kept", "layer_casts_kept", "embedding_kept", "head_kept", "head_logits",
+    "logits", "mtp_kept", "mtp_working", "mtp_logits", "layer_weight", "head_weight", "resident",
+    "fetched",
 )  # fmt: skip
 # Consecutive stages that hold the same: the first one, how many, and of each its seconds of the
 # optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so
-# beside every micro-batch or not at all).
-# Bytes: what parameters alone decide, at rest, in the update, and in every phase of the first and
-# of later passes (`planner.cost.peak`).
+# beside every micro-batch or not at all), its contents, and what parameters alone decide of its
+# bytes: at rest, in the update, and in every phase of the first and of later passes
+# (`planner.cost.peak`).
 GROUP_ROW = record_of(
-    ("first", 1), ("span", 1), ("update_s", 1), ("reduce_s", 1), ("gather_s", 1), *PARAMETERS,
+    ("first", 1), ("span", 1), ("update_s", 1), ("reduce_s", 1), ("gather_s", 1),
+    *((name, 1) for name in (*_PARAMETERS, *_KEPT)),
     ("resting_bytes", 1), ("update_moving_bytes", 1), ("known_bytes", 2 * (PHASES - 1)),
 )  # fmt: skip
 

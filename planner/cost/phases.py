@@ -27,7 +27,6 @@ from planner.cost.phase_records import (
     LayerMaxima,
     Pass,
     PhaseTerms,
-    StageHolds,
 )
 from planner.cost.schedule import Held, copies_of_model, splits_backward
 from planner.cost.tables import FrameworkInputs, JobInputs
@@ -101,7 +100,7 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 
 @jit
-def bucket_bytes(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """DDP's flat copies of the gradients, or the bucket of ZeRO-2."""
     if grid.zero == 0 and grid.shards > 1.0:
         own = framework.gradient_bytes * (holds.dense + holds.expert)
@@ -118,7 +117,7 @@ def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> flo
 
 
 @jit
-def root_gathered(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
     if not is_sharded(grid):
         return 0.0
@@ -149,7 +148,7 @@ def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) ->
     mtp = head = own.head - 1.0
     mtp_done = head_done = 0.0
     weight = own.deferred
-    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+    if phase <= HEAD:
         mtp, head = mtp + 1.0, head + 1.0
         head_done = 1.0 if phase == HEAD else 0.0
     elif phase == MTP:
@@ -159,7 +158,7 @@ def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) ->
         plain, again = plain - chunk, again - chunk
         if splits_backward(framework.schedule, grid.pp):
             weight += chunk
-    elif phase in (LAYER_AGAIN, LAYER_LAST) and gives_back(grid, framework):
+    elif phase >= LAYER_AGAIN and phase != LAYER_SECOND and gives_back(grid, framework):
         # The layers behind one that recomputes, which keep all, have given it back.
         plain -= 1.0
         again -= 1.0 if phase == LAYER_LAST else 0.0
@@ -169,7 +168,7 @@ def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) ->
 
 
 @jit
-def on_their_way(phase: int, holds: StageHolds, own: Pass) -> float:
+def on_their_way(phase: int, holds: Row, own: Pass) -> float:
     """Offloaded tensors that are on the GPU all the same."""
     if phase == LAYER_LAST and own.in_flight <= 1.0:
         return holds.fetched
@@ -179,9 +178,7 @@ def on_their_way(phase: int, holds: StageHolds, own: Pass) -> float:
 
 
 @jit
-def kept_bytes(
-    phase: int, holds: StageHolds, own: Pass, grid: Row, framework: FrameworkInputs
-) -> float:
+def kept_bytes(phase: int, holds: Row, own: Pass, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes kept for backward."""
     copies = kept_copies(phase, own, grid, framework)
     return (
@@ -199,24 +196,24 @@ def kept_bytes(
 
 
 @jit
-def cast_bytes(phase: int, holds: StageHolds) -> float:
+def cast_bytes(phase: int, holds: Row) -> float:
     """Low-precision copies of weights (autocast), all of them until forward ends."""
     if phase == FORWARD:
         return holds.layer_casts + holds.mtp_casts + holds.head_casts
-    if phase in (FORWARD_END, LOSS, HEAD):
+    if phase <= HEAD:
         return holds.layer_casts_kept + holds.mtp_casts + holds.head_casts
-    if phase in (LAYER_LAST, EMBEDDING):
+    if LAYER_LAST <= phase <= EMBEDDING:
         return 0.0
     return holds.layer_casts_kept + (holds.mtp_casts if phase == MTP else 0.0)
 
 
 @jit
-def made_gradients(phase: int, holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Gradients that exist in a phase of a pass that makes them."""
-    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+    if phase <= HEAD:
         return 0.0
     dense, expert = holds.head_parameters, 0.0
-    if phase in (LAYER_LAST, EMBEDDING):
+    if LAYER_LAST <= phase <= EMBEDDING:
         dense, expert = holds.dense - holds.embedding_parameters, holds.expert
     elif phase != MTP:
         dense, expert = dense + holds.mtp_dense, holds.mtp_expert
@@ -228,12 +225,12 @@ def made_gradients(phase: int, holds: StageHolds, grid: Row, framework: Framewor
 
 @jit
 def held_gradients(
-    phase: int, settled: float, holds: StageHolds, own: Pass, grid: Row, framework: FrameworkInputs
+    phase: int, settled: float, holds: Row, own: Pass, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Gradients in a phase of a pass; `settled`: those that the optimizer reads."""
     if own.accumulates == 0.0:
         return made_gradients(phase, holds, grid, framework)
-    if own.before == 0.0 and phase in (FORWARD, FORWARD_END):
+    if own.before == 0.0 and phase <= FORWARD:
         return 0.0
     if is_sharded(grid) and framework.unreduced_gradients > 0.0:
         return gradient_per_parameter(framework) * (holds.dense + holds.expert)
@@ -255,7 +252,7 @@ def table_gradient_bytes(phase: int, framework: FrameworkInputs) -> float:
 
 
 @jit
-def mtp_working_bytes(holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+def mtp_working_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Working set of multi-token prediction's backward, which ends in a lookup's: the table's
     gradient follows the module's own tensors (no more than these are still kept then). Those of
     several modules wait for each other."""
@@ -269,14 +266,14 @@ def mtp_working_bytes(holds: StageHolds, grid: Row, framework: FrameworkInputs) 
 
 @jit
 def working_bytes(
-    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Gradients in flight and tensors made again."""
-    if phase in (FORWARD, FORWARD_END, LOSS):
+    if phase <= LOSS:
         return 0.0
     sharded = is_sharded(grid)
-    if phase in (HEAD, EMBEDDING):
+    if phase <= HEAD or phase == EMBEDDING:
         stream = framework.residual_bytes * local_tokens(key, job) * job.hidden
         made = holds.head_made if phase == HEAD else holds.embedding_parameters
         return stream if sharded else stream + table_gradient_bytes(phase, framework) * made
@@ -298,13 +295,11 @@ def working_bytes(
 
 
 @jit
-def loss_bytes(
-    phase: int, holds: StageHolds, key: Row, job: JobInputs, framework: FrameworkInputs
-) -> float:
+def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
     """Logits in flight beside those kept."""
-    if holds.head == 0.0 or phase not in (FORWARD, LOSS, HEAD, MTP):
+    if holds.head == 0.0 or phase == FORWARD_END or phase > MTP:
         return 0.0
-    elements = logits_elements(key, job, framework)
+    elements = holds.logits
     if phase == FORWARD:
         return framework.logits_forward_bytes * elements
     if phase == HEAD:
@@ -314,7 +309,7 @@ def loss_bytes(
 
 @jit
 def gathered_bytes(
-    phase: int, holds: StageHolds, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
     next's)."""
@@ -322,7 +317,7 @@ def gathered_bytes(
         return 0.0
     root = root_gathered(holds, grid, framework)
     layer = framework.weight_bytes * most.largest
-    if phase in (FORWARD, FORWARD_END, LOSS, HEAD):
+    if phase <= HEAD:
         works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
         return root + (layer if works else 0.0)
     if grid.zero > 2:
@@ -332,7 +327,7 @@ def gathered_bytes(
 
 @jit
 def left_gathered(
-    phase: int, root: float, holds: StageHolds, grid: Row, framework: FrameworkInputs
+    phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Weights that ZeRO-2 has left inside the layers of the `root` gathered for a pass: all but
     those whose backward is done."""
@@ -345,9 +340,9 @@ def left_gathered(
 
 
 @jit
-def waiting_bytes(phase: int, holds: StageHolds, grid: Row, framework: FrameworkInputs) -> float:
+def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's."""
-    if not is_sharded(grid) or phase in (FORWARD, FORWARD_END, LOSS):
+    if not is_sharded(grid) or phase <= LOSS:
         return 0.0
     if phase == HEAD:
         return framework.weight_bytes * holds.head_made
@@ -358,7 +353,7 @@ def waiting_bytes(phase: int, holds: StageHolds, grid: Row, framework: Framework
 
 @jit
 def reduction_bytes(
-    phase: int, holds: StageHolds, most: LayerMaxima, grid: Row, framework: FrameworkInputs
+    phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
     if not is_sharded(grid):
@@ -372,7 +367,7 @@ def reduction_bytes(
 
 @jit
 def at_rest(
-    holds: StageHolds, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
+    holds: Row, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> PhaseTerms:
     """The optimizer's phase: state, all gradients, temporaries of the update."""
     dense, expert = holds.dense, holds.expert
@@ -401,7 +396,7 @@ def at_rest(
 
 @jit
 def phase_terms(
-    phase: int, rest: PhaseTerms, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row,
+    phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, own: Pass, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> PhaseTerms:  # fmt: skip
     """Bytes in one phase of a pass; `rest` is `at_rest` of the same contents.
@@ -427,7 +422,7 @@ def phase_terms(
         kept,
         cast_bytes(phase, holds),
         0.0,
-        loss_bytes(phase, holds, key, job, framework),
+        loss_bytes(phase, holds, framework),
         working_bytes(phase, holds, most, own, key, grid, job, framework),
         gathered_bytes(phase, holds, most, grid, framework),
         waiting_bytes(phase, holds, grid, framework),
@@ -438,7 +433,7 @@ def phase_terms(
 
 @jit
 def bytes_of_parameters(
-    phase: int, settled: float, holds: StageHolds, most: LayerMaxima, own: Pass, grid: Row,
+    phase: int, settled: float, holds: Row, most: LayerMaxima, own: Pass, grid: Row,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase (but the optimizer's) that parameters alone decide, resting ones
@@ -453,7 +448,7 @@ def bytes_of_parameters(
 
 @jit
 def bytes_of_activations(
-    phase: int, holds: StageHolds, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the other terms of a phase: `phase_terms` names them."""
@@ -464,18 +459,18 @@ def bytes_of_activations(
         kept_bytes(phase, holds, own, grid, framework)
         + second
         + cast_bytes(phase, holds)
-        + loss_bytes(phase, holds, key, job, framework)
+        + loss_bytes(phase, holds, framework)
         + working_bytes(phase, holds, most, own, key, grid, job, framework)
     )
 
 
 @jit
-def exists(phase: int, holds: StageHolds, own: Pass, grid: Row) -> bool:
+def exists(phase: int, holds: Row, own: Pass, grid: Row) -> bool:
     """Whether a stage with these contents has the phase, and no other always exceeds it."""
-    inside = phase in (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
-    if phase in (FORWARD, LAYER, LAYER_AGAIN) or (own.ends == 0.0 and not inside):
+    inside = LAYER <= phase <= LAYER_LAST
+    if phase == FORWARD or LAYER <= phase <= LAYER_AGAIN or (own.ends == 0.0 and not inside):
         return inside or own.ends > 0.0
-    if phase in (LOSS, HEAD):
+    if LOSS <= phase <= HEAD:
         return holds.head > 0.0
     if phase == MTP:
         return holds.mtp_kept > 0.0

@@ -136,7 +136,9 @@ def expert_exchange_stream(
 
 
 # A piece's collectives of one group (0 tp, 1 cp, 2 ep with etp) in one pass (0 forward, 1 backward,
-# 2 recompute): seconds, the part that may hide, link time inside and between domains.
+# 2 recompute): seconds, the part that may hide, link time inside and between domains. Number
+# 3·group + pass of TRAFFICS.
+TRAFFICS = 9
 TRAFFIC_ROW = np.dtype(
     (np.record, [(name, "f8") for name in ("total", "hideable", "inside", "between")])
 )
@@ -173,21 +175,23 @@ def communication_terms(
     job: JobInputs,
     framework: FrameworkInputs,
     network: Rows,
-) -> Rows:
-    """TRAFFIC_* of one piece by group and pass: [3, 3]."""
-    out = np.zeros((3, 3), TRAFFIC_ROW)
+    out: Rows,
+) -> None:
+    """Fill out[TRAFFICS] of one piece."""
+    for index in range(TRAFFICS):
+        own = out[index]
+        own.total = own.hideable = own.inside = own.between = 0.0
     for index in range(collectives.shape[0]):
         row = collectives[index]
         if int(row.piece) != piece:
             continue
         if row.sp_only > 0 and key.sequence_parallel == 0:
             continue
-        own = row_stream(row, key, job, framework, network)
-        if own.seconds > 0.0:
+        stream = row_stream(row, key, job, framework, network)
+        if stream.seconds > 0.0:
             again = row.forward if int(row.rerun_with) & int(key.modules) else 0.0
             counts = (row.forward, row.backward, again)
-            add_traffic(out, row, counts, own, framework)
-    return out
+            add_traffic(out, row, counts, stream, framework)
 
 
 @jit
@@ -220,7 +224,7 @@ def add_traffic(
     group = min(int(row.group), 2)
     for index in range(3):
         hidden = row.hidden_backward if index == 1 else row.hidden_forward
-        own = out[group, index]
+        own = out[3 * group + index]
         seconds = counts[index] * stream.seconds
         own.total += seconds
         own.hideable += seconds * hide_share(int(hidden), framework)
@@ -286,24 +290,28 @@ def group_traffic(
 
 @jit
 def exposed_traffic(traffic: Rows, terms: ComputeTerms, contention: float, out: Row) -> None:
-    """Fill the seconds that a piece's collectives add, by group and pass, and its link time.
+    """Fill the seconds that a piece's collectives add, by group and pass, and its link time;
+    `total` of its `traffic` becomes what they add.
 
     Context parallelism comes first, which has the narrowest choice of what to hide behind, expert
     parallelism last. What a ring costs attention beside it is in its measured steps
     (`RING_STEP_PASSES`); other hidden traffic slows the compute that it hides behind.
     """
-    added = np.zeros((3, 3))
     for index in range(3):
         compute_s = terms.backward if index == 1 else terms.forward
         for group in (1, 0, 2):
-            own = traffic[group, index]
+            own = traffic[3 * group + index]
             if own.total > 0.0:
                 room_s = group_room(group, index, terms)
                 slow_down = 0.0 if group == 1 else contention
                 first = index * f.LINK_PASS
-                added[group, index] = group_traffic(
-                    own, room_s, compute_s, slow_down, out.links, first
-                )
-    out.forward_tp, out.backward_tp, out.recompute_tp = added[0, 0], added[0, 1], added[0, 2]
-    out.forward_cp, out.backward_cp, out.recompute_cp = added[1, 0], added[1, 1], added[1, 2]
-    out.forward_ep, out.backward_ep, out.recompute_ep = added[2, 0], added[2, 1], added[2, 2]
+                own.total = group_traffic(own, room_s, compute_s, slow_down, out.links, first)
+    out.forward_tp, out.forward_cp, out.forward_ep = (
+        traffic[0].total, traffic[3].total, traffic[6].total
+    )  # fmt: skip
+    out.backward_tp, out.backward_cp, out.backward_ep = (
+        traffic[1].total, traffic[4].total, traffic[7].total
+    )  # fmt: skip
+    out.recompute_tp, out.recompute_cp, out.recompute_ep = (
+        traffic[2].total, traffic[5].total, traffic[8].total
+    )  # fmt: skip

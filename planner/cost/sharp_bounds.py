@@ -43,6 +43,7 @@ from planner.cost.bounds import (
     empty_stages,
     fewest_layers,
     layer_columns,
+    layout_bounds_s,
     model_seconds,
     shape_bubble_share,
 )
@@ -304,3 +305,29 @@ def sharp_bound_s(
             span_s = grad_acc * slowest_s + share * (plain_s - slowest_s)
         least_s = min(least_s, span_s + rest_s)
     return least_s
+
+
+@jit
+def bound_shapes(
+    shapes: Rows, recompute: Array, limits_bytes: Array, sharp: bool, keys: Rows, costs: Rows,
+    prefix: Array, totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
+    network: Rows, out: Array,
+) -> None:  # fmt: skip
+    """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
+
+    `recompute[shape]`: RECOMPUTE_* code. `sharp`: those of this module, each by itself.
+    """
+    for index in range(shapes.shape[0]):
+        grid, code = shapes[index], int(recompute[index])
+        key, own = keys[int(grid.key)], costs[int(grid.key)]
+        if not sharp:
+            layout_bounds_s(
+                grid, code, limits_bytes, key, own, totals, job, framework, gpu, network,
+                out[index],
+            )  # fmt: skip
+            continue
+        for limit in range(limits_bytes.shape[0]):
+            out[index, limit] = sharp_bound_s(
+                grid, code, limits_bytes[limit], key, own, prefix, totals, job, framework, gpu,
+                network,
+            )  # fmt: skip

@@ -9,14 +9,12 @@ from planner.cost._jit import Row, Rows, jit
 from planner.cost.memory import communicator_bytes
 from planner.cost.phase_records import (
     FORWARD,
-    GROUP_ROW,
     OPTIMIZER,
     PASSES,
     PHASES,
     LayerMaxima,
     LayerParts,
     PhaseTerms,
-    StageHolds,
 )
 from planner.cost.phases import (
     at_rest,
@@ -25,6 +23,7 @@ from planner.cost.phases import (
     gradient_per_parameter,
     is_sharded,
     keeps_weights,
+    logits_elements,
     moving_bytes,
     passes,
     phase_terms,
@@ -219,7 +218,7 @@ def fill_parameters(
     stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
     out: Row,
 ) -> None:  # fmt: skip
-    """Fill what parameters alone decide of a stage's contents (`PARAMETERS`)."""
+    """Fill what parameters alone decide of a stage's contents."""
     out.dense, out.expert = stage_parameters(stage, counts, costs, job)
     out.layers = out.layer_casts = out.update_bytes = 0.0
     for kind in range(job.kinds):
@@ -252,71 +251,50 @@ def fill_parameters(
 
 
 @jit
-def stage_holds(
+def fill_stage(
     stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row, grid: Row,
-    job: JobInputs, framework: FrameworkInputs,
-) -> StageHolds:  # fmt: skip
-    """Contents of one stage."""
-    own = np.zeros(1, GROUP_ROW)[0]
-    fill_parameters(stage, counts, costs, grid, job, framework, own)
-    return filled_stage(own, stage, position, counts, recomputed, costs, key, grid, job, framework)
+    job: JobInputs, framework: FrameworkInputs, out: Row,
+) -> None:  # fmt: skip
+    """Fill the contents of one stage."""
+    fill_parameters(stage, counts, costs, grid, job, framework, out)
+    fill_kept(stage, position, counts, recomputed, costs, key, grid, job, framework, out)
 
 
 @jit
-def filled_stage(
-    own: Row, stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row,
-    grid: Row, job: JobInputs, framework: FrameworkInputs,
-) -> StageHolds:  # fmt: skip
-    """A stage whose parameters are known (`fill_parameters`), with what it keeps.
+def fill_kept(
+    stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row, grid: Row,
+    job: JobInputs, framework: FrameworkInputs, out: Row,
+) -> None:  # fmt: skip
+    """Fill what a stage whose parameters are known (`fill_parameters`) keeps.
 
     Multi-token prediction: all modules keep, one works at a time. Tables shared by all layers
     belong to the embedding and follow the recompute mode; the ends themselves never run again.
     """
-    kept, plain_kept, casts_kept, weight = layer_sums(stage, counts, recomputed, costs, key, job)
+    sums = layer_sums(stage, counts, recomputed, costs, key, job)
+    out.layer_kept, out.plain_kept, out.layer_casts_kept, out.layer_weight = sums
     first, last = job.kinds, job.kinds + 1
     mtp, loss = min(last + 1, job.pieces - 1), min(last + 2, job.pieces - 1)
-    has_first, has_last = counts[first, stage], own.head
-    modules, losses = own.mtp_modules, own.mtp_losses
+    has_last, modules, losses = out.head, out.mtp_modules, out.mtp_losses
+    out.embedding_kept = counts[first, stage] * costs[first].saved_recomputed
+    out.head_kept = has_last * costs[last].saved_recomputed
+    out.head_logits = has_last * costs[last].logits
+    out.logits = logits_elements(key, job, framework) if has_last > 0.0 else 0.0
+    out.mtp_kept = modules * costs[mtp].saved + losses * costs[loss].saved
     alone = 0.0 if is_sharded(grid) else costs[mtp].weight_gradient
-    return StageHolds(
-        own.dense,
-        own.expert,
-        own.layers,
-        kept,
-        plain_kept,
-        own.layer_casts,
-        casts_kept,
-        own.embedding_parameters,
-        has_first * costs[first].saved_recomputed,
-        has_last,
-        own.head_parameters,
-        own.head_made,
-        has_last * costs[last].saved_recomputed,
-        has_last * costs[last].logits,
-        own.head_casts,
-        own.mtp_dense,
-        own.mtp_expert,
-        modules * costs[mtp].saved + losses * costs[loss].saved,
-        own.mtp_casts,
-        min(modules, 1.0) * (costs[mtp].working + alone),
-        min(losses, 1.0) * costs[loss].logits,
-        own.extra_state,
-        own.update_bytes,
-        weight,
+    out.mtp_working = min(modules, 1.0) * (costs[mtp].working + alone)
+    out.mtp_logits = min(losses, 1.0) * costs[loss].logits
+    out.head_weight = (
         has_last * costs[last].weight_saved
         + modules * costs[mtp].weight_saved
-        + losses * costs[loss].weight_saved,
-        returned_bytes(stage, position, counts, recomputed, costs, grid, job, framework),
-        resident_bytes(min(1.0, framework.resident_layers), costs, job),
-        modules,
-        own.mtp_table,
-        own.mtp_table_waits,
+        + losses * costs[loss].weight_saved
     )
+    out.resident = returned_bytes(stage, position, counts, recomputed, costs, grid, job, framework)
+    out.fetched = resident_bytes(min(1.0, framework.resident_layers), costs, job)
 
 
 @jit
 def heaviest_phase(
-    holds: StageHolds, most: LayerMaxima, held: Held, key: Row, grid: Row, job: JobInputs,
+    holds: Row, most: LayerMaxima, held: Held, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
     """(phase, pass, terms) in which a stage holds most."""
@@ -355,6 +333,7 @@ def fill_terms(terms: PhaseTerms, out: Row) -> None:
 def stage_memory(
     stage: int,
     position: float,
+    holds: Row,
     counts: Array,
     recomputed: Array,
     costs: Rows,
@@ -365,10 +344,9 @@ def stage_memory(
     out: Row,
 ) -> None:
     """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
-    `position` of the pipeline: terms of its heaviest phase, and around them what lies outside
-    tensors."""
+    `position` of the pipeline and `holds` these contents: terms of its heaviest phase, and around
+    them what lies outside tensors."""
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    holds = stage_holds(stage, position, counts, recomputed, costs, key, grid, job, framework)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
     fill_terms(terms, out)

@@ -24,12 +24,8 @@ from planner.cost.memory import (
     weight_bytes,
 )
 from planner.cost.passes import (
-    backward_seconds,
-    exposed_pipeline_seconds,
-    forward_seconds,
-    fsdp_seconds,
     pipeline_traffic_seconds,
-    recompute_seconds,
+    table_reduction_seconds,
 )
 from planner.cost.peak import group_bytes
 from planner.cost.phases import (
@@ -45,13 +41,6 @@ from planner.cost.schedule import (
     bubble_share,
     held_microbatches,
     microbatch_share,
-)
-from planner.cost.step_ends import (
-    END_COLUMNS,
-    END_SHARED,
-    END_TAKEN_BACKWARD,
-    END_TAKEN_FORWARD,
-    end_traffic,
 )
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
@@ -90,9 +79,50 @@ class StageTimes(NamedTuple):
     weight_s: float
 
 
+class Frame(NamedTuple):
+    """What of a step depends on the degrees alone, besides groups of stages and traffic of pieces.
+
+    `slowdown`: by stragglers; `outside_bytes`: beside the allocator's; `table_s`: reducing the
+    gradients of a shared vocabulary table. Over all stages: `update_s` of the optimizer, bytes of
+    weights and optimizer state, and of `gradients`.
+    """
+
+    slowdown: float
+    outside_bytes: float
+    table_s: float
+    update_s: float
+    state_bytes: float
+    gradient_bytes: float
+
+
+@jit
+def step_frame(
+    totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+    gpu: GpuInputs, network: Rows,
+) -> Frame:  # fmt: skip
+    """See `Frame`. `totals[piece]`: how many of each piece the model has."""
+    dense = expert = 0.0
+    for piece in range(job.pieces):
+        dense += totals[piece] * costs[piece].dense_parameters
+        expert += totals[piece] * costs[piece].expert_parameters
+    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
+    state = weight_bytes(dense, expert, zero, shards, expert_shards, framework) + shared_bytes(
+        framework.master_bytes + framework.optimizer_bytes, 1,
+        dense, expert, zero, shards, expert_shards,
+    )  # fmt: skip
+    return Frame(
+        slowdown(key, grid, network),
+        outside_bytes(key, grid, framework),
+        table_reduction_seconds(costs, key, grid, job, framework, network),
+        optimizer_seconds(dense, expert, grid, framework, gpu),
+        state,
+        gradient_bytes(dense, expert, zero, shards, expert_shards, framework),
+    )
+
+
 @jit
 def stage_times(
-    counts: Array, recomputed: Array, costs: Rows, traffic: Rows, groups: Rows, grid: Row,
+    counts: Array, recomputed: Array, costs: Rows, traffic: Rows, groups: Rows,
     framework: FrameworkInputs, stages: Rows,
 ) -> StageTimes:  # fmt: skip
     """Fill forward and backward seconds per stage and micro-batch of the step, and sum them."""
@@ -105,16 +135,15 @@ def stage_times(
             count = share * counts[piece, stage]
             if count == 0.0:
                 continue
-            cost, again = costs[piece], share * recomputed[piece, stage]
-            forward += count * forward_seconds(cost)
-            backward += count * backward_seconds(cost)
-            weight += count * cost.weight
+            own, again = traffic[piece], share * recomputed[piece, stage]
+            forward += count * own.forward_s
+            backward += count * own.backward_s
+            weight += count * costs[piece].weight
             if again > 0.0:
-                backward += again * recompute_seconds(cost)
-                backward += again * fsdp_seconds(cost, traffic[piece], True, grid, framework)
+                backward += again * own.recompute_s
+                backward += again * own.sharded_again_s
             if again < count:
-                plain_s = fsdp_seconds(cost, traffic[piece], False, grid, framework)
-                backward += (count - again) * plain_s
+                backward += (count - again) * own.sharded_s
         stages[stage].forward_s = forward
         stages[stage].backward_s = backward
         total_s += groups[stage].span * (forward + backward)
@@ -156,8 +185,8 @@ def step_span_s(times: StageTimes, grid: Row, framework: FrameworkInputs) -> flo
 
 @jit
 def exposed_end_s(
-    counts: Array, costs: Rows, traffic: Rows, groups: Rows, grid: Row,
-    framework: FrameworkInputs, stages: Rows,
+    counts: Array, traffic: Rows, groups: Rows, grid: Row, framework: FrameworkInputs,
+    stages: Rows,
 ) -> float:  # fmt: skip
     """Seconds of gradient and parameter traffic that end the step, beside nothing.
 
@@ -167,19 +196,17 @@ def exposed_end_s(
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
-    ends = np.zeros(END_COLUMNS)
-    sums = np.zeros((groups.shape[0], END_COLUMNS))
-    for piece in range(costs.shape[0]):
-        end_traffic(costs[piece], traffic[piece], grid, framework, ends)
-        for stage in range(groups.shape[0]):
-            for column in range(END_COLUMNS):
-                sums[stage, column] += counts[piece, stage] * ends[column]
     for stage in range(groups.shape[0]):
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
-        seconds = sums[stage, END_SHARED]
-        room_s = stages[stage].backward_s - mirrored * sums[stage, END_TAKEN_BACKWARD]
+        seconds = taken_forward = taken_backward = 0.0
+        for piece in range(traffic.shape[0]):
+            count, own = counts[piece, stage], traffic[piece]
+            seconds += count * own.shared_s
+            taken_forward += count * own.taken_forward_s
+            taken_backward += count * own.taken_backward_s
+        room_s = stages[stage].backward_s - mirrored * taken_backward
         seconds += reduce_s - hidden_seconds(reduce_s, framework.hide_gradient_reduction, room_s)
-        room_s = stages[stage].forward_s - mirrored * sums[stage, END_TAKEN_FORWARD]
+        room_s = stages[stage].forward_s - mirrored * taken_forward
         seconds += gather_s - hidden_seconds(gather_s, framework.hide_parameter_gather, room_s)
         exposed_s = max(exposed_s, seconds - drain_s)
         drain_s += groups[stage].span * stages[stage].backward_s / grid.vpp
@@ -223,6 +250,8 @@ def evaluate_step(
     costs: Rows,
     traffic: Rows,
     groups: Rows,
+    frame: Frame,
+    exposed_s: float,
     key: Row,
     grid: Row,
     job: JobInputs,
@@ -233,13 +262,16 @@ def evaluate_step(
 ) -> None:
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
-    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`).
+    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`);
+    `exposed_s`: `exposed_pipeline_seconds`.
     """
-    times = stage_times(counts, recomputed, costs, traffic, groups, grid, framework, stages)
+    times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
-    pp_s = pipeline_traffic_seconds(costs, traffic, key, grid, job, framework, network)
-    dp_s = exposed_end_s(counts, costs, traffic, groups, grid, framework, stages)
+    pp_s = pipeline_traffic_seconds(
+        exposed_s, frame.table_s, costs, traffic, key, grid, job, framework, network
+    )
+    dp_s = exposed_end_s(counts, traffic, groups, grid, framework, stages)
     optimizer_s = longest_update_s(groups)
     m = grid.grad_acc * microbatch_share(framework.schedule)
     stage_terms(slowest, m, counts, recomputed, costs, out)
@@ -255,7 +287,7 @@ def evaluate_step(
     busy_s = span + pp_s + dp_s + optimizer_s + framework.host_step_s
     alike_s = max(busy_s, loading_seconds(key, grid, framework))
     out.host = framework.host_step_s + alike_s - busy_s
-    out.time = alike_s * slowdown(key, grid, network)
+    out.time = alike_s * frame.slowdown
     out.stragglers = out.time - alike_s
     most = -1.0
     for stage in range(groups.shape[0]):
@@ -265,7 +297,7 @@ def evaluate_step(
         if allocated > most:
             most, out.peak_stage = allocated, groups[stage].first
     out.allocated_bytes = most
-    out.peak_bytes = most * (1.0 + framework.fragmentation) + outside_bytes(key, grid, framework)
+    out.peak_bytes = most * (1.0 + framework.fragmentation) + frame.outside_bytes
 
 
 @jit
@@ -273,12 +305,11 @@ def step_bounds(
     totals: Array,
     costs: Rows,
     traffic: Rows,
-    key: Row,
+    frame: Frame,
+    exposed_s: float,
     grid: Row,
     job: JobInputs,
     framework: FrameworkInputs,
-    gpu: GpuInputs,
-    network: Rows,
     out: Row,
 ) -> None:
     """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
@@ -287,43 +318,33 @@ def step_bounds(
     perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
     fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean.
     """
-    total_s = largest_s = dense = expert = saved = forward_s = weight_s = 0.0
+    total_s = largest_s = saved = forward_s = weight_s = 0.0
     mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
-        count = totals[piece]
-        seconds = (
-            forward_seconds(costs[piece])
-            + backward_seconds(costs[piece])
-            + fsdp_seconds(costs[piece], traffic[piece], False, grid, framework)
-        )
+        count, own = totals[piece], traffic[piece]
+        seconds = own.forward_s + own.backward_s + own.sharded_s
         total_s += count * seconds
         if count > 0.0:
             largest_s = max(largest_s, mirrored * seconds)
-        forward_s += count * forward_seconds(costs[piece])
+        forward_s += count * own.forward_s
         weight_s += count * costs[piece].weight
-        dense += count * costs[piece].dense_parameters
-        expert += count * costs[piece].expert_parameters
         if piece < job.kinds:
             saved += count * min(costs[piece].saved, costs[piece].saved_recomputed)
     share = model_bubble_share(forward_s, total_s, weight_s, grid, framework, True)
-    out.time_bound = slowdown(key, grid, network) * (
+    out.time_bound = frame.slowdown * (
         pipeline_bound_s(total_s, largest_s, grid.pp, grid.grad_acc, share)
-        + exposed_pipeline_seconds(costs, traffic, key, grid, job, framework, network)
-        + optimizer_seconds(dense, expert, grid, framework, gpu) / grid.pp
+        + exposed_s
+        + frame.update_s / grid.pp
         + framework.host_step_s
     )
-    out.peak_bound = peak_bound_bytes(dense, expert, saved, grid, framework) * (
-        1.0 + framework.fragmentation
-    ) + outside_bytes(key, grid, framework)
+    least_bytes = peak_bound_bytes(frame, saved, grid, framework)
+    out.peak_bound = least_bytes * (1.0 + framework.fragmentation) + frame.outside_bytes
 
 
 @jit
-def peak_bound_bytes(
-    dense: float, expert: float, saved: float, grid: Row, framework: FrameworkInputs
-) -> float:
+def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: FrameworkInputs) -> float:
     """Live bytes that the heaviest stage holds at least: the mean over stages, with the model's
     parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
-    zero, shards, expert_shards = grid.zero, grid.shards, grid.expert_shards
     saved_bytes, accumulates = np.inf, 0.0
     # What a stage has in flight only grows or only falls with its number.
     for end in range(2):
@@ -331,10 +352,6 @@ def peak_bound_bytes(
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         own = fullest_pass(held, grid.grad_acc, framework)
         saved_bytes, accumulates = min(saved_bytes, saved * own.in_flight), own.accumulates
-    gradients = gradient_bytes(dense, expert, zero, shards, expert_shards, framework)
-    state = weight_bytes(dense, expert, zero, shards, expert_shards, framework) + shared_bytes(
-        framework.master_bytes + framework.optimizer_bytes, 1,
-        dense, expert, zero, shards, expert_shards,
-    )  # fmt: skip
+    state, gradients = frame.state_bytes, frame.gradient_bytes
     backward = state + accumulates * gradients + saved_bytes
     return max(backward, state + gradients) / grid.pp + framework.workspace_bytes

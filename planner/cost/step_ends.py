@@ -10,14 +10,7 @@ from __future__ import annotations
 from planner.cost._jit import Row, jit
 from planner.cost.passes import pass_window
 from planner.cost.sharing import Stream, Window, shared_seconds, times
-from planner.cost.tables import Array, FrameworkInputs
-
-# Seconds of a pass that hidden traffic of one piece takes from parameters' or gradients', and by
-# which both of these together delay the piece's compute and exposed traffic.
-END_TAKEN_FORWARD = 0
-END_TAKEN_BACKWARD = 1
-END_SHARED = 2
-END_COLUMNS = 3
+from planner.cost.tables import FrameworkInputs
 
 
 @jit
@@ -30,9 +23,10 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 
 
 @jit
-def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, out: Array) -> None:
-    """Fill the END_* columns of one piece; `traffic`: `planner.cost.frame.TRAFFIC_ROW`."""
-    out[END_TAKEN_FORWARD] = out[END_TAKEN_BACKWARD] = out[END_SHARED] = 0.0
+def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) -> None:
+    """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` of one piece's traffic
+    (`planner.cost.frame.TRAFFIC_ROW`)."""
+    traffic.taken_forward_s = traffic.taken_backward_s = traffic.shared_s = 0.0
     if cost.dense_parameters + cost.expert_parameters == 0.0:
         return
     if grid.zero < 2:
@@ -40,14 +34,14 @@ def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, 
         stream = times(stream, framework.hide_gradient_reduction)
         if stream.seconds > 0.0:
             window = pass_window(cost, 1)
-            out[END_TAKEN_BACKWARD] = taken_seconds(window, stream)
-            out[END_SHARED] += shared_seconds(window, stream)
-            out[END_SHARED] += framework.contention * min(stream.seconds, window.compute)
+            traffic.taken_backward_s = taken_seconds(window, stream)
+            traffic.shared_s += shared_seconds(window, stream)
+            traffic.shared_s += framework.contention * min(stream.seconds, window.compute)
     if 1 <= grid.zero <= 2:
         stream = Stream(traffic.gather_s, traffic.gather_inside, traffic.gather_between)
         stream = times(stream, framework.hide_parameter_gather)
         if stream.seconds > 0.0:
             window = pass_window(cost, 0)
-            out[END_TAKEN_FORWARD] = taken_seconds(window, stream)
-            out[END_SHARED] += shared_seconds(window, stream)
-            out[END_SHARED] += framework.contention * min(stream.seconds, window.compute)
+            traffic.taken_forward_s = taken_seconds(window, stream)
+            traffic.shared_s += shared_seconds(window, stream)
+            traffic.shared_s += framework.contention * min(stream.seconds, window.compute)

@@ -14,6 +14,11 @@ class NothingFitsError(Exception):
     """No legal plan fits; carries the explanation; the command line exits with 1."""
 
 
+class CannotTellError(Exception):
+    """What was given is not enough for an answer; says what is missing and what supplies it; the
+    command line exits with 3."""
+
+
 def unknown_name(what: str, given: str, known: Iterable[str], hint: str) -> UsageError:
     """UsageError for a name that is not in a catalogue, with close matches and where to look."""
     matches = difflib.get_close_matches(given.lower(), list(known), n=3, cutoff=0.5)

@@ -72,6 +72,8 @@ class Job:
     attention_kernel: str = "auto"
     recompute: tuple[RecomputeMode, ...] = ()
     reserve: HbmReserve = field(default_factory=HbmReserve)
+    # With which a searched plan must fit at least.
+    fit_probability: float = 0.8
     limits: Mapping[str, frozenset[int]] = field(default_factory=dict)
     conditions: tuple[UserCondition, ...] = ()
     dropout: bool = False

@@ -45,13 +45,19 @@ LONGEST_SEQ = 2**27
 # Step times of larger batches leave the solver's 64-bit integers.
 MOST_SEQUENCES = 2**32
 
-_QUANTITY = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGbBtT]?)(i?)$")
+# Beyond any training: what one writes has at most these tokens.
+MOST_TOKENS = 10**18
+
+# Separators stand before three digits; a comma elsewhere makes a list, not a number.
+_QUANTITY = re.compile(
+    r"^((?:[0-9]{1,3}(?:[,_][0-9]{3})+|[0-9]{1,19})(?:\.[0-9]{1,19})?)([kKmMgGbBtT]?)(i?)$"
+)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 
 
 def parse_tokens(text: str) -> int:
     """`4M` = 4·10^6, `4Mi` = 4·2^20, also K, G (or B) and T; plain digits as they are."""
-    match = _QUANTITY.match(text.strip().replace("_", "").replace(",", ""))
+    match = _QUANTITY.match(text.strip())
     if not match:
         raise UsageError(
             f"{text!r} is not a number of tokens; write for example 4M (4·10^6), "
@@ -61,15 +67,19 @@ def parse_tokens(text: str) -> int:
     if binary and not letter:
         raise UsageError(f"{text!r}: 'i' needs a letter before it, as in 4Mi")
     base = 1024 if binary else 1000
-    value = float(number) * base ** _POWERS[letter.lower()]
+    value = float(re.sub("[,_]", "", number)) * base ** _POWERS[letter.lower()]
     if value < 1 or value != int(value):
         raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
+    if value > MOST_TOKENS:
+        raise UsageError(f"{text!r}: more than 10^18 tokens, which no training has")
     return int(value)
 
 
 def parse_reserve(text: str) -> HbmReserve:
     """`0.05` or `5%`: share of the usable HBM; `4GiB` or `4GB`: that many bytes."""
-    match = re.match(r"^(\d+(?:\.\d+)?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE)
+    match = re.match(
+        r"^([0-9]{1,9}(?:\.[0-9]{1,19})?)\s*(%|GiB|GB|MiB)?$", text.strip(), re.IGNORECASE
+    )
     if not match:
         raise UsageError(f"--hbm-reserve {text!r}: write a share (0.05, 5%) or a size (4GiB)")
     number, unit = float(match[1]), (match[2] or "").lower()
@@ -98,11 +108,13 @@ class Request(BaseModel):
     `require`, `forbid`, `fix`: conditions on the degrees (`constraints.condition`), as "tp*cp <=
     8", "zero == 3", "mbs=1". `cp_comm_type`: how context parallelism exchanges (Megatron's
     --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
-    the two levels of `a2a+p2p`. `sharp`: InfiniBand switches reduce (`planner.predict.sharp`).
-    `precision` fp32 or tf32 means fp32 weights, gradients and activations too. `sequence_parallel`,
-    `gradient_as_bucket_view`, `set_to_none`: `planner.job.frameworks.switches`;
-    `cublas_workspace_config`: the environment variable's value; `bias` False: linear layers and
-    norms without biases. Raises UsageError (ValueError) for what does not resolve.
+    the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
+    by the error of memory predictions. `sharp`: InfiniBand switches reduce
+    (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
+    activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
+    `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
+    `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
+    does not resolve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -122,6 +134,7 @@ class Request(BaseModel):
     schedule: str | None = None
     recompute: tuple[str, ...] | None = None
     hbm_reserve: str = "0"
+    fit_probability: float = Field(default=0.8, gt=0.0, lt=1.0)
     limits: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     require: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
@@ -184,6 +197,7 @@ class Request(BaseModel):
             attention=self.attention or profile.attention,
             recompute=modes,
             reserve=parse_reserve(self.hbm_reserve),
+            fit_probability=self.fit_probability,
             limits={name: frozenset(values) for name, values in self.limits.items()},
             conditions=self.conditions(),
             dropout=self.dropout,

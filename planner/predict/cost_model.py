@@ -19,8 +19,12 @@ from constraints.context_kinds import ContextKind
 from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost._jit import Entry
+from planner.cost.frame import TRAFFIC_ROW
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.layout import usual_counts
+from planner.cost.phase_records import GROUP_ROW
+from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
+from planner.cost.piece_traffic import TRAFFICS
 from planner.cost.tables import Array, FrameworkInputs, JobInputs, OpTable
 from planner.job.job import Job
 from planner.job.model_numbers import model_numbers
@@ -88,6 +92,16 @@ class LayoutInputs:
     framework: FrameworkInputs
 
 
+def room(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+    """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
+    return (
+        np.zeros((3, pieces, stages)),
+        np.zeros(stages, GROUP_ROW),
+        np.zeros(pieces, TRAFFIC_ROW),
+        np.zeros((stages, f.STAGE_COLUMNS)),
+    )
+
+
 def laid_out(shape: Array, mtp_apart: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
     own = shape.copy()
@@ -136,11 +150,12 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone."""
+    """Fill SHAPE_FRAME: which shapes differ in micro-batch and recompute mode alone; in order of
+    their layouts."""
     key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
     degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
-    grid = [f.SHAPE_DP, f.SHAPE_PP, f.SHAPE_VPP, f.SHAPE_ZERO, f.SHAPE_SHARD, f.SHAPE_MTP_APART]
-    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([key[:, degrees], shapes[:, grid]]))
+    grid = [f.SHAPE_PP, f.SHAPE_VPP, f.SHAPE_DP, f.SHAPE_ZERO, f.SHAPE_SHARD, f.SHAPE_MTP_APART]
+    shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees]]))
 
 
 class CostModel:
@@ -225,13 +240,16 @@ class CostModel:
         """
         own = self.price_shapes(columns)
         order = np.argsort(own.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
-        in_threads(
-            lambda part: self.run(
+        most = int(own.shapes[:, f.SHAPE_PP].max(initial=1.0))
+
+        def cost(part: slice) -> None:
+            *space, stages = room(len(self.pieces), most)
+            self.run(
                 compiled.cost_shapes, own.shapes, order[part], own.keys, own.costs, self.prefix,
-                self.totals, *self.inputs, own.steps,
-            ),
-            len(order),
-        )  # fmt: skip
+                self.totals, *self.inputs, False, *space, own.steps, stages,
+            )  # fmt: skip
+
+        in_threads(cost, len(order))
         return own
 
     def price_shapes(self, columns: Columns) -> CostedShapes:
@@ -329,10 +347,11 @@ class CostModel:
         costs = np.zeros((len(keys), len(self.pieces), f.PIECE_COLUMNS))
         in_threads(
             lambda part: self.run(
-                compiled.cost_keys, keys[part], *table, *self.inputs, costs[part]
+                compiled.cost_keys, keys[part], *table, *self.inputs,
+                np.zeros(TRAFFICS, PIECE_TRAFFIC_ROW), costs[part],
             ),
             len(keys),
-        )
+        )  # fmt: skip
         return costs
 
     def cost_layout(self, costed: CostedShapes, row: int, layout: Layout) -> tuple[Array, Array]:
@@ -351,13 +370,15 @@ class CostModel:
     def cost_inputs(self, own: LayoutInputs) -> tuple[Array, Array]:
         """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
         pp = int(own.shape[f.SHAPE_PP])
-        step, stages = np.zeros(f.STEP_COLUMNS), np.zeros((pp, f.STAGE_COLUMNS))
+        steps, counts = np.zeros((1, f.STEP_COLUMNS)), own.layout.counts
+        layouts, groups, traffic, stages = room(len(counts), pp)
+        layouts[0], layouts[1] = counts, own.layout.recomputed
         self.run(
-            compiled.cost_layout, own.shape, own.key, own.costs,
-            np.ascontiguousarray(own.layout.counts), np.ascontiguousarray(own.layout.recomputed),
-            own.job, own.framework, self.gpu_inputs, self.network, step, stages,
+            compiled.cost_shapes, own.shape[None], np.zeros(1), own.key[None], own.costs[None],
+            self.prefix, counts.sum(axis=1), own.job, own.framework, self.gpu_inputs, self.network,
+            True, layouts, groups, traffic, steps, stages,
         )  # fmt: skip
-        return step, stages
+        return steps[0], stages
 
     def even_layout(self, costed: CostedShapes, row: int) -> Layout:
         """The layout in which `cost_shapes` costed a shape."""

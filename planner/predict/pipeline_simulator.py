@@ -65,12 +65,14 @@ class Outcome:
 
     `full[device]`: most chunks between a forward and the backward of the same micro-batch, and
     `peak[device]` the most of `full + share·deferred`, deferred ones having only W left.
+    `played[device]`: its passes in order, each with start and end; those of one step in turn.
     """
 
     start_s: tuple[float, ...]
     end_s: tuple[float, ...]
     full: tuple[int, ...]
     peak: tuple[float, ...]
+    played: tuple[tuple[tuple[Pass, float, float], ...], ...]
 
     @property
     def span_s(self) -> float:
@@ -95,6 +97,7 @@ def simulate(
     ended: dict[Pass, float] = {}
     clock = [0.0] * len(schedule.steps)
     starts: list[float | None] = [None] * len(schedule.steps)
+    played: list[list[tuple[Pass, float, float]]] = [[] for _ in schedule.steps]
     position = [0] * len(schedule.steps)
     left = sum(len(steps) for steps in schedule.steps)
     while left:
@@ -108,7 +111,11 @@ def simulate(
                 begin = max(clock[device], ready)
                 first = starts[device]
                 starts[device] = begin if first is None else first
-                clock[device] = begin + sum(times[own.chunk].seconds(own.kind) for own in step)
+                for own in step:
+                    end = begin + times[own.chunk].seconds(own.kind)
+                    played[device].append((own, begin, end))
+                    begin = end
+                clock[device] = begin
                 ended.update(dict.fromkeys(step, clock[device]))
                 position[device] += 1
                 left -= 1
@@ -121,6 +128,7 @@ def simulate(
         end_s=tuple(clock),
         full=tuple(full for full, _ in held),
         peak=tuple(peak for _, peak in held),
+        played=tuple(tuple(own) for own in played),
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from constraints.context_kinds import ContextKind
 
-PLAN_FILE_VERSION = 1
+PLAN_FILE_VERSION = 2
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
 LARGEST_DEGREE = 2**20
@@ -172,7 +172,7 @@ def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float
 
 
 # How near a plan's step time is to the best possible where it is called optimal.
-OPTIMAL_WITHIN = 0.01
+OPTIMAL_WITHIN = 1e-3
 
 
 class Plan(_Frozen):

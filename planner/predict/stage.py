@@ -22,16 +22,15 @@ from planner.cost.phase_records import (
     LayerParts,
     Pass,
     PhaseTerms,
-    StageHolds,
 )
 from planner.cost.phases import at_rest, gives_back, passes, phase_terms
 from planner.cost.schedule import Held, held_microbatches
 from planner.cost.stage import (
+    fill_stage,
     fill_terms,
     heaviest_phase,
     layer_maxima,
     layer_parts,
-    stage_holds,
     stage_maxima,
     stage_memory,
 )
@@ -86,9 +85,11 @@ class Stage:
         return (*counts, self.costs, self.key, self.grid, own.job, own.framework)
 
     @cached_property
-    def holds(self) -> StageHolds:
-        """Contents of the stage."""
-        return stage_holds(self.index, float(self.index), *self._told)
+    def holds(self) -> Any:
+        """Contents of the stage (`planner.cost.phase_records`), as an object."""
+        holds = SimpleNamespace()
+        fill_stage(self.index, float(self.index), *(*self._told, holds))
+        return holds
 
     @cached_property
     def most(self) -> LayerMaxima:
@@ -119,7 +120,7 @@ class Stage:
     def memory(self) -> Any:
         """The stage's STAGE_* columns on memory, as an object."""
         out = SimpleNamespace()
-        stage_memory(self.index, float(self.index), *(*self._told, out))
+        stage_memory(self.index, float(self.index), *(self.holds, *self._told, out))
         return out
 
     def terms(self, phase: int, own: Pass) -> PhaseTerms:

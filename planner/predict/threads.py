@@ -20,7 +20,14 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
         work(slice(0, count))
         return
     size = -(-count // (_PARTS * threads))
-    parts = [slice(start, start + size) for start in range(0, count, size)]
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, parts):
-            pass
+    parts = iter([slice(start, start + size) for start in range(0, count, size)])
+
+    def take() -> None:
+        for part in parts:
+            work(part)
+
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(take) for _ in range(threads - 1)]
+        take()
+        for each in others:
+            each.result()

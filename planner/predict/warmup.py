@@ -18,17 +18,17 @@ from planner.cost import compiled
 from planner.cost import fields as f
 from planner.cost._jit import Entry, cache_is_writable
 from planner.cost.inputs import GpuInputs, LinkInputs, as_declared
+from planner.cost.piece_traffic import TRAFFIC_ROW, TRAFFICS
 from planner.cost.tables import FrameworkInputs, JobInputs
 
 Progress = Callable[[str, int, int], None]
 
 # In order of use; the second half takes another process about as long as the first one this.
 _HERE = (
-    compiled.cost_shapes, compiled.cost_layout, compiled.bound_shapes,
+    compiled.cost_keys, compiled.cost_shapes,
 )  # fmt: skip
 _BESIDE = (
-    compiled.cost_keys, compiled.sharp_bound_s, compiled.layout_terms, compiled.memory_phases,
-    compiled.least_together,
+    compiled.bound_shapes, compiled.layout_terms, compiled.memory_phases, compiled.least_together,
 )  # fmt: skip
 
 
@@ -91,6 +91,7 @@ def _zeros(inputs: type[Any]) -> Any:
 
 def _samples() -> dict[str, tuple[Any, ...]]:
     """Arguments of the types that each entry is called with."""
+    from planner.predict.cost_model import room
     from planner.predict.links import network
 
     def table(columns: int, *shape: int) -> Any:
@@ -106,15 +107,36 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
     costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
     shape = (shapes[0], keys[0], costs[0])
-    limited = (shapes[0], 0, 0.0, keys[0], costs[0])
+    *space, stages = room(1, 1)
     return {
-        "cost_keys": (keys, *ops, *inputs, costs),
-        "cost_shapes": (shapes, vector, keys, costs, matrix, vector, *inputs, steps),
-        "cost_layout": (*shape, matrix, matrix, *inputs, steps[0], table(f.STAGE_COLUMNS, 1)),
-        "bound_shapes": (shapes, vector, vector, keys, costs, vector, *inputs, matrix),
+        "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
+        "cost_shapes": (
+            shapes,
+            vector,
+            keys,
+            costs,
+            matrix,
+            vector,
+            *inputs,
+            False,
+            *space,
+            steps,
+            stages,
+        ),
+        "bound_shapes": (
+            shapes,
+            vector,
+            vector,
+            False,
+            keys,
+            costs,
+            matrix,
+            vector,
+            *inputs,
+            matrix,
+        ),
         "layout_terms": (*shape, *inputs),
         "memory_phases": (*shape, *inputs[:2]),
-        "sharp_bound_s": (*limited, matrix, vector, *inputs),
         "least_together": (
             np.zeros((1, 2), np.int64),
             np.zeros(1, np.int64),

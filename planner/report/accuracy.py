@@ -1,6 +1,6 @@
 """How good the predictions are: the figures and the plot that the README shows.
 
-    python -m planner.report.accuracy RUNS.csv|FOLDER ...
+    python -m planner.report.accuracy [RUNS.csv|FOLDER ...]
 
 predicts every measured run from its configuration alone and writes `accuracy.toml` and
 `accuracy.svg` beside the other files of `planner/evidence/data`; `examples/refresh_readme.py` then
@@ -21,36 +21,37 @@ from statistics import fmean
 from typing import Any
 
 from planner.evidence.fit import held_out
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.runs.document import summary_record
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.reliability import fit_reliability
 from planner.evidence.runs.report import time_comparison, time_interval
-from planner.evidence.runs.rows import read_rows
-from planner.report.scatter import Point, scatter_svg
+from planner.report.charts.drawing import svg
+from planner.report.charts.scatter import scatter_chart
+from planner.report.figures.measured import Point
 from planner.search.plan_file import write_text
 
-COMMAND = "python -m planner.report.accuracy DATA"
+COMMAND = "python -m planner.report.accuracy"
 _FOLDER = Path(__file__).resolve().parents[1] / "evidence" / "data"
-_USAGE = "usage: python -m planner.report.accuracy RUNS.csv|FOLDER ... [-o FOLDER]"
+_USAGE = "usage: python -m planner.report.accuracy [RUNS.csv|FOLDER ...] [-o FOLDER]"
 _WORST_GROUPS = 10
 _DIGITS = 4
 
 
 def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """What accuracy.toml holds; shares, not percent, and seconds."""
-    summary = summary_record(predictions, lambda own: own.row.source)
-    groups = sorted(summary.pop("groups"), key=lambda own: (own["pick"], own["group"]))
+    summary = summary_record(predictions, lambda prediction: prediction.row.source)
+    groups = sorted(summary.pop("groups"), key=lambda group: (group["pick"], group["group"]))
     families = summary.pop("families")
-    worst = [{**own, "terms": _terms_text(own["terms"])} for own in summary.pop("worst")]
+    worst = [{**row, "terms": _terms_text(row["terms"])} for row in summary.pop("worst")]
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "command": COMMAND,
         "time_coverage_with_own_source": _coverage_with_own_source(predictions),
         **summary,
-        "source": [own | _held_out(own["family"]) for own in families],
+        "source": [family | _held_out(family["family"]) for family in families],
         "held_out_mean_of_sources": _held_out_mean(),
-        "fit_bin": [asdict(own) for own in fit_reliability(predictions)],
+        "fit_bin": [asdict(interval) for interval in fit_reliability(predictions)],
         "worst": worst,
         "worst_group": groups[:_WORST_GROUPS],
     }
@@ -58,10 +59,14 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
 
 def _held_out(source: str) -> dict[str, Any]:
     """A source's errors with the constants that were fitted without it, if they were."""
-    own = held_out.shipped().get(source)
-    if own is None:
+    errors_without = held_out.shipped().get(source)
+    if errors_without is None:
         return {}
-    errors = (own.held_out_median, own.held_out_mean, own.held_out_bias)
+    errors = (
+        errors_without.held_out_median,
+        errors_without.held_out_mean,
+        errors_without.held_out_bias,
+    )
     return {"held_out": dict(zip(("median", "mean", "bias"), errors, strict=True))}
 
 
@@ -69,7 +74,9 @@ def _held_out_mean() -> dict[str, Any]:
     """Mean over sources of the held-out errors, beside those of the same sources as shipped."""
     found = held_out.shipped().values()
     names = ("median", "mean", "held_out_median", "held_out_mean")
-    return {name: fmean(getattr(own, name) for own in found) for name in names} if found else {}
+    return (
+        {name: fmean(getattr(source, name) for source in found) for name in names} if found else {}
+    )
 
 
 def _terms_text(terms: Sequence[tuple[str, float]]) -> str:
@@ -95,7 +102,7 @@ def plot(predictions: Sequence[Prediction]) -> str:
         for prediction in predictions
         if prediction.mapped is not None and (comparison := time_comparison(prediction)) is not None
     ]
-    return scatter_svg(points, "Step time, by framework", "s", hover=False)
+    return svg(scatter_chart(points, "Step time, by framework", "s", hover=False))
 
 
 def render(content: Mapping[str, Any]) -> str:
@@ -141,9 +148,9 @@ def main(arguments: Sequence[str]) -> None:
         at = paths.index("-o")
         folder = Path(paths[at + 1])
         del paths[at : at + 2]
-    if not paths or "-o" in paths or not folder.is_dir():
+    if "-o" in paths or not folder.is_dir():
         sys.exit(_USAGE)
-    predictions = predict_rows(row for path in paths for row in read_rows(Path(path)))
+    predictions = predict_rows(measured_rows(paths))
     write_text(folder / "accuracy.toml", render(accuracy(predictions)))
     write_text(folder / "accuracy.svg", plot(predictions))
 

@@ -37,7 +37,7 @@ _FORMATS = {
     "nanotron": "nanotron YAML",
     "plan": "plan file",
 }
-_MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
+_MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
 
 
@@ -75,13 +75,13 @@ def verdict(assessment: Assessment) -> str:
             fits = ", and would not fit" if not plan.fits else "; mended, it would fit"
         return f"WILL NOT RUN: {plural(len(errors), 'error')}{fits}"
     if plan is None:
-        reasons = "; ".join(own.text for own in assessment.unpredictable)
-        return f"no error found, but no prediction either: {reasons}"
+        reasons = "; ".join(entry.text for entry in assessment.unpredictable)
+        return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
     if not plan.fits:
         unsure = "PROBABLY " if plan.fit_probability > 1.0 - SURE_PROBABILITY else ""
         return f"{unsure}WILL NOT FIT (probability to fit {sure})"
-    warned = sum(own.severity == "warning" for own in assessment.problems)
+    warned = sum(problem.severity == "warning" for problem in assessment.problems)
     also = f"; {plural(warned, 'warning')}" if warned else ""
     if plan.fit_probability < SURE_PROBABILITY:
         return f"runs, MAY NOT FIT (probability to fit {sure}){also}"
@@ -135,19 +135,21 @@ def _mfu_text(assessment: Assessment) -> str:
 def _problem_blocks(assessment: Assessment) -> list[Block]:
     if not assessment.problems:
         return [Notes(("No rule of the framework is broken.",))]
-    rows = tuple((_MARKS[own.severity], problem_text(own)) for own in assessment.problems)
+    rows = tuple(
+        (_MARKS[problem.severity], problem_text(problem)) for problem in assessment.problems
+    )
     return [Facts(rows, "Problems")]
 
 
-def problem_text(own: Problem) -> str:
+def problem_text(problem: Problem) -> str:
     """Sentence, fix, rule and places of a problem."""
-    said = any(words in own.text for words in ("run time", "found out", "without a word"))
-    late = " (not found before run time)" if own.late and not said else ""
-    fix = f". Write: {own.fix}" if own.fix else ""
-    places = ", ".join(_short(place) for place in own.places[:_MOST_PLACES])
-    more = " …" if len(own.places) > _MOST_PLACES else ""
+    said = any(words in problem.text for words in ("run time", "found out", "without a word"))
+    late = " (not found before run time)" if problem.late and not said else ""
+    fix = f". Write: {problem.fix}" if problem.fix else ""
+    places = ", ".join(_short(place) for place in problem.places[:_MOST_PLACES])
+    more = " …" if len(problem.places) > _MOST_PLACES else ""
     where = f"  {places}{more}" if places else ""
-    return f"{own.text}{late}{fix}  [{own.rule}]{where}"
+    return f"{problem.text}{late}{fix}  [{problem.rule}]{where}"
 
 
 def _short(place: str) -> str:
@@ -176,7 +178,7 @@ def _change_blocks(assessment: Assessment, changes: Sequence[Change]) -> list[Bl
             Column("fits"),
             Column("gain", "left", wrap=True),
         ),
-        rows=tuple(_change_row(own) for own in changes),
+        rows=tuple(_change_row(change) for change in changes),
     )
     return [table]
 
@@ -191,26 +193,26 @@ def _change_title(assessment: Assessment, changes: Sequence[Change]) -> str:
     return "Best single changes that make it fit"
 
 
-def _change_row(own: Change) -> tuple[str, ...]:
-    plan = own.plan
+def _change_row(change: Change) -> tuple[str, ...]:
+    plan = change.plan
     return (
-        own.change,
+        change.change,
         step_time_text(plan),
         f"{plan.tokens_per_s:,.0f}",
         gib(plan.peak_bytes),
         percent_sure(plan.fit_probability),
-        _gain(own),
+        _gain(change),
     )
 
 
-def _gain(own: Change) -> str:
-    if own.faster is None or own.saved_bytes is None:
+def _gain(change: Change) -> str:
+    if change.faster is None or change.saved_bytes is None:
         return "runs"
-    pace = f"{signed_share(own.faster)} tokens/s"
-    size = gib(abs(own.saved_bytes))
+    pace = f"{signed_share(change.faster)} tokens/s"
+    size = gib(abs(change.saved_bytes))
     if float(size) == 0.0:
         return f"{pace}, same memory"
-    return f"{pace}, {size} GiB {'less' if own.saved_bytes > 0 else 'more'}"
+    return f"{pace}, {size} GiB {'less' if change.saved_bytes > 0 else 'more'}"
 
 
 # --- measurement ----------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ def _gain(own: Change) -> str:
 def _measured_blocks(findings: Findings) -> list[Block]:
     blocks: list[Block] = []
     if findings.comparisons:
-        rows = tuple(_comparison_row(own) for own in findings.comparisons)
+        rows = tuple(_comparison_row(comparison) for comparison in findings.comparisons)
         columns = (
             Column("", "left"),
             Column("measured"),
@@ -230,8 +232,12 @@ def _measured_blocks(findings: Findings) -> list[Block]:
         blocks.append(TableData(columns, rows, "Measured against predicted"))
     if findings.explanations:
         rows = tuple(
-            (own.what, _amount(own.figure, own.predicted), _explains(own, findings))
-            for own in findings.explanations
+            (
+                explanation.what,
+                _amount(explanation.figure, explanation.predicted),
+                _explains(explanation, findings),
+            )
+            for explanation in findings.explanations
         )
         blocks.append(
             TableData(
@@ -244,18 +250,18 @@ def _measured_blocks(findings: Findings) -> list[Block]:
                 "What could explain the gap: the model with one thing changed",
             )
         )
-    elif any(not own.agrees for own in findings.comparisons):
+    elif any(not comparison.agrees for comparison in findings.comparisons):
         blocks.append(Notes(("No single thing that was tried explains the gap.",)))
     blocks += _convention_blocks(findings)
     return blocks
 
 
-def _explains(own: GapExplanation, findings: Findings) -> str:
+def _explains(explanation: GapExplanation, findings: Findings) -> str:
     """How much of the gap a single thing makes."""
-    if own.near:
+    if explanation.near:
         return "near"
-    gap = next(each for each in findings.comparisons if each.figure == own.figure)
-    beyond = (own.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
+    gap = next(each for each in findings.comparisons if each.figure == explanation.figure)
+    beyond = (explanation.predicted - gap.measured) * (gap.ratio - 1.0) > 0.0
     return "more than it" if beyond else "a part of it"
 
 
@@ -263,8 +269,8 @@ def _convention_blocks(findings: Findings) -> list[Block]:
     if not findings.conventions:
         return []
     rows = tuple(
-        (own.name, seconds(own.step_time_s), "yes" if own.plausible else "no")
-        for own in findings.conventions
+        (convention.name, seconds(convention.step_time_s), "yes" if convention.plausible else "no")
+        for convention in findings.conventions
     )
     table = TableData(
         (Column("MFU counted as", "left", wrap=True), Column("step time"), Column("plausible")),
@@ -274,18 +280,18 @@ def _convention_blocks(findings: Findings) -> list[Block]:
     return [table, *([Notes(findings.verdicts)] if findings.verdicts else [])]
 
 
-def _comparison_row(own: Comparison) -> tuple[str, ...]:
+def _comparison_row(comparison: Comparison) -> tuple[str, ...]:
     verdict_text = (
         "within the 80 % interval"
-        if own.agrees
-        else f"{'above' if own.ratio > 1 else 'below'} the 80 % interval"
+        if comparison.agrees
+        else f"{'above' if comparison.ratio > 1 else 'below'} the 80 % interval"
     )
-    error = error_text(own.predicted, own.interval)
+    error = error_text(comparison.predicted, comparison.interval)
     return (
-        own.figure,
-        _amount(own.figure, own.measured),
-        f"{_amount(own.figure, own.predicted)} {error}",
-        f"{own.ratio:.2f}",
+        comparison.figure,
+        _amount(comparison.figure, comparison.measured),
+        f"{_amount(comparison.figure, comparison.predicted)} {error}",
+        f"{comparison.ratio:.2f}",
         verdict_text,
     )
 
@@ -300,12 +306,14 @@ def _amount(figure: str, value: float) -> str:
 def _setting_blocks(found: Found, *, verbose: bool) -> list[Block]:
     blocks: list[Block] = []
     if found.unmodelled:
-        rows = tuple((own.key, f"{why}  {_short(own.place)}") for own, why in found.unmodelled)
+        rows = tuple(
+            (entry.key, f"{why}  {_short(entry.place)}") for entry, why in found.unmodelled
+        )
         blocks.append(
             Notes(tuple(f"{key}: {text}" for key, text in rows), "Left out of the prediction")
         )
     if found.unused and verbose:
-        rows = tuple((own.key, f"{own.value}  {_short(own.place)}") for own in found.unused)
+        rows = tuple((entry.key, f"{entry.value}  {_short(entry.place)}") for entry in found.unused)
         blocks.append(Facts(rows, "Known, and without effect on memory and time"))
     elif found.unused:
         text = f"{plural(len(found.unused), 'setting')} without effect on memory and time (-v)."

@@ -32,13 +32,15 @@ def cluster_front_report(
     front: ClusterFront, shown: Sequence[ClusterPoint], saved_as: str | None = None
 ) -> Report:
     """The report; `shown`: points of the front in the order of the table."""
-    numbers = {id(own): number for number, own in enumerate(front.points, start=1)}
-    numbered = [(numbers[id(own)], own) for own in shown]
+    numbers = {id(point): number for number, point in enumerate(front.points, start=1)}
+    numbered = [(numbers[id(point)], point) for point in shown]
     blocks: list[Block] = [Facts(_facts(front))]
     if shown:
         blocks += [_table(front, numbered), Notes(tuple(_notes(front, numbered)))]
     blocks.append(_cluster_table(front.clusters))
-    if reasons := tuple(f"{own.cluster}: {own.reason}" for own in front.clusters if own.reason):
+    if reasons := tuple(
+        f"{cluster.cluster}: {cluster.reason}" for cluster in front.clusters if cluster.reason
+    ):
         blocks.append(Notes(reasons, "No plan"))
     if shown:
         blocks.append(Notes(_next_steps(numbered[0][0], saved_as)))
@@ -56,7 +58,7 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     elif front.proven:
         state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
     else:
-        worst = max((own.gap for own in front.points), default=0.0)
+        worst = max((point.gap for point in front.points), default=0.0)
         state = f"{count}; not proven: gaps of up to {share(worst)}"
     if front.stopped:
         why = "the time limit" if front.stopped == "time-limit" else "Ctrl-C"
@@ -75,7 +77,7 @@ def _table(front: ClusterFront, numbered: Numbered) -> TableData:
         *((Column("USD per\n1 B tok"),) if priced else ()),
         Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
     )
-    rows = tuple(_row(number, own, front.plan_of(own), priced) for number, own in numbered)
+    rows = tuple(_row(number, point, front.plan_of(point), priced) for number, point in numbered)
     return TableData(columns, rows)
 
 
@@ -102,22 +104,26 @@ def _row(number: int, point: ClusterPoint, plan: Plan, priced: bool) -> tuple[st
 
 
 def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
-    plans = [front.plan_of(own) for _, own in numbered]
+    plans = [front.plan_of(point) for _, point in numbered]
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
     yield f"Of no plan is another at least as good in all of {weighed} and better in one."
-    yield error_note(plans, numbered=False)
+    yield error_note(plans)
     if "usd_per_billion_tokens" in front.dimensions:
         yield (
             "USD: all GPUs of the cluster at the on-demand price, without interruptions; as "
             "uncertain as the step time. Own prices, owning, days: planner compare."
         )
     else:
-        bare = [own.cluster for own in front.clusters if own.plans and not own.usd_per_gpu_hour]
+        bare = [
+            cluster.cluster
+            for cluster in front.clusters
+            if cluster.plans and not cluster.usd_per_gpu_hour
+        ]
         yield f"Dollars are left out: no on-demand price for {', '.join(bare)}."
     doubtful = [
-        f"plan {number}: {percent_sure(own.fit_probability)}"
-        for number, own in numbered
-        if own.fit_probability < LIKELY_TO_FIT
+        f"plan {number}: {percent_sure(point.fit_probability)}"
+        for number, point in numbered
+        if point.fit_probability < LIKELY_TO_FIT
     ]
     if doubtful:
         yield f"* may not fit on a real machine; probability of fitting: {', '.join(doubtful)}."
@@ -133,7 +139,7 @@ def _near(numbered: Numbered) -> list[int]:
     """Numbers of the points that the first one's error bar cannot tell from it."""
     first = numbered[0][1]
     least = first.tokens_per_s * first.step_time_s / first.step_time_high_s
-    return sorted(number for number, own in numbered[1:] if own.tokens_per_s >= least)
+    return sorted(number for number, point in numbered[1:] if point.tokens_per_s >= least)
 
 
 def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
@@ -148,15 +154,15 @@ def _cluster_table(clusters: Sequence[ClusterSearched]) -> TableData:
     )
     rows = tuple(
         (
-            own.cluster,
-            f"{own.num_gpus:,}",
-            str(own.plans),
-            str(own.on_front),
-            "yes" if own.proven else "no",
-            "-" if own.usd_per_gpu_hour is None else f"{own.usd_per_gpu_hour:.2f}",
-            own.price or "-",
+            cluster.cluster,
+            f"{cluster.num_gpus:,}",
+            str(cluster.plans),
+            str(cluster.on_front),
+            "yes" if cluster.proven else "no",
+            "-" if cluster.usd_per_gpu_hour is None else f"{cluster.usd_per_gpu_hour:.2f}",
+            cluster.price or "-",
         )
-        for own in clusters
+        for cluster in clusters
     )
     return TableData(columns, rows, "Clusters")
 

@@ -82,8 +82,10 @@ def _pace_table(runs: Runs, comparison: Comparison) -> TableData:
 
 
 def _loss_text(run: Run) -> str:
-    losses = [own.text for own in run.shares if own.resource != "GPU"]
-    if not losses or all(own.share < _FEWEST_LOSS for own in run.shares if own.resource != "GPU"):
+    losses = [share.text for share in run.shares if share.resource != "GPU"]
+    if not losses or all(
+        share.share < _FEWEST_LOSS for share in run.shares if share.resource != "GPU"
+    ):
         return "nothing: the GPU itself limits"
     return losses[0]
 
@@ -205,7 +207,7 @@ def _front_notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
     priced = [row.name for row, run in runs if run.cost(comparison.basis) is not None]
     if priced:
         yield f"{FRONT}: of those with that price, none is both faster and cheaper ({basis})."
-    by_days = sorted(runs, key=lambda entry: entry[1].days.value)
+    by_days = sorted(runs, key=lambda row: row[1].days.value)
     fastest, days = by_days[0][0].name, by_days[0][1].days
     near = [row.name for row, run in by_days[1:] if run.days.low <= days.high]
     if near:
@@ -218,12 +220,12 @@ def _price_notes(runs: Runs) -> Iterator[str]:
         by_text |= dict.fromkeys(run.missing)
     if by_text:
         yield f"Missing: {'; '.join(by_text)}."
-    rentals = [own for _, run in runs for own in run.rentals]
-    if any(own.smaller_instance for own in rentals):
+    rentals = [rental for _, run in runs for rental in run.rentals]
+    if any(rental.smaller_instance for rental in rentals):
         yield "*: no whole node was priced; GPUs of smaller instances may lack its network."
-    if any(own.kind == "spot" for own in rentals):
+    if any(rental.kind == "spot" for rental in rentals):
         yield "spot: that the provider takes GPUs back is not in the days."
-    if any(own.choices > 1 for own in rentals):
+    if any(rental.choices > 1 for rental in rentals):
         yield (
             "Of several prices the lowest of those of whole nodes read in the last "
             f"{STALE_DAYS} days is taken; --provider names others."
@@ -235,12 +237,12 @@ def days_text(days: float) -> str:
     return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
 
 
-def spread_text(own: Range) -> str:
+def spread_text(interval: Range) -> str:
     """`±8 %`, or both sides where they differ much."""
-    below = round((1.0 - own.low / own.value) * 100)
-    if own.high == float("inf"):
+    below = round((1.0 - interval.low / interval.value) * 100)
+    if interval.high == float("inf"):
         return f"-{below} %/+∞"
-    above = round((own.high / own.value - 1.0) * 100)
+    above = round((interval.high / interval.value - 1.0) * 100)
     small, large = sorted((below, above))
     return f"±{large} %" if large <= 2 * small else f"-{below}/+{above} %"
 

@@ -51,7 +51,7 @@ def pick_row(comparison: Comparison, name: str) -> ComparisonRow:
     """The row of a cluster. UsageError for a name that was not compared."""
     row = comparison.row(name)
     if row is None:
-        names = [own.name for own in comparison.rows]
+        names = [entry.name for entry in comparison.rows]
         raise unknown_name("cluster", name, names, "compared: " + ", ".join(names))
     return row
 
@@ -62,8 +62,8 @@ def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter
         Chapter("Pace", tuple(_pace(run, comparison))),
         Chapter("Time, with interruptions", tuple(_time(run, settings))),
         *(
-            Chapter(f"Renting, {KIND_NAMES[own.kind]}", tuple(_renting(own, comparison)))
-            for own in run.rentals
+            Chapter(f"Renting, {KIND_NAMES[rental.kind]}", tuple(_renting(rental, comparison)))
+            for rental in run.rentals
         ),
         *_owning_chapters(run, comparison, settings),
         Chapter("Energy", tuple(_energy(run, settings))),
@@ -84,7 +84,9 @@ def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
         "sum of the terms below",
         f"cost model; error from {plan.step_time.basis}",
     )
-    yield Step("where it goes", "; ".join(own.text for own in run.shares if own.share >= 0.005))
+    yield Step(
+        "where it goes", "; ".join(share.text for share in run.shares if share.share >= 0.005)
+    )
     yield Step("batch", f"{plan.gbs_tokens:,} tokens", f"{plan.gbs:,} × {plan.seq:,}")
     yield Step("pace", f"{plan.tokens_per_s:,.0f} tokens/s", "batch / step time")
     yield Step("tokens", f"{comparison.tokens:,}", "", "--tokens")
@@ -96,17 +98,17 @@ def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
 
 
 def _time(run: Run, settings: Settings) -> Iterator[Step]:
-    own, used = run.goodput, run.job.used_gpus
+    goodput, used = run.goodput, run.job.used_gpus
     yield _figure("MTBF of a GPU", settings.figure("gpu_mtbf"))
     yield _figure("MTBF of a node, rest", settings.figure("node_mtbf"))
     yield Step(
         "MTBF of the job",
-        f"{own.mtbf_s / HOUR_S:,.1f} h",
+        f"{goodput.mtbf_s / HOUR_S:,.1f} h",
         f"1 / ({used:,} GPUs / MTBF + nodes / MTBF)",
     )
     yield Step(
         "checkpoint",
-        f"{own.state_bytes / 1e12:,.3g} TB",
+        f"{goodput.state_bytes / 1e12:,.3g} TB",
         "parameters × bytes of weights, master weights and optimizer state",
         f"{run.job.framework}, {run.job.optimizer}",
     )
@@ -116,11 +118,11 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
         if settings.asynchronous
         else ("written while training waits")
     )
-    yield Step("checkpoint stops training", f"{own.checkpoint_s:,.3g} s", stops)
+    yield Step("checkpoint stops training", f"{goodput.checkpoint_s:,.3g} s", stops)
     given = settings.checkpoint_interval_s is not None
     yield Step(
         "checkpoint every",
-        f"{own.interval_s / 60:,.1f} min",
+        f"{goodput.interval_s / 60:,.1f} min",
         "" if given else "loses least time (Daly 2006)",
         "--checkpoint-interval" if given else "",
     )
@@ -129,8 +131,8 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
         yield _figure("repair of a node", settings.figure("repair"))
         yield Step(
             "waiting for nodes",
-            f"{own.waiting * 100:.2g} %",
-            f"{plural(own.spares, 'spare')}; {own.suggested_spares} keep it below 1 %",
+            f"{goodput.waiting * 100:.2g} %",
+            f"{plural(goodput.spares, 'spare')}; {goodput.suggested_spares} keep it below 1 %",
             "--spares",
         )
     else:
@@ -138,30 +140,30 @@ def _time(run: Run, settings: Settings) -> Iterator[Step]:
             "spares",
             "0",
             "assumed: the provider replaces a broken node within the restart; of one's own, "
-            f"{own.suggested_spares} would keep waiting below 1 %",
+            f"{goodput.suggested_spares} would keep waiting below 1 %",
             "--spares",
         )
     yield from _useful(run, settings)
 
 
 def _useful(run: Run, settings: Settings) -> Iterator[Step]:
-    own = run.goodput
+    goodput = run.goodput
     low = settings.figure("failure_rate_low")
     highs = [settings.figure(name) for name in high_rates(run.job.used_gpus)]
     rates = f"{low.value:g} to {highs[-1].value:g} failures in 1,000 node-days"
     measured = f"range: {rates}, and restarts by people"
     yield Step(
         "useful time",
-        f"{own.share * 100:.1f} % ({own.low * 100:.1f} to {own.high * 100:.1f})",
+        f"{goodput.share * 100:.1f} % ({goodput.low * 100:.1f} to {goodput.high * 100:.1f})",
         f"t / (M e^(R/M) (e^((t+d)/M) - 1)), Daly 2006; {measured}",
         ", ".join(dict.fromkeys(figure.source for figure in (low, *highs)))
-        if own.low < own.high
+        if goodput.low < goodput.high
         else "",
     )
-    if own.by_hand is not None:
+    if goodput.by_hand is not None:
         yield Step(
             "if people restart it",
-            f"{own.by_hand * 100:.1f} %",
+            f"{goodput.by_hand * 100:.1f} %",
             f"{settings.value('restart_by_hand') / HOUR_S:g} h a restart",
             source_text(settings.figure("restart_by_hand")),
         )
@@ -173,24 +175,24 @@ def _useful(run: Run, settings: Settings) -> Iterator[Step]:
     )
 
 
-def _renting(own: Rental, comparison: Comparison) -> Iterator[Step]:
-    price = own.price
+def _renting(rental: Rental, comparison: Comparison) -> Iterator[Step]:
+    price = rental.price
     where = ", ".join(part for part in (price.instance, price.note) if part)
     yield Step(
         "price",
         f"{price.price_per_gpu_hour:g} {price.currency} a GPU hour",
-        f"{price.provider}{f' ({where})' if where else ''}, {own.age}; of {own.choices}, "
-        f"{own.lowest:.4g} to {own.highest:.4g} {comparison.currency}",
+        f"{price.provider}{f' ({where})' if where else ''}, {rental.age}; of {rental.choices}, "
+        f"{rental.lowest:.4g} to {rental.highest:.4g} {comparison.currency}",
         f"{price.source} {price.date}".strip(),
     )
     if price.currency != comparison.currency:
         yield Step(
             "converted",
-            f"{own.per_gpu_hour:.4g} {comparison.currency}",
+            f"{rental.per_gpu_hour:.4g} {comparison.currency}",
             "at the rate given",
             "--rate",
         )
-    if own.smaller_instance:
+    if rental.smaller_instance:
         yield Step(
             "note",
             f"an instance of {price.instance_gpus} GPUs",
@@ -198,10 +200,10 @@ def _renting(own: Rental, comparison: Comparison) -> Iterator[Step]:
         )
     yield Step(
         "cost",
-        f"{money(own.cost.value)} {comparison.currency}",
-        f"GPU hours × price; {money(own.cost.low)} to {money(own.cost.high)}",
+        f"{money(rental.cost.value)} {comparison.currency}",
+        f"GPU hours × price; {money(rental.cost.low)} to {money(rental.cost.high)}",
     )
-    yield Step("a trillion tokens", f"{money(own.per_trillion_tokens)} {comparison.currency}")
+    yield Step("a trillion tokens", f"{money(rental.per_trillion_tokens)} {comparison.currency}")
 
 
 def _owning_chapters(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
@@ -210,55 +212,56 @@ def _owning_chapters(run: Run, comparison: Comparison, settings: Settings) -> tu
     return (Chapter("Owning", tuple(_owning(run.owning, run, comparison, settings))),)
 
 
-def _owning(own: Owning, run: Run, comparison: Comparison, settings: Settings) -> Iterator[Step]:
+def _owning(owning: Owning, run: Run, comparison: Comparison, settings: Settings) -> Iterator[Step]:
     currency = comparison.currency
-    yield _figure("purchase, a GPU", own.hardware_usd)
-    if own.around_usd.value:
-        yield _figure("host, network, cables", own.around_usd)
+    yield _figure("purchase, a GPU", owning.hardware_usd)
+    if owning.around_usd.value:
+        yield _figure("host, network, cables", owning.around_usd)
     yield _figure("paid over", settings.figure("amortisation_years"))
     yield _figure("interest", settings.figure("interest"))
     yield _figure("utilisation", settings.figure("utilisation"))
     yield Step(
         "capital, a GPU hour",
-        f"{own.hardware_per_gpu_hour + own.around_per_gpu_hour:.3f} {currency}",
+        f"{owning.hardware_per_gpu_hour + owning.around_per_gpu_hour:.3f} {currency}",
         f"annuity / {HOURS_PER_YEAR:,.0f} h / utilisation",
     )
     yield _figure("electricity", settings.figure("electricity"))
     yield Step(
         "electricity, a GPU hour",
-        f"{own.electricity_per_gpu_hour:.3f} {currency}",
+        f"{owning.electricity_per_gpu_hour:.3f} {currency}",
         f"{run.energy.drawn_w:,.0f} W at the meter (below) × price",
     )
     yield _figure("hosting", settings.figure("hosting"))
     yield Step(
         "hosting, a GPU hour",
-        f"{own.hosting_per_gpu_hour:.3f} {currency}",
+        f"{owning.hosting_per_gpu_hour:.3f} {currency}",
         f"{run.energy.rated_w:,.0f} W rated × rate × 12 / {HOURS_PER_YEAR:,.0f} h / utilisation",
     )
     yield Step("not counted", "staff, storage, taxes, resale value")
     yield Step(
         "cost",
-        f"{money(own.cost.value)} {currency}",
-        f"GPU hours × {own.per_gpu_hour:.3f}; {money(own.cost.low)} to {money(own.cost.high)}",
+        f"{money(owning.cost.value)} {currency}",
+        f"GPU hours × {owning.per_gpu_hour:.3f}; "
+        f"{money(owning.cost.low)} to {money(owning.cost.high)}",
     )
-    yield Step("a trillion tokens", f"{money(own.per_trillion_tokens)} {currency}")
+    yield Step("a trillion tokens", f"{money(owning.per_trillion_tokens)} {currency}")
 
 
 def _energy(run: Run, settings: Settings) -> Iterator[Step]:
-    own = run.energy
-    yield _figure("rated power, a GPU", own.rated_source)
+    energy = run.energy
+    yield _figure("rated power, a GPU", energy.rated_source)
     yield _figure("load", settings.figure("load"))
     yield _figure("PUE", settings.figure("pue"))
-    yield Step("power, a GPU", f"{own.drawn_w:,.0f} W", "rated × load × PUE")
+    yield Step("power, a GPU", f"{energy.drawn_w:,.0f} W", "rated × load × PUE")
     yield Step(
         "energy",
-        f"{ranged(own.mwh, 1)} MWh",
+        f"{ranged(energy.mwh, 1)} MWh",
         f"power × {run.job.num_gpus:,} GPUs × days × 24 h; power ±"
         f"{settings.value('load_error') * 100:.0f} %; switches and storage not counted",
     )
-    if own.co2_t is not None:
+    if energy.co2_t is not None:
         carbon = settings.carbon_g_per_kwh or 0.0
-        yield Step("CO2", f"{ranged(own.co2_t, 1)} t", f"energy × {carbon:g} g/kWh", "--carbon")
+        yield Step("CO2", f"{ranged(energy.co2_t, 1)} t", f"energy × {carbon:g} g/kWh", "--carbon")
 
 
 def _figure(name: str, figure: Figure, after: str = "") -> Step:
@@ -271,9 +274,11 @@ def source_text(figure: Figure) -> str:
     return f"{figure.source} {figure.date}".strip()
 
 
-def ranged(own: Range, digits: int) -> str:
+def ranged(interval: Range, digits: int) -> str:
     """`12.3 (11.0 to 14.1)`."""
-    return f"{own.value:,.{digits}f} ({own.low:,.{digits}f} to {own.high:,.{digits}f})"
+    return (
+        f"{interval.value:,.{digits}f} ({interval.low:,.{digits}f} to {interval.high:,.{digits}f})"
+    )
 
 
 def money(amount: float) -> str:

@@ -16,11 +16,13 @@ from rich.text import Text
 from planner.report.tables import Block, Facts, Notes, Report, TableData
 
 PIPE_COLUMNS = 80
+# Widths that a page can have; COLUMNS may say anything.
+_NARROWEST, _WIDEST = 40, 1000
 
 
 def console(stream: TextIO, no_color: bool = False) -> Console:
     """A console that prints texts as they are; colours only on a terminal without NO_COLOR."""
-    width = None if stream.isatty() else int(os.environ.get("COLUMNS", "") or PIPE_COLUMNS)
+    width = None if stream.isatty() else _pipe_columns()
     return Console(
         file=stream,
         width=width,
@@ -30,6 +32,13 @@ def console(stream: TextIO, no_color: bool = False) -> Console:
         legacy_windows=False,
         no_color=True if no_color else None,
     )
+
+
+def _pipe_columns() -> int:
+    """COLUMNS, where it is a number of columns that a page can have; else 80."""
+    text = os.environ.get("COLUMNS", "")
+    columns = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else PIPE_COLUMNS
+    return min(max(columns, _NARROWEST), _WIDEST)
 
 
 def draw(report: Report, onto: Console) -> None:

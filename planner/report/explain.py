@@ -80,7 +80,11 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
     if plan.degrees.pp > 1:
         facts.append(("schedule", plan.schedule))
     if plan.degrees.cp > 1:
-        sizes = " over " + " and ".join(str(own) for own in plan.cp_sizes) if plan.cp_sizes else ""
+        sizes = (
+            " over " + " and ".join(str(cp_size) for cp_size in plan.cp_sizes)
+            if plan.cp_sizes
+            else ""
+        )
         facts.append(("context", f"{plan.cp_comm_type or 'p2p'}{sizes} exchange"))
     if plan.recompute_flags:
         facts.append(("recompute flags", plan.recompute_flags))
@@ -96,16 +100,16 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("MTP", f"on stage {stage}, {where}; head and loss follow alone"))
     if plan.degrees.vpp > 1 and not plan.layout.is_even:
         facts.append(("blocks", f"{run_lengths(plan.layout.block_layers)} (layers, in order)"))
-    facts += [("placed", place_sentence(own)) for own in explanation.places]
+    facts += [("placed", place_sentence(place)) for place in explanation.places]
     return (*facts, *_result_facts(plan))
 
 
-def place_sentence(own: StagePlace) -> str:
+def place_sentence(place: StagePlace) -> str:
     """`stages 0-2 (48 layers) on H100-SXM5-80GB: ranks 0-47`."""
-    noun = "stage" if len(own.stages) == 1 else "stages"
-    first, last = own.ranks
+    noun = "stage" if len(place.stages) == 1 else "stages"
+    first, last = place.ranks
     return (
-        f"{noun} {number_ranges(own.stages)} ({plural(own.layers, 'layer')}) on {own.gpu}: "
+        f"{noun} {number_ranges(place.stages)} ({plural(place.layers, 'layer')}) on {place.gpu}: "
         f"ranks {first}-{last}"
     )
 

@@ -82,8 +82,8 @@ def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
     if not profile.parallelism.pipeline:
         return ()
     columns = (Column("--schedule", "left"), Column("what it is", "left", wrap=True))
-    own = [SCHEDULES[name] for name in profile.parallelism.schedules]
-    return (TableData(columns, tuple((it.name, it.summary) for it in own), "Schedules"),)
+    schedules = [SCHEDULES[name] for name in profile.parallelism.schedules]
+    return (TableData(columns, tuple((it.name, it.summary) for it in schedules), "Schedules"),)
 
 
 def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
         "name": profile.name,
         "version": profile.version,
         "settings": [
-            own._asdict() | {"value": values[own.table][own.name]}
+            setting._asdict() | {"value": values[setting.table][setting.name]}
             for table in TABLES
-            for own in settings_of(table)
+            for setting in settings_of(table)
         ],
     }
 
@@ -103,14 +103,18 @@ def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
 def _settings(profile: FrameworkProfile, table: str, title: str) -> Facts:
     values = getattr(profile, table).model_dump(mode="json")
     return Facts(
-        tuple((own.name, _described(own, values[own.name])) for own in settings_of(table)), title
+        tuple(
+            (setting.name, _described(setting, values[setting.name]))
+            for setting in settings_of(table)
+        ),
+        title,
     )
 
 
-def _described(own: Setting, value: object) -> str:
+def _described(setting: Setting, value: object) -> str:
     """`4 B/parameter: gradients as they accumulate.`"""
-    unit = f" {own.unit}" if own.unit not in ("", "1") and value is not None else ""
-    return f"{_setting(value)}{unit}: {own.meaning}"
+    unit = f" {setting.unit}" if setting.unit not in ("", "1") and value is not None else ""
+    return f"{_setting(value)}{unit}: {setting.meaning}"
 
 
 def _setting(value: object) -> str:

@@ -25,9 +25,9 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (("memory full", sentence),)
 
 
-def full_memory_note(plans: Sequence[Plan]) -> str:
+def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
     """What follows if the plans that may not fit do not; an empty text where nothing is known."""
-    at_risk = {n: plan for n, plan in enumerate(plans, start=1) if plan.full_memory is not None}
+    at_risk = {n: plan for n, plan in plans if plan.full_memory is not None}
     slow = {n: plan for n, plan in at_risk.items() if _full_s(plan) is not None}
     if not at_risk:
         return ""
@@ -35,7 +35,9 @@ def full_memory_note(plans: Sequence[Plan]) -> str:
         return CURE
     first = next(iter(slow.values()))
     evidence = first.full_memory.note if first.full_memory else ""
-    listed = ", ".join(f"plan {n}: {seconds(_full_s(own) or 0.0)}" for n, own in slow.items())
+    listed = ", ".join(
+        f"plan {n}: {seconds(_full_s(slow_plan) or 0.0)}" for n, slow_plan in slow.items()
+    )
     return f"A step with full memory: {listed}. Measured: {evidence}. {CURE}{_best(plans)}"
 
 
@@ -51,10 +53,11 @@ def _full_s(plan: Plan) -> float | None:
     return None if plan.full_memory is None else plan.full_memory.step_time_s
 
 
-def _best(plans: Sequence[Plan]) -> str:
+def _best(plans: Sequence[tuple[int, Plan]]) -> str:
     """Which plan promises most with that chance counted, if it is not the first."""
-    best = max(range(len(plans)), key=lambda index: _expected_tokens_per_s(plans[index]))
-    return f" With that chance counted, plan {best + 1} promises most." if best else ""
+    best, _ = max(plans, key=lambda plan: _expected_tokens_per_s(plan[1]))
+    promises = f" With that chance counted, plan {best} promises most."
+    return "" if best == plans[0][0] else promises
 
 
 def _expected_tokens_per_s(plan: Plan) -> float:

@@ -56,14 +56,14 @@ def relaxation_table(relaxations: tuple[Relaxation, ...]) -> TableData:
             Column("fits"),
             Column("plan", "left", wrap=True),
         ),
-        rows=tuple(_row(own) for own in relaxations),
+        rows=tuple(_row(relaxation) for relaxation in relaxations),
     )
 
 
-def _row(own: Relaxation) -> tuple[str, ...]:
-    plan = own.plan
+def _row(relaxation: Relaxation) -> tuple[str, ...]:
+    plan = relaxation.plan
     return (
-        own.change,
+        relaxation.change,
         step_time_text(plan),
         gib(plan.peak_bytes) + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*"),
         percent_sure(plan.fit_probability),
@@ -73,17 +73,19 @@ def _row(own: Relaxation) -> tuple[str, ...]:
 
 def _notes(why: WhyNothingFits) -> tuple[str, ...]:
     notes = [
-        "Of each kind of change the smallest that fits with at least 80 %, and a smaller one that "
-        "fits with at least 50 %."
+        "Of each kind of change the smallest that fits with at least "
+        f"{why.request.fit_probability:.0%}, and a smaller one that fits with at least 50 %."
     ]
-    larger = [own.change for own in why.relaxations if not own.smallest]
+    larger = [relaxation.change for relaxation in why.relaxations if not relaxation.smallest]
     if larger:
         notes[0] += f" Not every smaller one was tried for: {'; '.join(larger)}."
-    notes.append(error_note([own.plan for own in why.relaxations], numbered=False))
-    if any(own.plan.fit_probability < LIKELY_TO_FIT for own in why.relaxations):
+    notes.append(error_note([relaxation.plan for relaxation in why.relaxations]))
+    if any(relaxation.plan.fit_probability < LIKELY_TO_FIT for relaxation in why.relaxations):
         notes.append("*: less than 90 % likely to fit; --hbm-reserve keeps more memory free.")
-    open_plans = [own for own in why.relaxations if own.plan.status != "optimal"]
+    open_plans = [
+        relaxation for relaxation in why.relaxations if relaxation.plan.status != "optimal"
+    ]
     if open_plans:
-        changes = "; ".join(own.change for own in open_plans)
+        changes = "; ".join(open_plan.change for open_plan in open_plans)
         notes.append(f"A faster plan may exist with: {changes}.")
     return tuple(notes)

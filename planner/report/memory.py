@@ -67,8 +67,8 @@ def memory_report(
 
 
 def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, str], ...]:
-    own = footprint.configuration
-    job, degrees = own.job, own.degrees
+    configuration = footprint.configuration
+    job, degrees = configuration.job, configuration.degrees
     counted = parameter_count(job.model)
     facts = [
         ("model", f"{job.model.name}, {short_count(counted.total)} parameters"),
@@ -90,7 +90,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
     if job.activation_offload:
         named = fraction_text(job.activation_offload, job.offload_fraction)
         facts.insert(-1, ("on the host", named))
-    if own.layout.mtp_apart:
+    if configuration.layout.mtp_apart:
         facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))
     if worst is not None:
         facts.append(("imbalance", _worst_text(worst)))
@@ -116,12 +116,16 @@ def _dtype_text(footprint: Footprint) -> str:
 
 
 def _recompute_text(footprint: Footprint) -> str:
-    own = footprint.configuration
-    again, layers = sum(own.layout.recomputed), sum(own.layout.block_layers)
-    if not own.job.recompute[0].mask:
-        return own.recompute
-    partial = "" if again == layers else f", {run_lengths(own.layout.recomputed)} layers by stage"
-    return f"{own.recompute}{partial}"
+    configuration = footprint.configuration
+    again, layers = sum(configuration.layout.recomputed), sum(configuration.layout.block_layers)
+    if not configuration.job.recompute[0].mask:
+        return configuration.recompute
+    partial = (
+        ""
+        if again == layers
+        else f", {run_lengths(configuration.layout.recomputed)} layers by stage"
+    )
+    return f"{configuration.recompute}{partial}"
 
 
 def total_sentence(footprint: Footprint) -> str:

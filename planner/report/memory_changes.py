@@ -67,13 +67,13 @@ def _border_rows(border: Border, solution: Solution) -> list[tuple[str, ...]]:
 
 
 def _point_cells(point: Point) -> tuple[str, ...]:
-    own = point.footprint
-    error = error_text(own.total_bytes, own.interval).removeprefix("±")
+    footprint = point.footprint
+    error = error_text(footprint.total_bytes, footprint.interval).removeprefix("±")
     return (
         f"{point.value:,}",
-        f"{own.total_bytes:,.0f}",
+        f"{footprint.total_bytes:,.0f}",
         error,
-        _exact_percent(own.fit_probability),
+        _exact_percent(footprint.fit_probability),
     )
 
 

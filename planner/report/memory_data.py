@@ -28,8 +28,8 @@ def memory_document(
     advice: Advice | None = None,
 ) -> dict[str, Any]:
     """Everything that the report shows and what it leaves out; bytes and seconds."""
-    own = footprint.configuration
-    job = own.job
+    configuration = footprint.configuration
+    job = configuration.job
     return {
         "version": DOCUMENT_VERSION,
         "request": request.model_dump(mode="json"),
@@ -39,12 +39,12 @@ def memory_document(
         "dtype": job.dtype,
         "gpu": job.cluster.gpu.name,
         "seq": job.seq,
-        "degrees": own.degrees.model_dump(),
-        "recompute": own.recompute,
+        "degrees": configuration.degrees.model_dump(),
+        "recompute": configuration.recompute,
         "layout": {
-            "block_layers": list(own.layout.block_layers),
-            "recomputed": list(own.layout.recomputed),
-            "mtp_apart": own.layout.mtp_apart,
+            "block_layers": list(configuration.layout.block_layers),
+            "recomputed": list(configuration.layout.recomputed),
+            "mtp_apart": configuration.layout.mtp_apart,
         },
         **_verdict(footprint),
         "heaviest_stage": footprint.heaviest.stage,

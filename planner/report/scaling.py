@@ -63,7 +63,7 @@ def _table(scaling: Scaling, batch: Batch) -> TableData:
 
 def _row(point: ScalePoint, run: Run, scaling: Scaling, knee: int | None) -> tuple[str, ...]:
     plan, cost = run.plan, run.cost(scaling.basis)
-    bubble = next((own.share for own in run.shares if own.resource == "pipeline bubble"), 0.0)
+    bubble = next((share.share for share in run.shares if share.resource == "pipeline bubble"), 0.0)
     return (
         f"{point.num_gpus:,}",
         short_count(point.gbs_tokens),
@@ -155,10 +155,10 @@ def _notes(scaling: Scaling) -> Iterator[str]:
     if scaling.series("scaled"):
         yield "A larger batch needs more tokens for the same loss beyond its critical size."
     prices = dict.fromkeys(
-        f"{own.per_gpu_hour:.2f} {scaling.currency} ({own.price.provider}, {own.age})"
+        f"{rental.per_gpu_hour:.2f} {scaling.currency} ({rental.price.provider}, {rental.age})"
         for run in runs
-        for own in run.rentals
-        if own.kind == scaling.basis
+        for rental in run.rentals
+        if rental.kind == scaling.basis
     )
     if prices:
         yield f"A GPU hour at {'; '.join(prices)}; such quotes hold for few GPUs, not thousands."

@@ -36,18 +36,43 @@ from planner.predict.plan_text import (
 )
 from planner.report.full_memory import full_memory_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.search.exact_front import MEMORY_BYTES, TIME
+from planner.search.front import ALIKE
 from planner.search.result import Counts, JobSummary, SearchResult
 
+# A plan and its number, from 1, in the whole front: in the table as in the file.
+Numbered = Sequence[tuple[int, Plan]]
 
-def search_report(result: SearchResult, saved_as: str | None = None) -> Report:
-    """The report of a search; `saved_as` is the plan file that was written, if any."""
-    blocks: tuple[Block, ...] = (
-        Facts((*job_facts(result.job), *_outcome_facts(result))),
-        front_table(result.plans, result.job),
-        Notes(front_notes(result)),
-        Notes(_next_steps(saved_as)),
+
+def search_report(
+    result: SearchResult, saved_as: str | None = None, most: int | None = None, whole: bool = False
+) -> Report:
+    """The report of a search; `saved_as` is the plan file that was written, if any.
+
+    `most`: plans that are printed at most; `whole`: the complete front, not only plans between
+    which people would choose.
+    """
+    plans = printed(result, most, whole)
+    blocks: list[Block] = [
+        Facts((*job_facts(result.job), *_outcome_facts(result, plans))),
+        front_table(plans, result),
+    ]
+    if result.riskier:
+        blocks.append(riskier_table(result.riskier, result.job))
+    return Report(
+        (*blocks, Notes(front_notes(result, plans)), Notes(_next_steps(saved_as, result)))
     )
-    return Report(blocks)
+
+
+def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
+    """The plans that are printed, the recommended one always among them."""
+    every = list(enumerate(result.plans, start=1))
+    if whole:
+        return every
+    chosen = [pair for pair in every if pair[0] in result.shown] if result.shown else every
+    chosen = chosen[:most]
+    left_out = [pair for pair in every if pair[0] == result.recommended and pair not in chosen]
+    return chosen[: len(chosen) - len(left_out)] + left_out
 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
@@ -78,15 +103,22 @@ def _cluster_text(job: JobSummary) -> str:
     return f"{job.used_gpus:,} of {plural(job.num_gpus, 'GPU')} used: {job.cluster}"
 
 
-def _outcome_facts(result: SearchResult) -> tuple[tuple[str, str], ...]:
+def _outcome_facts(result: SearchResult, plans: Numbered) -> tuple[tuple[str, str], ...]:
     conditions = result.request.conditions()
-    asked = (("conditions", "; ".join(own.words for own in conditions)),) if conditions else ()
+    asked = (
+        (("conditions", "; ".join(condition.words for condition in conditions)),)
+        if conditions
+        else ()
+    )
     return (
         *asked,
-        ("batch", _batch_text(result.plans, result.job)),
-        ("searched", counts_text(result.counts)),
-        ("front", _front_text(result)),
-    )
+        ("batch", _batch_text([plan for _, plan in plans], result.job)),
+        ("must fit", f"with a probability of {share(result.request.fit_probability, 0)} or more "
+         "(--fit-probability)"),
+        ("searched", searched_text(result.counts)),
+        ("proof", proof_text(result.counts)),
+        ("front", _front_text(result, plans)),
+    )  # fmt: skip
 
 
 def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
@@ -102,35 +134,76 @@ def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
     )
 
 
-def counts_text(counts: Counts) -> str:
-    """How many shapes were looked at, and how fast."""
+def searched_text(counts: Counts) -> str:
+    """How many configurations were looked at, and how fast."""
     return (
-        f"{counts.considered:,} candidates: {counts.legal:,} legal, {counts.fitting:,} fit; "
-        f"{counts.solved:,} given to CP-SAT, {counts.skipped:,} proven unable to improve "
-        f"the front; {seconds(counts.seconds)}, {rate(counts.shapes_per_s)} candidates/s costed"
+        f"{counts.considered:,} configurations; {counts.legal:,} are legal and were costed, "
+        f"{counts.fitting:,} of them fit with layers split evenly; {seconds(counts.seconds)}, "
+        f"{rate(counts.shapes_per_s)} candidates/s costed"
     )
 
 
-def _front_text(result: SearchResult) -> str:
+def proof_text(counts: Counts) -> str:
+    """By what it was decided that nothing is missing."""
+    left = counts.legal - counts.solved - counts.skipped
+    parts = [
+        f"{counts.skipped:,} cannot improve the front, by their cost or a lower bound on it",
+        f"for {counts.solved:,} CP-SAT found the best split of layers",
+    ]
+    if left > 0:
+        parts.append(f"{left:,} were left undecided")
+    return "; ".join(parts)
+
+
+def _front_text(result: SearchResult, plans: Numbered) -> str:
     count = plural(len(result.plans), "plan")
+    more = f", {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
+    missing = f" None is missing by more than {_RESOLUTION}." if result.complete else ""
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
-        return f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
+        optimal = f"optimal to {share(OPTIMAL_WITHIN)} within the cost model"
+        return f"{count}{more}, proven {optimal}.{missing}"
     worst = max((plan.gap for plan in open_plans), default=result.gap)
     if worst is None:
-        return f"{count}; not proven"
+        return f"{count}{more}; not proven"
     if open_plans:
-        return f"{count}; not proven: the search ended with gaps of up to {share(worst)}"
+        return f"{count}{more}; not proven: the search ended with gaps of up to {share(worst)}"
     return (
-        f"{count}, each proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model; others "
-        f"of the front that are not shown have gaps of up to {share(worst)}"
+        f"{count}{more}, each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
+        f"elsewhere on the front a plan may be missing that is faster by up to {share(worst)}"
     )
 
 
-def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
+_RESOLUTION = f"{share(TIME)} of the step time and {gib(MEMORY_BYTES)} GiB"
+
+
+def front_table(plans: Numbered, result: SearchResult) -> TableData:
     """One row a plan, its numbers first; what is uneven stands on a line of its own."""
+    job, ties = result.job, _ties(plans)
+    marks = {number: "≈" if number in ties else "" for number, _ in plans}
+    if result.recommended:
+        marks[result.recommended] = "→" + marks.get(result.recommended, "")
+    target = _common_target([plan for _, plan in plans], job)
+    rows = tuple(_front_row(f"{marks[number]}{number}", plan, target) for number, plan in plans)
+    return TableData(_columns([plan for _, plan in plans], job), rows)
+
+
+def riskier_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
+    """Plans that are faster, if they fit."""
+    target = _common_target(plans, job)
+    rows = tuple(_front_row(percent_sure(plan.fit_probability), plan, target) for plan in plans)
+    columns = (Column("fits"), *_columns(plans, job)[1:])
+    return TableData(columns, rows, "Faster, if it fits: less surely than was asked")
+
+
+def _common_target(plans: Sequence[Plan], job: JobSummary) -> float | None:
+    """None where all plans have one batch, else the one that was asked for."""
+    return None if len({plan.gbs for plan in plans}) == 1 else job.batch_target_sequences
+
+
+def _columns(plans: Sequence[Plan], job: JobSummary) -> tuple[Column, ...]:
     limit = "of limit" if _is_mixed(plans) else f"of {gib(job.usable_bytes)}"
-    columns = (
+    return (
         Column("#"),
         Column("step time"),
         Column("tok/s\n/GPU"),
@@ -138,14 +211,6 @@ def front_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
         Column(f"peak GiB\n{limit}"),
         Column("degrees, mbs×grad_acc,\nrecompute", "left", wrap=True),
     )
-    common_batch = len({plan.gbs for plan in plans}) == 1
-    target = None if common_batch else job.batch_target_sequences
-    ties = _ties(plans)
-    rows = tuple(
-        _front_row(f"{number}≈" if number in ties else str(number), plan, target)
-        for number, plan in enumerate(plans, start=1)
-    )
-    return TableData(columns, rows)
 
 
 def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
@@ -178,22 +243,34 @@ def _peak_text(plan: Plan) -> str:
     return gib(plan.peak_bytes) + limit + ("" if plan.fit_probability >= LIKELY_TO_FIT else "*")
 
 
-def front_notes(result: SearchResult) -> tuple[str, ...]:
+def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     """What the columns mean, what the error bars rest on, and which plans are as good."""
-    plans, job = result.plans, result.job
-    notes = [metric_note(job, plans), error_note(plans)]
+    plans, job = [plan for _, plan in numbered], result.job
+    notes = [*recommended_note(result), metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
-        notes.append(_gap_note(plans))
-    if any(layers_text(plan) or blocks_text(plan) for plan in plans):
+        notes.append(_gap_note(numbered))
+    if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         notes.append(
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
             + _lone_ends_note(plans)
         )
-    notes += [note for note in (_tie_note(plans), _doubt_note(plans)) if note]
-    return (*notes, *_ledger_note(result), *job.notes, *result.notes)
+    notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
+    return (*notes, *_assumed_note(result), *job.notes, *result.notes)
 
 
-def _ledger_note(result: SearchResult) -> tuple[str, ...]:
+def recommended_note(result: SearchResult) -> tuple[str, ...]:
+    """Which plan to take, and why."""
+    if not result.recommended:
+        return ()
+    plan, fastest = result.plans[result.recommended - 1], result.plans[0]
+    as_fast = "the fastest" if plan is fastest else f"as fast as any, within {share(ALIKE, 0)}"
+    return (
+        f"→ Take plan {result.recommended}: {as_fast}, and of those the likeliest to fit "
+        f"({percent_sure(plan.fit_probability)}).",
+    )
+
+
+def _assumed_note(result: SearchResult) -> tuple[str, ...]:
     """How much the fastest plan takes for granted, and where that is listed."""
     if not result.plans:
         return ()
@@ -208,10 +285,10 @@ def _lone_ends_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
     blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
     found = []
-    if any(own[0] == 0 for own in blocks):
+    if any(block[0] == 0 for block in blocks):
         found.append("0 at the start: the embedding alone")
     together = [not plan.layout.mtp_apart for plan in plans]
-    if any(own[-1] == 0 and beside for own, beside in zip(blocks, together, strict=True)):
+    if any(block[-1] == 0 and beside for block, beside in zip(blocks, together, strict=True)):
         found.append("0 at the end: head, loss and any multi-token prediction alone")
     if not all(together):
         found.append(
@@ -220,9 +297,9 @@ def _lone_ends_note(plans: Sequence[Plan]) -> str:
     return f" {'; '.join(found)}." if found else ""
 
 
-def _gap_note(plans: Sequence[Plan]) -> str:
+def _gap_note(plans: Numbered) -> str:
     """Plans that are not proven, and by how much a plan of no more memory might be faster."""
-    gaps = {n: plan.gap for n, plan in enumerate(plans, start=1) if plan.status == "feasible"}
+    gaps = {number: plan.gap for number, plan in plans if plan.status == "feasible"}
     low, high = share(min(gaps.values())), share(max(gaps.values()))
     by = low if low == high else f"{low} to {high}"
     noun = "plan" if len(gaps) == 1 else "plans"
@@ -256,18 +333,19 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     )
 
 
-def error_note(plans: Sequence[Plan], *, numbered: bool = True) -> str:
-    """Where the error bars come from; `numbered`: the reader knows the plans by their numbers."""
+def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
+    """Where the error bars come from; `numbered`: numbers by which the reader knows the plans."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "below/above" if both else "its larger side"
-    return f"±: 80 % interval ({shown}), from {'; '.join(families)}{_beyond_text(plans, numbered)}."
+    beyond = _beyond_text(numbered or [(0, plan) for plan in plans], bool(numbered))
+    return f"±: 80 % interval ({shown}), from {'; '.join(families)}{beyond}."
 
 
-def _beyond_text(plans: Sequence[Plan], numbered: bool) -> str:
+def _beyond_text(plans: Numbered, numbered: bool) -> str:
     """What the error bars are wider for, with the plans that it holds for unless all."""
     holders: dict[str, list[int]] = defaultdict(list)
-    for number, plan in enumerate(plans, start=1):
+    for number, plan in plans:
         for text in plan.step_time.beyond:
             holders[text].append(number)
     if not holders:
@@ -285,34 +363,32 @@ def _holders_text(numbers: list[int], numbered: bool) -> str:
     return ("plan " if len(numbers) == 1 else "plans ") + number_ranges(numbers)
 
 
-def _ties(plans: Sequence[Plan]) -> list[int]:
+def _ties(plans: Numbered) -> list[int]:
     """Numbers of the plans that the error bar of the first cannot tell from it."""
     if not plans:
         return []
-    first = plans[0]
+    _, first = plans[0]
     slowest_likely = first.tokens_per_s * first.step_time_s / first.step_time.high
-    return [
-        number
-        for number, plan in enumerate(plans[1:], start=2)
-        if plan.tokens_per_s >= slowest_likely
-    ]
+    return [number for number, plan in plans[1:] if plan.tokens_per_s >= slowest_likely]
 
 
-def _tie_note(plans: Sequence[Plan]) -> str:
+def _tie_note(plans: Numbered) -> str:
     """What the mark of a tie means."""
     ties = _ties(plans)
     if not ties:
         return ""
     noun = "plan" if len(ties) == 1 else "plans"
+    first = plans[0][0]
     return (
-        f"≈ Within plan 1's error bar: {noun} {number_ranges(ties)}. Prefer the lighter of equals."
+        f"≈ Within plan {first}'s error bar: {noun} {number_ranges(ties)}. Prefer the lighter of "
+        "equals."
     )
 
 
-def _doubt_note(plans: Sequence[Plan]) -> str:
+def _doubt_note(plans: Numbered) -> str:
     doubtful = [
         f"plan {number}: {percent_sure(plan.fit_probability)}"
-        for number, plan in enumerate(plans, start=1)
+        for number, plan in plans
         if plan.fit_probability < LIKELY_TO_FIT
     ]
     if not doubtful:
@@ -321,13 +397,14 @@ def _doubt_note(plans: Sequence[Plan]) -> str:
     return " ".join(filter(None, (said, full_memory_note(plans))))
 
 
-def _next_steps(saved_as: str | None) -> tuple[str, ...]:
+def _next_steps(saved_as: str | None, result: SearchResult) -> tuple[str, ...]:
+    number = result.recommended or 1
     if saved_as is None:
         return (
             "Next: add -o plans.json to this command to keep the plans, then",
-            "    planner explain plans.json 1",
+            f"    planner explain plans.json {number}",
         )
     return (
         f"Plans written to {saved_as}. Next: where memory and time go, and what else was close:",
-        f"    planner explain {saved_as} 1",
+        f"    planner explain {saved_as} {number}",
     )

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from planner.evidence.runs.repeats import RepeatNoise
+from planner.evidence.runs.families import Family
+from planner.evidence.runs.predict import Prediction
+from planner.evidence.runs.repeats import RepeatNoise, repeat_noise
 from planner.evidence.runs.report import (
     ErrorSummary,
     FamilyReport,
     FitConfusion,
     PickSummary,
     SourceMean,
+    family_report,
+    in_doubt,
+    is_stated,
+    mean_of_sources,
+    report,
 )
 from planner.job.quantities import plural
 from planner.report.tables import Block, Column, Notes, Report, TableData
@@ -20,11 +29,21 @@ _ERROR_COLUMNS = tuple(
     Column(title) for title in ("rows", "median", "mean", "p90", "bias", "rank", "in 80%")
 )
 _NONE = "-"
+_SHOWN_REFUSALS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows, or all of them predicted otherwise: by family and altogether."""
+
+    families: Sequence[FamilyReport]
+    total: FamilyReport
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What is shown: families, then everything in four ways."""
+    """What is shown: families, then everything in four ways; `left_out` is predicted with
+    constants fitted without the rows' sources, `in_doubt` are the doubted figures."""
 
     families: Sequence[FamilyReport]
     total: FamilyReport
@@ -32,32 +51,74 @@ class Validation:
     unstated: FamilyReport
     sources: SourceMean
     refusals: Sequence[tuple[str, int]]
+    left_out: Part | None = None
+    in_doubt: Part | None = None
     withdrawn_times: int = 0
     repeats: Sequence[RepeatNoise] = ()
 
     @property
-    def lines(self) -> tuple[FamilyReport, ...]:
-        """Rows of every table: families, all rows, and all rows in two parts if both exist."""
+    def totals(self) -> tuple[FamilyReport, ...]:
+        """Last rows of a table: all rows, and all rows in two parts if both exist."""
         parts = (self.stated, self.unstated) if self.stated.rows and self.unstated.rows else ()
-        return (*self.families, self.total, *parts)
+        return (self.total, *parts)
+
+
+def validation(
+    predictions: Sequence[Prediction], family: Family, left_out: Sequence[Prediction] = ()
+) -> Validation:
+    """Errors of predictions by family and in total; `left_out`: predictions with constants that
+    were fitted without the rows' sources."""
+    refused = Counter(
+        prediction.error for prediction in predictions if prediction.error is not None
+    )
+    stated = [prediction for prediction in predictions if is_stated(prediction)]
+    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
+    return Validation(
+        families=report(predictions, family),
+        total=family_report("all rows", predictions),
+        stated=family_report("all rows, stated", stated),
+        unstated=family_report("all rows, not stated", unstated),
+        sources=mean_of_sources(predictions),
+        refusals=refused.most_common(_SHOWN_REFUSALS),
+        left_out=_part(left_out, family),
+        in_doubt=_part(in_doubt(predictions), family),
+        withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
+        repeats=repeat_noise(predictions),
+    )
+
+
+def _part(predictions: Sequence[Prediction], family: Family) -> Part | None:
+    """The families of some rows, and all of them; None without any."""
+    if not predictions:
+        return None
+    return Part(report(predictions, family), family_report("all of them", predictions))
 
 
 def validation_report(shown: Validation) -> Report:
     """Tables of time, memory, picks and fit by family, then what was refused and why."""
-    lines, means = shown.lines, shown.sources
+    means, everything = shown.sources, (shown.families, shown.totals)
+    parts = [
+        (words, (part.families, (part.total,)))
+        for words, part in ((", source left out", shown.left_out), (", in doubt", shown.in_doubt))
+        if part is not None
+    ]
     tables = [
         _errors(
             "Step time",
-            [(own.family, own.time) for own in lines],
+            "time",
+            *everything,
             (means.time_median, means.time_mean, means.time_coverage),
         ),
+        *(_errors(f"Step time{words}", "time", *part) for words, part in parts),
         _errors(
             "Peak memory",
-            [(own.family, own.memory) for own in lines],
+            "memory",
+            *everything,
             (means.memory_median, means.memory_mean, means.memory_coverage),
         ),
-        _picks([(own.family, own.picks) for own in lines], means),
-        _fits([(own.family, own.fit) for own in lines]),
+        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts[-1:]),
+        _picks(*everything, means),
+        _fits([(own.family, own.fit) for own in (*shown.families, *shown.totals)]),
         _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
@@ -66,11 +127,17 @@ def validation_report(shown: Validation) -> Report:
 
 def _errors(
     title: str,
-    summaries: Sequence[tuple[str, ErrorSummary | None]],
-    means: tuple[float | None, float | None, float | None],
+    figure: Literal["time", "memory"],
+    families: Sequence[FamilyReport],
+    totals: Sequence[FamilyReport],
+    means: tuple[float | None, float | None, float | None] | None = None,
 ) -> TableData:
-    rows = [(family, *error_cells(own)) for family, own in summaries if own is not None]
-    if rows:
+    """Families by their median error, the largest first, then the totals."""
+    found = [(own.family, getattr(own, figure)) for own in families]
+    known = sorted((own for own in found if own[1]), key=lambda own: -own[1].median)
+    known += [(own.family, getattr(own, figure)) for own in totals if getattr(own, figure)]
+    rows = [(family, *error_cells(own)) for family, own in known]
+    if rows and means is not None:
         middle, mean, coverage = (share_text(value) for value in means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
     return TableData(
@@ -80,17 +147,17 @@ def _errors(
     )
 
 
-def error_cells(own: ErrorSummary) -> tuple[str, ...]:
+def error_cells(summary: ErrorSummary) -> tuple[str, ...]:
     """Rows, median, mean, p90, bias, rank correlation and interval coverage."""
-    rank = own.rank_correlation
+    rank = summary.rank_correlation
     return (
-        f"{own.rows:,}",
-        f"{own.median:.1%}",
-        f"{own.mean:.1%}",
-        f"{own.p90:.1%}",
-        f"{own.bias:+.1%}",
+        f"{summary.rows:,}",
+        f"{summary.median:.1%}",
+        f"{summary.mean:.1%}",
+        f"{summary.p90:.1%}",
+        f"{summary.bias:+.1%}",
         _NONE if rank is None else f"{rank:.2f}",
-        f"{own.coverage:.0%}",
+        f"{summary.coverage:.0%}",
     )
 
 
@@ -99,8 +166,15 @@ def share_text(value: float | None) -> str:
     return _NONE if value is None else f"{value:.1%}"
 
 
-def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -> TableData:
-    rows = [(family, *pick_cells(own)) for family, own in picks if own is not None]
+def _picks(
+    families: Sequence[FamilyReport], totals: Sequence[FamilyReport], means: SourceMean
+) -> TableData:
+    """Families by their mean pick, the worst first, then the totals."""
+    known = sorted(
+        ((own.family, own.picks) for own in families if own.picks), key=lambda own: own[1].mean
+    )
+    known += [(own.family, own.picks) for own in totals if own.picks]
+    rows = [(family, *pick_cells(own)) for family, own in known]
     if rows and means.rank_correlation is not None:
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))
@@ -117,9 +191,14 @@ def _picks(picks: Sequence[tuple[str, PickSummary | None]], means: SourceMean) -
     )
 
 
-def pick_cells(own: PickSummary) -> tuple[str, ...]:
+def pick_cells(summary: PickSummary) -> tuple[str, ...]:
     """Groups, mean and worst pick, mean rank correlation."""
-    return (f"{own.groups:,}", f"{own.mean:.1%}", f"{own.worst:.1%}", f"{own.rank_correlation:.2f}")
+    return (
+        f"{summary.groups:,}",
+        f"{summary.mean:.1%}",
+        f"{summary.worst:.1%}",
+        f"{summary.rank_correlation:.2f}",
+    )
 
 
 def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
@@ -132,19 +211,21 @@ def _fits(confusions: Sequence[tuple[str, FitConfusion]]) -> TableData:
             Column("called fitting"),
         ),
         tuple(
-            (family, *fit_cells(own)) for family, own in confusions if own.ran or own.out_of_memory
+            (family, *fit_cells(confusion))
+            for family, confusion in confusions
+            if confusion.ran or confusion.out_of_memory
         ),
         title="Fit: what the source says happened, and what was predicted wrongly",
     )
 
 
-def fit_cells(own: FitConfusion) -> tuple[str, ...]:
+def fit_cells(confusion: FitConfusion) -> tuple[str, ...]:
     """Ran, of them called too large; ran out of memory, of them called fitting."""
     return (
-        f"{own.ran:,}",
-        f"{own.ran_predicted_not_to_fit:,}",
-        f"{own.out_of_memory:,}",
-        f"{own.out_of_memory_predicted_to_fit:,}",
+        f"{confusion.ran:,}",
+        f"{confusion.ran_predicted_not_to_fit:,}",
+        f"{confusion.out_of_memory:,}",
+        f"{confusion.out_of_memory_predicted_to_fit:,}",
     )
 
 
@@ -159,17 +240,17 @@ def _repeats(repeats: Sequence[RepeatNoise]) -> TableData:
             Column("pick"),
             Column("rank"),
         ),
-        tuple((f"{own.source}, {own.scale}", *repeat_cells(own)) for own in repeats),
+        tuple((f"{repeat.source}, {repeat.scale}", *repeat_cells(repeat)) for repeat in repeats),
         title="Repeats: slowest over fastest run of one setting; picks of a perfect prediction",
     )
 
 
-def repeat_cells(own: RepeatNoise) -> tuple[str, ...]:
+def repeat_cells(noise: RepeatNoise) -> tuple[str, ...]:
     """Settings, median, p90 and worst spread, mean pick and rank of a perfect prediction."""
-    rank = own.rank_correlation
-    spreads = (f"{value:+.1%}" for value in (own.median, own.p90, own.worst))
+    rank = noise.rank_correlation
+    spreads = (f"{value:+.1%}" for value in (noise.median, noise.p90, noise.worst))
     ranked = _NONE if rank is None else f"{rank:.2f}"
-    return (f"{own.settings:,}", *spreads, share_text(own.pick), ranked)
+    return (f"{noise.settings:,}", *spreads, share_text(noise.pick), ranked)
 
 
 def _notes(shown: Validation) -> Notes:
@@ -197,10 +278,20 @@ def _notes(shown: Validation) -> Notes:
             "a prediction of undisturbed times would reach, were every second run slowed like "
             "the slower ones of these."
         )
+    if shown.left_out:
+        lines.append(
+            "Source left out: predicted with constants that were fitted without the row's source "
+            "(planner/evidence/data/held_out.toml), as somebody would whose runs nobody has seen."
+        )
+    if shown.in_doubt:
+        lines.append(
+            "In doubt: figures that the row's own source contradicts (column doubt); they are in "
+            "no other table."
+        )
     if shown.withdrawn_times:
         lines.append(
-            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that their sources ask not "
-            "to use (`use memory only` in notes)."
+            f"Withdrawn: {plural(shown.withdrawn_times, 'step time')} that must not be used "
+            "(`time withdrawn` in doubt)."
         )
     if total.refused:
         share = total.refused / total.rows

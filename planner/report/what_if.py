@@ -15,7 +15,10 @@ def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
     """Binding constraints, then the changes by effect."""
     return (
         Facts(
-            tuple((own.name, _constraint(own, found)) for own in found.constraints),
+            tuple(
+                (constraint.name, _constraint(constraint, found))
+                for constraint in found.constraints
+            ),
             "Constraints (binding: the step shortens when it is lifted)",
         ),
         tornado_table(found, plan),
@@ -23,15 +26,16 @@ def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
     )
 
 
-def _constraint(own: BindingConstraint, found: WhatIf) -> str:
+def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
     """`binding: stage 1 holds 64.6 of 69.5 GiB; 8 GiB more: -1.43 s a step`."""
-    row = next(row for row in found.rows if row.name == own.row)
-    verdict = "binding" if own.binding else "not shown to bind"
-    if own.held_bytes is None:
+    row = next(row for row in found.rows if row.name == constraint.row)
+    verdict = "binding" if constraint.binding else "not shown to bind"
+    if constraint.held_bytes is None:
         return f"{verdict}; without it: {_worth(row)}"
-    free = found.limit_bytes - own.held_bytes
+    free = found.limit_bytes - constraint.held_bytes
     left = f"{gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
-    held = f"stage {own.stage} holds {gib(own.held_bytes)} of {gib(found.limit_bytes)} GiB, {left}"
+    sizes = f"{gib(constraint.held_bytes)} of {gib(found.limit_bytes)} GiB"
+    held = f"stage {constraint.stage} holds {sizes}, {left}"
     return f"{verdict}: {held}; 8 GiB more: {_worth(row)}"
 
 
@@ -47,7 +51,7 @@ def _worth(row: WhatIfRow) -> str:
 
 def tornado_table(found: WhatIf, plan: Plan) -> TableData:
     """One row a change, the largest effect first."""
-    largest = max((abs(own.effect or 0.0) for own in found.rows if own.resolved), default=0.0)
+    largest = max((abs(row.effect or 0.0) for row in found.rows if row.resolved), default=0.0)
     return TableData(
         title="What if: the best plan after one change, solved again",
         columns=(
@@ -60,7 +64,7 @@ def tornado_table(found: WhatIf, plan: Plan) -> TableData:
         ),
         rows=(
             ("now", _time(found.best_s, plan), "", "", "", _now(found)),
-            *(_row(own, largest) for own in found.rows),
+            *(_row(row, largest) for row in found.rows),
         ),
     )
 
@@ -76,26 +80,26 @@ def _now(found: WhatIf) -> str:
     return "this one" if found.best_is_this else degrees_text(found.best_degrees)
 
 
-def _row(own: WhatIfRow, largest: float) -> tuple[str, ...]:
-    kept = "" if own.kept_effect is None else signed_share(own.kept_effect)
-    if own.step_time_s is None or own.step_time is None or own.effect is None:
-        return (own.change, "", "", "", kept, own.note)
+def _row(row: WhatIfRow, largest: float) -> tuple[str, ...]:
+    kept = "" if row.kept_effect is None else signed_share(row.kept_effect)
+    if row.step_time_s is None or row.step_time is None or row.effect is None:
+        return (row.change, "", "", "", kept, row.note)
     return (
-        own.change,
-        f"{seconds(own.step_time_s)} {error_text(own.step_time_s, own.step_time)}",
-        signed_share(own.effect) if own.resolved else f"<{share(own.resolution, 0)}",
-        _bar(own.effect, largest) if own.resolved else "",
+        row.change,
+        f"{seconds(row.step_time_s)} {error_text(row.step_time_s, row.step_time)}",
+        signed_share(row.effect) if row.resolved else f"<{share(row.resolution, 0)}",
+        _bar(row.effect, largest) if row.resolved else "",
         kept,
-        _plan_text(own),
+        _plan_text(row),
     )
 
 
-def _plan_text(own: WhatIfRow) -> str:
-    if own.same_plan or own.degrees is None:
+def _plan_text(row: WhatIfRow) -> str:
+    if row.same_plan or row.degrees is None:
         return "the same"
-    fraction = own.activation_offload_fraction
-    offload = offload_text(own.optimizer_offload, own.activation_offload, fraction)
-    parts = (degrees_text(own.degrees), own.recompute, offload)
+    fraction = row.activation_offload_fraction
+    offload = offload_text(row.optimizer_offload, row.activation_offload, fraction)
+    parts = (degrees_text(row.degrees), row.recompute, offload)
     return ", ".join(part for part in parts if part)
 
 
@@ -125,6 +129,6 @@ def _notes(found: WhatIf) -> tuple[str, ...]:
             f"The best plan now takes {seconds(found.best_s)}, this one "
             f"{seconds(found.step_time_s)}.",
         )
-    if any("░" in _bar(own.effect, 1.0) for own in found.rows if own.effect and own.resolved):
+    if any("░" in _bar(row.effect, 1.0) for row in found.rows if row.effect and row.resolved):
         notes.append("░: slower: leave it out.")
     return tuple(notes)

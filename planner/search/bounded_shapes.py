@@ -20,11 +20,12 @@ from planner.job.recomputation import recomputation
 from planner.predict.cost_model import Columns, CostedShapes, CostModel
 from planner.predict.layouts import job_placement
 from planner.predict.mixture import cheapest_costs, other_modes
+from planner.predict.plan import OPTIMAL_WITHIN
 from planner.predict.threads import in_threads
 from planner.search import block_bound
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
-from planner.search.rungs import RUNG, RUNGS, SLOWEST, TIE
+from planner.search.rungs import RUNG, RUNGS, SLOWEST
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
 # Shapes whose bounds are worked out between two looks at the clock.
@@ -60,9 +61,11 @@ class BoundedShapes:
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
         self._hints: dict[tuple[int, int], Bound] = {}
+        # Bounds by whole blocks that may still be worked out: the costliest.
+        self.block_bounds_left = np.inf
         # Whether bounds by whole blocks pay: not where a rough answer will do.
         several = len(set(cost_model.job.model.kind_indices)) > 1
-        self._whole_blocks = several and tie <= TIE
+        self._whole_blocks = several and tie <= OPTIMAL_WITHIN
 
     @cached_property
     def pace(self) -> Floats:
@@ -131,6 +134,21 @@ class BoundedShapes:
         self._bounded = np.where(exact, 0, len(self.limits))
         return np.where(exact[:, None], even, self._plain_paces)
 
+    def descend(self, limits: Floats) -> None:
+        """Take other memory limits, falling, none above the first so far.
+
+        Bounds that hold within more memory hold within less: a shape starts from those.
+        """
+        if limits[0] > self.limits[0]:
+            raise ValueError(f"no bounds are known within {limits[0]:g} bytes")
+        above = np.searchsorted(-self.limits, -limits, side="right") - 1
+        inherited = self.bounds[:, above]
+        for name in ("limits", "bounds", "_plain_paces"):
+            self.__dict__.pop(name, None)
+        self._sharp_paces, self._block_bounds, self._hints = {}, {}, {}
+        self.limits = limits
+        self.bounds = np.maximum(self.bounds, inherited)
+
     @cached_property
     def _plain_paces(self) -> Floats:
         """[rows, rungs]: no layout of the shape has a better pace; infinite where none can fit."""
@@ -168,8 +186,8 @@ class BoundedShapes:
         table = np.zeros((len(positions), len(limits)))
         in_threads(
             lambda part: compiled.bound_shapes(
-                shapes[part], codes[part], limits, keys, costs, model.totals, *model.inputs,
-                table[part],
+                shapes[part], codes[part], limits, False, keys, costs, model.prefix,
+                model.totals, *model.inputs, table[part],
             ),
             len(shapes),
         )  # fmt: skip
@@ -229,6 +247,7 @@ class BoundedShapes:
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
+            self.block_bounds_left -= 1
             terms, ctx = self._linear(row, float(self.limits[index]))
             if block_bound.applies(ctx):
                 target_s = target * float(self.columns["gbs"][row])
@@ -258,13 +277,14 @@ class BoundedShapes:
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             shapes, keys, costs = self._bound_inputs
-            key = int(shapes[position, f.SHAPE_KEY])
             own = self.recomputations[int(self.columns["recompute"][row])]
             code = sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own)
-            seconds = compiled.sharp_bound_s(
-                shapes[position], code, float(self.limits[index]), keys[key], costs[key],
-                model.prefix, model.totals, *model.inputs,
+            bound = np.zeros((1, 1))
+            compiled.bound_shapes(
+                shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,
+                costs, model.prefix, model.totals, *model.inputs, bound,
             )  # fmt: skip
+            seconds = float(bound[0, 0])
         pace = seconds / float(self.columns["gbs"][row])
         self._sharp_paces[position, index] = pace
         return pace

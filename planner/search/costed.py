@@ -12,10 +12,8 @@ from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.uncertainty.intervals import fit_probability
 from planner.search.explorer import Effort, Explorer, Progress
 
-# Plans less likely to fit than this are not recommended, even if they fit nominally.
-RECOMMENDED_FIT_PROBABILITY = 0.8
-# Where no plan is as safe as that, those that at least probably fit are shown, and marked.
-LEAST_FIT_PROBABILITY = 0.5
+# What a plan that was given, or that a change would make fit, is at least asked for.
+EVEN_CHANCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,14 +34,16 @@ class CostedJob:
         self,
         effort: Effort,
         progress: Progress | None = None,
-        probability: float = LEAST_FIT_PROBABILITY,
+        probability: float | None = None,
     ) -> Explorer:
-        """Search of this job's layouts among plans that fit with at least `probability`."""
+        """Search of this job's layouts among plans that fit with at least `probability`, or as
+        surely as the job asks."""
+        least = self.job.fit_probability if probability is None else probability
         return Explorer(
             self.cost_model,
             self.costed,
             self.candidates.columns,
-            likely_limit_bytes(self.job, probability),
+            likely_limit_bytes(self.job, least),
             effort,
             progress,
         )

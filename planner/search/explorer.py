@@ -84,6 +84,8 @@ class Explorer(BoundedShapes):
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
+        # Rows that may still hold a better plan within some limit.
+        self.undecided: set[int] = set()
         self.spent = Spent()
         # More threads than cores only take time from each other; what is found is the same.
         self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
@@ -95,15 +97,14 @@ class Explorer(BoundedShapes):
         """What cut the search short, if anything did."""
         return self.spent.stopped
 
-    def explore(self, fastest_only: bool = False) -> list[Rung]:
+    def explore(self) -> list[Rung]:
         """The rungs from the limit down, until nothing fits or plans become far too slow.
 
-        `fastest_only`: until no lower rung can hold a plan faster than the fastest found, which is
-        then that of the whole ladder. Once stopped, by its deadline or by Ctrl-C, it solves no more
-        layouts: the remaining rungs get the best of what is known, with the gaps that are left.
+        Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
+        get the best of what is known, with the gaps that are left.
         """
         with stopped_by_signal(self.interrupt):
-            return all_rungs(self.climb, self.progress, fastest_only)
+            return all_rungs(self.climb, self.progress)
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
@@ -125,7 +126,7 @@ class Explorer(BoundedShapes):
         asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
-            if self.stopped:
+            if self.stopped or self.block_bounds_left <= 0:
                 break
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.pace)
@@ -150,7 +151,11 @@ class Explorer(BoundedShapes):
                 best = point
         best = self._ask_again(asked, index, best, beside, allowed_s)
         self.ahead.forget()
-        return Rung(limit, best, self.least_bound(index))
+        bound = self.least_bound(index)
+        target = beside if best is None else min(beside, best.pace)
+        able = self.bounds[:, index] * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
+        self.undecided.update(self.rows[able].tolist())
+        return Rung(limit, best, bound)
 
     def _open(self, index: int) -> list[tuple[float, int]]:
         """(bound, position) of the shapes that may have a layout of use at a rung."""
@@ -213,11 +218,10 @@ class Explorer(BoundedShapes):
                 self.ahead.start(question, self._task(*question))
 
     def _allowed_s(self, index: int) -> float:
-        """Work that may be spent once this rung is done, deterministic seconds."""
-        most_s = self.effort.most_effort_s
-        if index + 1 == len(self.limits):
-            return most_s
-        return 0.5 * (most_s + min(most_s, self.spent.effort_s))
+        """Work that may be spent once this rung is done, deterministic seconds: the first takes at
+        most half of what is left, the others a share that leaves something for all."""
+        most_s, share = self.effort.most_effort_s, 0.5 if index == 0 else 0.2
+        return self.spent.effort_s + share * max(0.0, most_s - self.spent.effort_s)
 
     def _exhausted(self, allowed_s: float) -> bool:
         left = self._seconds_left()
@@ -347,15 +351,9 @@ class Explorer(BoundedShapes):
         inside = (peak <= limit_bytes) & np.isfinite(pace)
         return pace[inside], peak[inside]
 
-    def unable_to_improve(self, rungs: list[Rung]) -> int:
-        """Shapes never solved whose bounds show that they cannot improve any rung."""
-        able = np.zeros(len(self.rows), dtype=np.bool_)
-        for index, rung in enumerate(rungs):
-            target = np.inf if rung.point is None else rung.point.pace
-            # A shape proven not to beat target/(1 + TIE) has that very bound, but for rounding.
-            able |= self.bounds[:, index] * (1.0 + TIE) < target * (1.0 - _SAME)
-        unresolved = int(able.sum())
-        return len(self.pace) - len(self.solved_rows) - unresolved
+    def unable_to_improve(self) -> int:
+        """Shapes never solved whose bounds show that they cannot improve any plan found."""
+        return len(self.pace) - len(self.solved_rows | self.undecided)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

@@ -9,6 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+# A front that is printed leaves out plans that save less time or memory than these shares beside
+# another: what `thin` and `without_near` are given.
+ALIKE = 0.01
+SAVING = 0.05
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -71,7 +71,8 @@ class WhyNothingFits(_Frozen):
     `layouts`: why other splits of the lightest configuration's layers do not help, if that was
     established. `proven`: no plan exists within the cost model; otherwise none was found within
     the effort. `untried`: kinds of changes that the time limit or Ctrl-C (`stopped`) cut off;
-    `in_vain`: of each kind without a plan, the last change that was tried.
+    `in_vain`: of each kind without a plan, the last change that was tried. `riskier`: plans that
+    fit less surely than the request asks, fastest first.
     """
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
@@ -87,6 +88,7 @@ class WhyNothingFits(_Frozen):
     stopped: Literal["", "time-limit", "interrupted"] = ""
     untried: tuple[str, ...] = ()
     in_vain: tuple[str, ...] = ()
+    riskier: tuple[Plan, ...] = ()
 
     @property
     def cut(self) -> str:

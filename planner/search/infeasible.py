@@ -7,7 +7,7 @@ from collections.abc import Callable
 from planner._version import __version__
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.predict.plan import Plan
 from planner.search.explorer import Progress
 from planner.search.infeasibility import (
     UNDECIDED_RULES,
@@ -31,15 +31,18 @@ def nothing_fits(
     progress: Progress | None = None,
     *,
     relaxed: bool = True,
+    riskier: tuple[Plan, ...] = (),
 ) -> DoesNotFitError:
     """The error to raise when no plan fits; searches what would, if `relaxed`.
 
     The explorer's deadline holds for all of it; Ctrl-C ends it with what is known. Where the
-    offload was open, the sentences are about its largest share: the lightest.
+    offload was open, the sentences are about its largest share: the lightest. `riskier`: plans that
+    may fit, but less surely than was asked.
     """
     until = Until(explorer.deadline)
     with until.interruptible():
-        return _explained(request, shares, explorer, progress or _silent, until, relaxed)
+        why = _explained(request, shares, explorer, progress or _silent, until, relaxed)
+    return DoesNotFitError(why.model_copy(update={"riskier": riskier}))
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
@@ -53,7 +56,7 @@ def _explained(
     progress: Progress,
     until: Until,
     relaxed: bool,
-) -> DoesNotFitError:
+) -> WhyNothingFits:
     progress("finding the rules in conflict", 0, 1)
     if shares.untried:
         until.over("choices of the offload")
@@ -62,7 +65,7 @@ def _explained(
     )
     undecided = UNDECIDED_RULES in until.untried
     if freed is not request and not undecided:
-        trial = try_job(freed.resolve(), LEAST_FIT_PROBABILITY)
+        trial = try_job(freed.resolve())
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
     innocent = () if undecided else tuple(set_apart(request, guilty))
@@ -76,7 +79,7 @@ def _explained(
     job = costed_job.job
     at = Situation(request, request.resolve(), job.cluster.num_gpus)
     tried = find_relaxations(at, progress, until) if relaxed else Tried([], [])
-    why = WhyNothingFits(
+    return WhyNothingFits(
         planner_version=__version__,
         request=request,
         legal=sum(len(own.peak) for own in explorer.explorers),
@@ -90,7 +93,6 @@ def _explained(
         stopped=until.stopped,
         untried=until.untried,
     )
-    return DoesNotFitError(why)
 
 
 def set_apart(request: Request, guilty: tuple[str, ...]) -> list[str]:
@@ -120,7 +122,7 @@ def guilty_choices(
 
 def _fitting(request: Request, job: Job) -> bool:
     """Whether a less narrow request has a plan on the GPUs that are used now."""
-    trial = try_job(request.resolve(), LEAST_FIT_PROBABILITY)
+    trial = try_job(request.resolve())
     return has_plan(trial, job.cluster.num_gpus)
 
 

@@ -71,7 +71,8 @@ def _available(costed_job: CostedJob, explorer: Explorer) -> str:
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
     if f"{explorer.limit_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
-        text += f" ({explorer.limit_bytes / GIB:.1f} for an even chance to fit)"
+        chance = f"{job.fit_probability:.0%}"
+        text += f" ({explorer.limit_bytes / GIB:.1f} for a chance of {chance} to fit)"
     return text
 
 

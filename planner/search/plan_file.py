@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from hardware import HardwareError
+from hardware.files import json_content, read_text
 from planner.job.errors import UsageError
-from planner.predict.plan import PLAN_FILE_VERSION
+from planner.job.specs import MOST_LAYERS
+from planner.predict.plan import PLAN_FILE_VERSION, Plan
 from planner.search.result import SearchResult
 
 _MADE_BY = "make one with: planner search ... -o plans.json"
@@ -26,7 +29,7 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
     if path.exists() and not force:
         raise UsageError(f"{path} exists; --force overwrites it, or give another name to {option}")
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"the folder {path.parent} is not writable")
+        raise PermissionError(errno.EACCES, "the folder is not writable", str(path.parent))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,11 +38,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """`write_text` for bytes. UsageError if the folder takes no files."""
+    """`write_text` for bytes. OSError names the file that was to be written."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        _replace(path, content)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # A name of its own: the file's may be as long as names can be.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planner-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
@@ -79,23 +87,70 @@ def read_plan_file(path: Path) -> SearchResult:
 
 def _check_version(path: Path, document: dict[str, Any]) -> None:
     version = document.get("version")
-    if version != PLAN_FILE_VERSION:
+    if not isinstance(version, int) or version not in range(1, PLAN_FILE_VERSION + 1):
         raise UsageError(
-            f"{path} has plan-file version {version!r}; this planner reads version "
+            f"{path} has plan-file version {version!r}; this planner reads versions 1 to "
             f"{PLAN_FILE_VERSION}: search again with it"
         )
 
 
-def _result(path: Path, document: Any) -> SearchResult:
-    request = document.get("request") if isinstance(document, dict) else None
+def _from_version_1(document: dict[str, Any]) -> None:
+    """Plans of version 1: a short front, thinned, with the default chance of fitting or none."""
+    request = document.get("request")
     if isinstance(request, dict) and request.get("activation_offload_fraction") == "search":
-        request["activation_offload_fraction"] = 1.0  # older searches; each plan has its own
+        request["activation_offload_fraction"] = 1.0  # each plan has its own
+    document["version"] = 2
+
+
+# Version of a file -> what makes the next one of it.
+_STEPS = {1: _from_version_1}
+
+
+def _result(path: Path, document: Any) -> SearchResult:
+    if isinstance(document, dict):
+        _check_version(path, document)
+        while step := _STEPS.get(document["version"]):
+            step(document)
     try:
-        return SearchResult.model_validate(document)
+        result = SearchResult.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None
+        raise _invalid(path, error) from None
+    for number, plan in enumerate(result.plans):
+        if wrong := _wrong_field(plan):
+            raise UsageError(
+                f"{path}: field 'plans.{number}.{wrong}' does not agree with pp "
+                f"{plan.degrees.pp}; {_MADE_BY}"
+            )
+    return result
+
+
+class _Point(BaseModel):
+    """Which plan of which cluster a plan of the front over clusters is."""
+
+    cluster: str
+    plan: Annotated[int, Field(ge=1)]
+
+
+def _invalid(path: Path, error: ValidationError, table: str = "") -> UsageError:
+    first = error.errors(include_url=False)[0]
+    field = table + ".".join(str(part) for part in first["loc"])
+    return UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}")
+
+
+def _wrong_field(plan: Plan) -> str:
+    """The first field whose length or index is not that of the plan's stages; empty if none is."""
+    pp, layout = plan.degrees.pp, plan.layout
+    layers = (*layout.block_layers, *layout.recomputed)
+    agrees = {
+        "stages": len(plan.stages) == pp,
+        "heaviest_stage": 0 <= plan.heaviest_stage < pp,
+        "stage_gpus": len(plan.stage_gpus) in (0, pp),
+        "layout.block_layers": layout.block_layers and len(layout.block_layers) % pp == 0,
+        "layout.recomputed": len(layout.recomputed) == pp,
+        "layout.others": all(len(row) == pp for row in layout.others.values()),
+        "layout": all(0 <= own <= MOST_LAYERS for own in layers),
+    }
+    return next((field for field, right in agrees.items() if not right), "")
 
 
 def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
@@ -108,23 +163,20 @@ def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
     if not isinstance(document, dict) or "points" not in document or "results" not in document:
         return read_plan_file(path), number
     _check_version(path, document)
-    points = document["points"]
+    points, results = document["points"], document["results"]
+    if not isinstance(points, list) or not isinstance(results, dict):
+        raise UsageError(f"{path}: 'points' and 'results' are no list and table; {_MADE_BY}")
     if not 1 <= number <= len(points):
         raise UsageError(f"there is no plan {number}; the file holds plans 1 to {len(points)}")
-    point = points[number - 1]
-    return _result(path, document["results"].get(point["cluster"])), point["plan"]
+    try:
+        point = _Point.model_validate(points[number - 1])
+    except ValidationError as error:
+        raise _invalid(path, error, f"points.{number - 1}.") from None
+    return _result(path, results.get(point.cluster)), point.plan
 
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{path} is not JSON (line {error.lineno}: {error.msg}); {_MADE_BY}"
-        ) from None
+        return json_content(read_text(path), str(path))
+    except HardwareError as error:
+        raise UsageError(f"{error}; {_MADE_BY}") from None

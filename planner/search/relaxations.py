@@ -21,8 +21,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.request import Request
 from planner.predict.plan import Plan
 from planner.search.costed import (
-    LEAST_FIT_PROBABILITY,
-    RECOMMENDED_FIT_PROBABILITY,
+    EVEN_CHANCE,
 )
 from planner.search.explorer import Effort, Progress
 from planner.search.infeasibility import Relaxation, RelaxationKind
@@ -126,15 +125,15 @@ def _smallest(
         found.append(
             Relaxation(kind=kind, change=change.text, smallest=smallest, plan=outcome.plan)
         )
-        if kind not in _INDEPENDENT and _is_safe(outcome.plan):
+        if kind not in _INDEPENDENT and _is_safe(outcome.plan, at.request):
             break
     if kind in _INDEPENDENT:
         return found, in_vain
     return found, [] if found else in_vain[-1:]
 
 
-def _is_safe(plan: Plan) -> bool:
-    return plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+def _is_safe(plan: Plan, request: Request) -> bool:
+    return plan.fit_probability >= request.fit_probability
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,8 @@ def verify(
 
     No plan if nothing fits, or the change is not as promised (fewer GPUs are used).
     """
-    levels = [RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY]
+    asked = at.request.fit_probability
+    levels = [asked, min(asked, EVEN_CHANCE)]
     if safe_only:
         levels = levels[:1]
     elif effort.any_plan:

@@ -69,6 +69,8 @@ class JobSummary(_Frozen):
 class SearchResult(_Frozen):
     """Pareto front of a search (tokens/s against peak HBM), fastest first.
 
+    `complete`: no plan is missing that lies further from all of these than the resolution of
+    `planner.search.exact_front`. `riskier`: faster plans that fit less surely than was asked.
     `proven`: every shape left out was shown unable to improve the front. `gap`: share of its step
     time by which a better plan may exist at most, somewhere on the front, shown or not; None in
     files written before the field existed. `stopped`: what cut the search short, if anything did.
@@ -80,6 +82,11 @@ class SearchResult(_Frozen):
     job: JobSummary
     counts: Counts
     plans: tuple[Plan, ...]
+    # Numbers, from 1, of the plans between which people would choose, and of the one to take.
+    shown: tuple[int, ...] = ()
+    recommended: int = 0
+    riskier: tuple[Plan, ...] = ()
+    complete: bool = False
     proven: bool
     gap: float | None = None
     stopped: Literal["", "time-limit", "interrupted"] = ""

@@ -17,8 +17,9 @@ from constraints.rule import Layout
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.layout_model import SolverOptions
 
-# Plans nearer than this in time are ties: no prediction is that sharp.
-TIE = OPTIMAL_WITHIN
+# What a search does not look for: a plan faster by less. Half of what `optimal` allows, the other
+# half is for the solver, and for the lighter of two plans that are as fast.
+TIE = 0.5 * OPTIMAL_WITHIN
 # Rungs of the memory ladder: each is this share of the one above.
 RUNG = 0.93
 RUNGS = 24
@@ -103,14 +104,13 @@ class Spent:
 
 
 def all_rungs(
-    climb: Callable[[int], Rung], progress: Progress, fastest_only: bool = False
+    climb: Callable[[int], Rung], progress: Progress, fastest: float = np.inf
 ) -> list[Rung]:
     """The rungs from the limit down, until nothing fits or plans become far too slow.
 
-    `fastest_only`: until no lower rung can hold a plan faster than the fastest found.
+    `fastest`: best pace known within more memory.
     """
     rungs: list[Rung] = []
-    fastest = np.inf
     for index in range(RUNGS):
         progress("solving layouts", index, RUNGS)
         rung = climb(index)
@@ -120,9 +120,6 @@ def all_rungs(
             break
         fastest = min(fastest, rung.point.pace)
         rungs.append(rung)
-        # Within less memory nothing is faster than this rung's bound.
-        if fastest_only and rung.bound > fastest:
-            break
     return rungs
 
 

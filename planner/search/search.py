@@ -1,4 +1,4 @@
-"""`search`: from a request to a short, proven Pareto front."""
+"""`search`: from a request to a proven Pareto front."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from planner.predict.assumed_hardware import hardware_ledger
 from planner.predict.costed_plan import job_plan
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
-from planner.predict.plan import Plan
-from planner.search.costed import (
-    LEAST_FIT_PROBABILITY,
-    RECOMMENDED_FIT_PROBABILITY,
-    CostedJob,
-    cost_job,
-)
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.search.costed import CostedJob, cost_job
+from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
 from planner.search.explorer import TIE, Effort, Point, Progress, Rung
-from planner.search.front import front, thin
+from planner.search.front import ALIKE, SAVING, thin
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
-from planner.search.ordering import SORT_KEYS, sort_value, stop_notes
+from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_notes
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
-# A plan that saves less memory than this share is not shown beside the faster one.
-SAVING = 0.05
+# Of the costliest bounds, that many are spent on plans between those of a ladder of memory limits,
+# unless the whole front is wanted.
+BLOCK_BOUNDS = 100
+# Plans that may fit, less surely than asked, that are shown at most.
+MOST_RISKIER = 5
 
 
 def find_plans(
     request: Request,
     *,
-    top: int = 8,
+    top: int | None = None,
     sort: str = "tokens_per_s",
     seed: int = 0,
     workers: int = 1,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
+    whole: bool = False,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
-    """Pareto front of plans, tokens/s against peak memory of a GPU.
+    """Pareto front of plans, tokens/s against peak memory of a GPU: complete at the resolution of
+    `planner.search.exact_front`, among plans that fit as surely as the request asks.
 
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
     the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
@@ -58,7 +59,9 @@ def find_plans(
     finished. Ctrl-C, once
     plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
     `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
-    faster than the first; what lies below it on the front is then not searched. `relaxed`: where
+    faster than the first; what lies below it on the front is then not searched. `whole`: complete
+    the front however long it takes; without, that is left off where it is costly (models of several
+    kinds of layers), and `complete` says so. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
     which becomes a note.
     UsageError if no configuration is legal; NothingFitsError if none fits.
@@ -75,35 +78,72 @@ def find_plans(
     started = time.perf_counter()
     job = request.resolve()
     shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
-    explorer, rungs = _explore(shares, effort, progress, fastest_only)
-    rungs = [explorer.lighter_equal(rung) for rung in rungs]
-    points = [rung.point for rung in rungs if rung.point is not None]
+    explorer = shares.explorer(effort, progress)
+    rungs = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
+    if not fastest_only:
+        explorer.rest_after(np.inf if whole else BLOCK_BOUNDS)
+        rungs = complete_front(explorer, rungs, MEMORY_BYTES)
+    points = undominated([rung.point for rung in rungs if rung.point is not None])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
+    riskier = () if fastest_only else _riskier(shares, explorer, points)
     if not points:
         from planner.search.infeasible import nothing_fits
 
-        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed)
-    shown = _short_front(points)
-    plans = [_plan(shares.jobs[point.source], point, _gap(rungs, point)) for point in shown]
-    plans.sort(key=lambda plan: sort_value(plan, sort))
-    note = launch.of_plans(plans[:top], request, shares.job)
-    thinned = explorer.exact_front_size() - len(plans)
+        raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
+    shown = set(_short_front(points))
+    plans = sorted(
+        ((_plan(shares.jobs[point.source], point, _gap(rungs, point)), point) for point in points),
+        key=lambda own: sort_value(own[0], sort),
+    )
+    plans = plans[:top]
+    found = tuple(plan for plan, _ in plans)
+    note = launch.of_plans(found, request, shares.job)
     return SearchResult(
         planner_version=__version__,
         request=request,
         job=job_summary(shares.job, request),
-        counts=_counts(shares, explorer, rungs, time.perf_counter() - started),
-        plans=tuple(plans[:top]),
-        proven=all(rung.gap <= TIE for rung in rungs),
+        counts=_counts(shares, explorer, time.perf_counter() - started),
+        plans=found,
+        shown=tuple(
+            number
+            for number, own in enumerate(plans, start=1)
+            if own[1] in shown or number == recommended(found)
+        ),
+        recommended=recommended(found),
+        riskier=riskier,
+        complete=not fastest_only and not explorer.stopped and not explorer.tired,
+        proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),
         gap=max(rung.gap for rung in rungs),
         stopped=explorer.stopped,
         notes=(
             *((note,) if note else ()),
             *stop_notes(explorer.stopped, time_limit_s),
-            *_notes(shares, max(0, thinned), len(plans) - top),
+            *_notes(shares),
         ),
         rule_counts=shares.rule_counts,
+    )
+
+
+def _riskier(
+    shares: CostedShares, explorer: SharesExplorer, points: Sequence[Point]
+) -> tuple[Plan, ...]:
+    """Plans that are faster than all that fit surely enough, and may fit: fastest first.
+
+    Among plans whose predicted peak lies within the memory there is.
+    """
+    if explorer.stopped:
+        return ()
+    target = min((point.pace for point in points), default=np.inf) / (1.0 + TIE)
+    bold = shares.explorer(explorer.effort, explorer.progress, probability=0.0)
+    limits = [limit for limit in bold.limits if limit > explorer.limit_bytes]
+    if not limits:
+        return ()
+    rungs = bold.within(limits, [target] * len(limits))
+    faster = [rung.point for rung in rungs if rung.point is not None and rung.point.pace <= target]
+    return tuple(
+        _plan(shares.jobs[point.source], point, _gap(rungs, point))
+        for point in _short_front(undominated(faster))[:MOST_RISKIER]
     )
 
 
@@ -121,28 +161,12 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
     return cost
 
 
-def _explore(
-    shares: CostedShares, effort: Effort, progress: Progress | None, fastest_only: bool
-) -> tuple[SharesExplorer, list[Rung]]:
-    """Search among plans that are safe to recommend; without any, among those that may fit.
-
-    Also when the time is over: what is said of a job that fits nowhere is about the latter.
-    """
-    for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
-        explorer = shares.explorer(effort, progress, probability)
-        rungs = explorer.explore(fastest_only)
-        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
-            break
-    return explorer, rungs
-
-
-def _short_front(points: list[Point]) -> list[Point]:
-    """Points that none dominates, thinned to those that differ by more than the error bars."""
-    unique = list(dict.fromkeys(points))
-    pace = np.array([own.pace for own in unique])
-    peak = np.array([own.peak for own in unique])
-    kept = thin(pace, peak, front(pace, peak), TIE, SAVING)
-    return [unique[index] for index in kept.tolist()]
+def _short_front(points: Sequence[Point]) -> list[Point]:
+    """Points of a front, thinned to those between which people would choose."""
+    pace = np.array([point.pace for point in points])
+    peak = np.array([point.peak for point in points])
+    kept = thin(pace, peak, np.arange(len(points)), ALIKE, SAVING)
+    return [points[index] for index in kept.tolist()]
 
 
 def _gap(rungs: list[Rung], point: Point) -> float:
@@ -157,14 +181,12 @@ def _plan(costed_job: CostedJob, point: Point, gap: float) -> Plan:
         point.row,
         point.layout,
         costed_job.candidates.columns,
-        "optimal" if gap <= TIE else "feasible",
+        "optimal" if gap <= OPTIMAL_WITHIN else "feasible",
         gap,
     )
 
 
-def _counts(
-    shares: CostedShares, explorer: SharesExplorer, rungs: list[Rung], seconds: float
-) -> Counts:
+def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> Counts:
     reports = [own.candidates.report for own in shares.jobs]
     limit = shares.job.hbm_limit_bytes
     return Counts(
@@ -172,22 +194,14 @@ def _counts(
         legal=sum(own.legal for own in reports),
         fitting=sum(int((own.peak <= limit).sum()) for own in explorer.explorers),
         solved=explorer.solved_shapes(),
-        skipped=explorer.unable_to_improve(rungs),
+        skipped=explorer.unable_to_improve(),
         seconds=seconds,
         costing_seconds=shares.seconds,
     )
 
 
-def _notes(shares: CostedShares, thinned: int, cut: int) -> tuple[str, ...]:
-    notes = [*shares.jobs[0].candidates.notes, *_share_notes(shares)]
-    if thinned:
-        notes.append(
-            f"{thinned:,} more plans lie on the exact front, within {TIE:.0%} of the time or "
-            f"{SAVING:.0%} of the memory of those found, or far slower"
-        )
-    if cut > 0:
-        notes.append(f"{cut} more plans on the short front; --top shows them")
-    return tuple(notes)
+def _notes(shares: CostedShares) -> tuple[str, ...]:
+    return (*shares.jobs[0].candidates.notes, *_share_notes(shares))
 
 
 def _share_notes(shares: CostedShares) -> tuple[str, ...]:

@@ -17,9 +17,10 @@ import numpy as np
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
-from planner.search.costed import LEAST_FIT_PROBABILITY, CostedJob, cost_job
+from planner.search.costed import CostedJob, cost_job
 from planner.search.explorer import (
-    TIE,
+    RUNG,
+    RUNGS,
     Effort,
     Explorer,
     Point,
@@ -29,8 +30,6 @@ from planner.search.explorer import (
     all_rungs,
     stopped_by_signal,
 )
-from planner.search.front import front
-from planner.search.layout_model import GAP_LIMIT
 
 Cost = Callable[[Job], CostedJob]
 
@@ -75,10 +74,11 @@ class CostedShares:
         self,
         effort: Effort,
         progress: Progress | None = None,
-        probability: float = LEAST_FIT_PROBABILITY,
+        probability: float | None = None,
         limit_bytes: float | None = None,
     ) -> SharesExplorer:
-        """Search of all layouts at all shares; `limit_bytes`: a tighter limit on the peak."""
+        """Search of all layouts at all shares, among plans that fit with at least `probability` (as
+        the job asks); `limit_bytes`: a tighter limit on the peak."""
         count = len(self.jobs)
         pooled = replace(
             effort,
@@ -153,55 +153,72 @@ class SharesExplorer:
         return self.explorers[0].deadline
 
     @property
+    def effort(self) -> Effort:
+        """How long to search."""
+        return self.explorers[0].effort
+
+    @property
+    def tired(self) -> bool:
+        """Whether the work that `rest_after` allows is done."""
+        return any(own.block_bounds_left <= 0 for own in self.explorers)
+
+    def rest_after(self, block_bounds: float) -> None:
+        """Let each explorer work out so many more of the costliest bounds, those by blocks."""
+        for own in self.explorers:
+            own.block_bounds_left = block_bounds
+
+    @property
+    def limits(self) -> list[float]:
+        """Memory limits of the ladder, from the largest down, bytes."""
+        return [float(limit) for limit in self.explorers[0].limits]
+
+    @property
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
         return self.explorers[0].stopped
 
-    def explore(self, fastest_only: bool = False) -> list[Rung]:
+    def explore(self) -> list[Rung]:
         """The rungs from the limit down; see `Explorer.explore`."""
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_rungs(self.climb, self.progress, fastest_only)
+            return all_rungs(self.climb, self.progress)
 
-    def climb(self, index: int) -> Rung:
+    def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
+        """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
+        a pace that is known."""
+        for own in self.explorers:
+            own.descend(np.asarray(limit_bytes * RUNG ** np.arange(RUNGS), dtype=np.float64))
+        with stopped_by_signal(self.explorers[0].interrupt):
+            return all_rungs(self.climb, self.progress, fastest)
+
+    def within(self, limits: Sequence[float], target_paces: Sequence[float]) -> list[Rung]:
+        """The fastest plan within each of some falling limits, of those that beat a pace.
+
+        What is not faster than `target_paces` is not looked for, and nothing is proven of it.
+        """
+        for own in self.explorers:
+            own.descend(np.asarray(limits))
+        with stopped_by_signal(self.explorers[0].interrupt):
+            return [self.climb(index, pace) for index, pace in enumerate(target_paces)]
+
+    def climb(self, index: int, target_pace: float = np.inf) -> Rung:
         """The fastest plan at one rung, over all shares, and the bound that none beats."""
         limit = float(self.explorers[0].limits[index])
         known = [own.best_known(limit) for own in self.explorers]
         best = _fastest([point for point in known if point is not None])
         bound = self._least_bound
         for own in self.explorers:
-            rung = own.climb(index, np.inf if best is None else best.pace)
+            rung = own.climb(index, min(target_pace, np.inf if best is None else best.pace))
             best = _fastest([point for point in (best, rung.point) if point is not None])
             bound = min(bound, rung.bound)
         return Rung(limit, best, bound)
-
-    def lighter_equal(self, rung: Rung) -> Rung:
-        """The rung with the lightest costed plan that is as fast within what the solver resolves.
-
-        Only if that one is proven as well as the fastest: the bound stays what it is.
-        """
-        if rung.point is None:
-            return rung
-        most_pace = rung.point.pace * (1.0 + GAP_LIMIT)
-        if rung.gap <= TIE:
-            most_pace = min(most_pace, rung.bound / (1.0 - TIE))
-        found = [own.lightest(most_pace, rung.point.peak) for own in self.explorers]
-        points = [rung.point, *(own for own in found if own is not None)]
-        return replace(rung, point=min(points, key=lambda own: own.peak))
-
-    def exact_front_size(self) -> int:
-        """Points on the exact front of everything costed within the limit, over all shares."""
-        costed = [own.costed_within(self.limit_bytes) for own in self.explorers]
-        pace = np.concatenate([one for one, _ in costed])
-        peak = np.concatenate([one for _, one in costed])
-        return len(front(pace, peak))
 
     def solved_shapes(self) -> int:
         """Shapes given to CP-SAT."""
         return sum(len(own.solved_rows) for own in self.explorers)
 
-    def unable_to_improve(self, rungs: list[Rung]) -> int:
-        """Shapes never solved whose bounds show that they cannot improve any rung."""
-        return sum(own.unable_to_improve(rungs) for own in self.explorers)
+    def unable_to_improve(self) -> int:
+        """Shapes never solved whose bounds show that they cannot improve any plan found."""
+        return sum(own.unable_to_improve() for own in self.explorers)
 
 
 def _fastest(points: Sequence[Point]) -> Point | None:

@@ -19,10 +19,10 @@ from planner.job.specs import ModelSpec
 from planner.predict.cost_model import Columns, CostModel
 from planner.predict.costed_plan import job_plan
 from planner.predict.ops import parameter_count
-from planner.predict.plan import Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import Candidates, legal_candidates
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, CostedJob, likely_limit_bytes
-from planner.search.explorer import TIE, Effort, Point, Rung
+from planner.search.costed import CostedJob, likely_limit_bytes
+from planner.search.explorer import Effort, Point, Rung
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
@@ -170,7 +170,7 @@ class Trial:
         """Whether the outcome is proven, be it a plan or that there is none."""
         if self.rung.point is None:
             return bool(np.isinf(self.rung.bound))
-        return self.rung.gap <= TIE
+        return self.rung.gap <= OPTIMAL_WITHIN
 
     def plan(self) -> Plan | None:
         """The fastest plan found."""
@@ -185,7 +185,7 @@ class Trial:
             point.row,
             point.layout,
             costed_job.candidates.columns,
-            "optimal" if gap <= TIE else "feasible",
+            "optimal" if gap <= OPTIMAL_WITHIN else "feasible",
             gap,
         )
 
@@ -193,12 +193,13 @@ class Trial:
 def search_costed(
     shares: CostedShares,
     *,
-    probability: float = RECOMMENDED_FIT_PROBABILITY,
+    probability: float | None = None,
     limit_bytes: float | None = None,
     effort: Effort = TRIAL_EFFORT,
     known: Sequence[tuple[int, int, Layout]] = (),
 ) -> Trial:
-    """The fastest plan of a job that fits with at least `probability`, over its costed shares.
+    """The fastest plan of a job that fits with at least `probability` (as the job asks), over its
+    costed shares.
 
     `limit_bytes`: a tighter limit on the predicted peak. `known`: (index into `shares.jobs`, row,
     layout) to beat.
@@ -213,7 +214,7 @@ def search_costed(
     return Trial(shares, explorer, explorer.climb(0))
 
 
-def try_job(job: Job, probability: float = RECOMMENDED_FIT_PROBABILITY) -> Trial | None:
+def try_job(job: Job, probability: float | None = None) -> Trial | None:
     """Search a changed job; None if nothing is legal there."""
     try:
         return search_costed(cost_shares(job), probability=probability)

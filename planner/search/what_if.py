@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,14 +20,13 @@ from planner.job.request import Request
 from planner.predict.costed_plan import job_plan
 from planner.predict.decided import decided_job
 from planner.predict.mixture import other_modes
-from planner.predict.plan import Interval, Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Interval, Plan
 from planner.predict.shapes import given_columns, legal_candidates
 from planner.search.costed import (
-    LEAST_FIT_PROBABILITY,
-    RECOMMENDED_FIT_PROBABILITY,
+    EVEN_CHANCE,
     likely_limit_bytes,
 )
-from planner.search.explorer import TIE, Effort, Progress
+from planner.search.explorer import Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
@@ -38,12 +38,13 @@ from planner.search.trial import (
     cost_altered,
     search_costed,
 )
+from planner.search.until import Until
 from planner.search.what_if_result import BindingConstraint, ChangeKind, WhatIf, WhatIfRow
 
 # The search after a change starts from the plans known: what is left is to find another one.
 EFFORT = Effort(most_solves=16, most_effort_s=0.3)
 # A plan this much slower than the fastest was chosen for its memory.
-CHOSEN_FOR_MEMORY = 1.5 * TIE
+CHOSEN_FOR_MEMORY = 0.015
 
 
 @dataclass(frozen=True)
@@ -58,26 +59,37 @@ class _Change:
     keeps_plan: bool = True
 
 
-def what_if(request: Request, job: Job, plan: Plan, progress: Progress | None = None) -> WhatIf:
+def what_if(
+    request: Request,
+    job: Job,
+    plan: Plan,
+    progress: Progress | None = None,
+    until: Until | None = None,
+) -> WhatIf:
     """Marginal values around `plan`, a plan of `job` (on the GPUs that are used).
 
     A job whose offload is open stays open: more memory may need less of it.
 
-    Every number comes from a search that repeats itself exactly. A plan that is slower than the
+    Every number comes from a search that repeats itself exactly, unless `until` ends them all;
+    what it cut off is `untried`. A plan that is slower than the
     fastest was chosen for its memory: it is compared with plans no heavier than itself. UsageError
     for a plan that offloads a fraction of its activations.
     """
     demand_all_leave(plan.activation_offload_fraction)
-    return _Solver(request, job, plan, progress or (lambda _what, _done, _total: None)).solve()
+    silent = progress or (lambda _what, _done, _total: None)
+    return _Solver(request, job, plan, silent, until or Until()).solve()
 
 
 class _Solver:
     """The plan that is asked about, and the best plan as things are."""
 
-    def __init__(self, request: Request, job: Job, plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self, request: Request, job: Job, plan: Plan, progress: Progress, until: Until
+    ) -> None:
+        self.until = until
         self.request, self.job, self.plan, self.progress = request, job, plan, progress
-        safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
-        self.probability = RECOMMENDED_FIT_PROBABILITY if safe else LEAST_FIT_PROBABILITY
+        safe = plan.fit_probability >= job.fit_probability
+        self.probability = job.fit_probability if safe else min(EVEN_CHANCE, job.fit_probability)
         self.limit_bytes: float | None = None
         self.as_is = _Change("hardware", "now", "now", job)
         self.now: Plan = plan
@@ -101,6 +113,8 @@ class _Solver:
         changes = list(self.changes())
         rows = []
         for index, change in enumerate(changes):
+            if self.until.over(change.text):
+                continue
             self.progress(f"what if: {change.text}", index, len(changes))
             rows.append(self.row(change))
         rows.sort(key=lambda own: (own.effect is None, -abs(own.effect or 0.0)))
@@ -114,6 +128,7 @@ class _Solver:
             chosen_for_memory=self.limit_bytes is not None,
             constraints=self.constraints(rows),
             rows=tuple(rows),
+            untried=self.until.untried,
         )
 
     # --- the changes --------------------------------------------------------------------------
@@ -171,7 +186,11 @@ class _Solver:
                 shares,
                 probability=self.probability,
                 limit_bytes=self.limit_of(change),
-                effort=EFFORT,
+                effort=replace(
+                    EFFORT,
+                    time_limit_s=self.until.seconds_left(),
+                    started_s=time.perf_counter(),
+                ),
                 known=list(self.known(shares)) if change.keeps_plan else (),
             )
         except (UsageError, HardwareError, ConstraintError):
@@ -223,7 +242,7 @@ class _Solver:
         best = min(candidates, key=lambda own: (self.at_batch(own), own.peak_bytes))
         gap = 0.0 if trial is None or trial.rung.point is None else trial.rung.gap
         effect_s = self.at_batch(best) - self.base_s
-        resolution = max(TIE, gap, self.now_gap)
+        resolution = max(OPTIMAL_WITHIN, gap, self.now_gap)
         return row.model_copy(
             update={
                 "step_time_s": self.at_batch(best),
@@ -253,14 +272,17 @@ class _Solver:
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
         """The memory limit, the user's choices and tp's domain: what lifting each is worth."""
-        memory = next(own for own in rows if own.name == "hbm")
         return (
-            BindingConstraint(
-                name="memory",
-                row=memory.name,
-                binding=_shortens(memory),
-                stage=self.plan.heaviest_stage,
-                held_bytes=self.plan.peak_bytes,
+            *(
+                BindingConstraint(
+                    name="memory",
+                    row=own.name,
+                    binding=_shortens(own),
+                    stage=self.plan.heaviest_stage,
+                    held_bytes=self.plan.peak_bytes,
+                )
+                for own in rows
+                if own.name == "hbm"
             ),
             *(
                 BindingConstraint(name=own.name, row=own.name, binding=_shortens(own))

@@ -66,7 +66,8 @@ class BindingConstraint(_Frozen):
 class WhatIf(_Frozen):
     """`best_s`: the best plan now under the same memory limit, at this plan's batch, which the
     effects are relative to; `limit_bytes`: largest predicted peak of the plans compared, which
-    fits with `fit_probability`, or is the plan's own where it was `chosen_for_memory`.
+    fits with `fit_probability`, or is the plan's own where it was `chosen_for_memory`. `untried`:
+    changes for which no time was left.
     """
 
     step_time_s: float
@@ -78,6 +79,7 @@ class WhatIf(_Frozen):
     chosen_for_memory: bool
     constraints: tuple[BindingConstraint, ...]
     rows: tuple[WhatIfRow, ...]
+    untried: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
         """One flat row a change: SI units."""

@@ -15,7 +15,18 @@ from planner.search.what_if_result import WhatIf
 from tests.cli.conftest import SMALL, Run, lines_are_short
 
 ASKED = ("--require", "tp*pp <= 4", "--forbid", "zero == 1", "--fix", "mbs=2")
-TIGHT = ("--model", "8b", "--gpus", "2xH100", "--gbs", "16", "--recompute", "none")
+TIGHT = (
+    "--model",
+    "8b",
+    "--gpus",
+    "2xH100",
+    "--gbs",
+    "16",
+    "--fit-probability",
+    "50%",
+    "--recompute",
+    "none",
+)
 
 
 @pytest.fixture(scope="module")

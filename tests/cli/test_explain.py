@@ -148,11 +148,11 @@ def test_difference_is_taken_at_the_plans_batch() -> None:
 @pytest.mark.parametrize(
     ("content", "texts"),
     [
-        ("nonsense", ("is not JSON", "planner search")),
+        ("nonsense", ("not valid JSON", "planner search")),
         ("[1]", ("not a plan file",)),
-        ('{"version": 99}', ("version 99", "reads version 1")),
+        ('{"version": 99}', ("version 99", "reads versions 1 to 2")),
         ('{"version": 1}', ("field", "planner search")),
-        ("\xff", ("is not JSON",)),
+        ("\xff", ("not valid JSON",)),
     ],
 )
 def test_broken_plan_files(run: Run, tmp_path: Path, content: str, texts: tuple[str, ...]) -> None:
@@ -167,7 +167,8 @@ def test_broken_plan_files(run: Run, tmp_path: Path, content: str, texts: tuple[
 def test_missing_file_and_missing_plan(run: Run, tmp_path: Path, main_job: MainJob) -> None:
     missing = run("explain", str(tmp_path / "none.json"), "1")
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
-    for number in ("0", "99"):
+    assert "0 is not in the range" in run("explain", str(main_job[1]), "0").stderr
+    for number in ("99",):
         shown = run("explain", str(main_job[1]), number)
         assert shown.exit_code == 2
         assert f"there is no plan {number}; the file holds plans 1 to" in shown.stderr

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from planner._version import __version__
+from planner.cli.errors import ExitStatus
 from planner.cli.main import COMMANDS
 from tests.cli.conftest import Run, lines_are_short
 
-HEAVY = ("numba", "pandas", "ortools")
+HEAVY = ("numba", "pandas", "ortools", "altair", "vl_convert", "jinja2")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_bug_is_told_in_three_lines_and_traced_on_demand() -> None:
             check=False,
             timeout=60,
         )
-        assert done.returncode == 1
+        assert done.returncode == 70
         return done.stderr
 
     short = stderr()
@@ -107,3 +109,11 @@ def test_a_closed_pipe_is_no_error() -> None:
     )
     assert done.stderr == ""
     assert done.stdout.startswith("model")
+
+
+def test_exit_statuses_are_told_where_people_look(run: Run) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "exit_status.md").read_text(encoding="utf-8")
+    told = run("--help").output
+    for status in ExitStatus:
+        assert f"| {int(status)} | {status.meaning} |" in page
+        assert f"{int(status):3d}  {status.meaning}" in told

@@ -13,6 +13,7 @@ import pytest
 
 from planner.cli import memory_inference
 from tests.cli.conftest import Run, lines_are_short
+from tests.report.reading import loads
 
 GPT2 = ("--model", "gpt2", "--mbs", "12", "--seq", "1024", "--framework", "nanogpt")
 PIPELINE = ("--model", "llama-3-8b", "--tp", "2", "--pp", "4", "--grad-acc", "8")
@@ -182,8 +183,6 @@ def test_svg_is_written_and_drawn(run: Run, tmp_path: Path) -> None:
     texts = ["".join(element.itertext()) for element in root.iter() if element.tag.endswith("text")]
     assert any("HBM that may be used: 79.1 GiB" in text for text in texts)
     assert sum(text.startswith("Stage ") for text in texts) == 4
-    rectangles = [element for element in root.iter() if element.tag.endswith("rect")]
-    assert all(float(element.get("height", "0")) >= 0 for element in rectangles)
 
 
 def test_html_needs_nothing_else(run: Run, tmp_path: Path) -> None:
@@ -191,13 +190,11 @@ def test_html_needs_nothing_else(run: Run, tmp_path: Path) -> None:
     assert run("memory", *GPT2, "--plot", str(path)).exit_code == 0
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
-    assert "<svg" in text
     assert "(peak)" in text
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert "<script" not in text
+    assert loads(text) == []
 
 
-def test_png_is_drawn_by_matplotlib(run: Run, tmp_path: Path) -> None:
+def test_png_is_drawn(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "step.png"
     result = run("memory", *PIPELINE, "--plot", str(path))
     assert result.exit_code == 0, result.output
@@ -206,11 +203,13 @@ def test_png_is_drawn_by_matplotlib(run: Run, tmp_path: Path) -> None:
     assert int.from_bytes(content[16:20], "big") > 1000
 
 
-def test_a_missing_matplotlib_names_the_extra(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("library", ["altair", "vl_convert", "jinja2"])
+@pytest.mark.parametrize("kind", ["svg", "png", "html"])
+def test_a_missing_library_names_the_extra(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, kind: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    path = tmp_path / "step.png"
+    monkeypatch.setitem(sys.modules, library, None)
+    path = tmp_path / f"step.{kind}"
     result = run("memory", *GPT2, "--plot", str(path))
     assert result.exit_code == 2
     assert "pip install 'trainplan[plot]'" in result.stderr

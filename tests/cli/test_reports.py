@@ -10,7 +10,7 @@ from planner.job.quantities import gib, number_ranges, run_lengths, seconds, sho
 from planner.predict.plan import Degrees, Interval, LayerLayout, Plan
 from planner.predict.plan_text import degrees_text, error_text, recompute_text
 from planner.report.draw import console, draw
-from planner.report.search import error_note, front_notes, search_report
+from planner.report.search import error_note, front_notes, printed, search_report
 from planner.report.tables import Column, TableData
 from planner.search.result import SearchResult
 from tests.cli.conftest import lines_are_short
@@ -29,6 +29,10 @@ WIDEST = plan(
 )
 
 
+def notes_of(found: SearchResult) -> tuple[str, ...]:
+    return front_notes(found, printed(found))
+
+
 def drawn(found: SearchResult) -> str:
     stream = io.StringIO()
     draw(search_report(found), console(stream))
@@ -45,20 +49,20 @@ def test_the_widest_plan_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_doubts_gaps_and_ties_are_said() -> None:
-    notes = "\n".join(front_notes(result(plan(), WIDEST)))
+    notes = "\n".join(notes_of(result(plan(), WIDEST)))
     assert "probability of fitting: plan 2: 71 %" in notes
     assert "Not proven optimal: plan 2; by 1.2 % at most" in notes
     assert "Within plan 1's error bar: plan 2" in notes
 
 
 def test_a_sure_and_proven_front_has_no_doubts() -> None:
-    notes = "\n".join(front_notes(result(plan(), plan(tokens_per_s=50_000.0))))
+    notes = "\n".join(notes_of(result(plan(), plan(tokens_per_s=50_000.0))))
     for word in ("probability of fitting", "Not proven", "error bar"):
         assert word not in notes
 
 
 def test_mfu_names_its_peak_and_error_bars_their_family() -> None:
-    notes = "\n".join(front_notes(result()))
+    notes = "\n".join(notes_of(result()))
     assert "989 TFLOP/s dense" in notes
     assert "62 measured runs on H100" in notes
 
@@ -72,17 +76,17 @@ def test_what_was_never_measured_is_named_with_the_plans_it_is_true_of() -> None
         plan(step_time=bar("65,536 GPUs (measured to 4,608)", "hidden 8")),
     )
     wider = "wider for what was never measured: 65,536 GPUs (measured to 4,608)"
-    assert f"from 62 runs; {wider}; hidden 8: plan 2." in error_note(plans)
-    assert f"from 62 runs; {wider}; hidden 8: some of these plans." in error_note(
-        plans, numbered=False
+    assert f"from 62 runs; {wider}; hidden 8: plan 2." in error_note(
+        plans, [(1, plans[0]), (2, plans[1])]
     )
+    assert f"from 62 runs; {wider}; hidden 8: some of these plans." in error_note(plans)
     assert error_note(plans[:1]).endswith(f"{wider}.")
 
 
 def test_a_search_counts_what_was_assumed() -> None:
     own = result(plan(assumptions=("a", "b")))
     job = own.job.model_copy(update={"assumed": ("H100: a number nobody published",)})
-    notes = "\n".join(front_notes(own.model_copy(update={"job": job})))
+    notes = "\n".join(notes_of(own.model_copy(update={"job": job})))
     assert "Assumed for plan 1: 3 things" in notes
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from click.testing import Result
 
-from planner.cli.search import SORTS, split_names
+from planner.cli.option_types import NAMES
+from planner.cli.search import SORTS
 from planner.predict.plan_text import step_time_text
 from planner.search.ordering import SORT_KEYS
 from planner.search.plan_file import read_plan_file
@@ -37,7 +38,11 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "70.55 B parameters",
         "8 nodes of 8×H100-SXM5-80GB, NVLink 450 GB/s",
         "sequences of 8,192",
-        "candidates:",
+        "configurations;",
+        "must fit   with a probability of 80 % or more",
+        "CP-SAT found the best split",
+        "None is missing by more than 0.1 % of the step time",
+        "Take plan",
         "candidates/s",
         "legal",
         "against 989 TFLOP/s dense",
@@ -51,8 +56,10 @@ def test_main_job_wrote_what_it_shows(main_job: MainJob) -> None:
     shown, path = main_job
     result = read_plan_file(path)
     assert result.request.gbs_tokens == 4_000_000
-    for number, plan in enumerate(result.plans, start=1):
-        assert re.search(rf"\n *{number}≈? ", shown.stdout)
+    assert result.recommended in result.shown
+    for number in result.shown[:8]:
+        plan = result.plans[number - 1]
+        assert re.search(rf"\n *→?≈?{number} ", shown.stdout)
         assert step_time_text(plan) in shown.stdout
     first = result.plans[0]
     assert first.degrees.gpus == 64
@@ -105,7 +112,7 @@ def test_sorts_are_fields_that_the_search_knows() -> None:
 def test_recompute_is_limited_to_what_is_named(run: Run) -> None:
     result = run("search", *SMALL, "--recompute", "full", "--json")
     assert {plan["recompute"] for plan in json.loads(result.stdout)["plans"]} == {"full"}
-    assert split_names("none, full,") == ("none", "full")
+    assert NAMES.parse("none, full,") == ("none", "full")
 
 
 def test_quiet_says_nothing_on_stderr(run: Run) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from planner.cli.main import cli
 from tests.cli.conftest import lines_are_short
 from tests.evidence.runs.rows_for_tests import KORTHIKANTI_175B
+from tests.report.reading import shown
 
 # The same run with five micro-batches, as a group to pick from.
 GROUP = [
@@ -42,11 +43,11 @@ def test_the_published_runs_are_predicted_within_what_was_reached() -> None:
     assert code == 0
     document = json.loads(output)
     rows, summary = document["rows"], document["summary"]
-    assert len(rows) >= 250
+    assert len(rows) > 4500
+    assert sum(row["error"] is not None for row in rows) < 0.02 * len(rows)
     errors = [row["time_ape"] for row in rows if row["time_ape"] is not None]
-    assert len(errors) > 0.98 * len(rows)
-    assert sorted(errors)[len(errors) // 2] < 0.12
-    assert sum(errors) / len(errors) < 0.14
+    assert sorted(errors)[len(errors) // 2] < 0.07
+    assert sum(errors) / len(errors) < 0.12
     assert summary["time"]["rows"] == len(errors)
     assert summary["time"]["mean"] == pytest.approx(sum(errors) / len(errors))
     within = [
@@ -58,7 +59,7 @@ def test_the_published_runs_are_predicted_within_what_was_reached() -> None:
 
 
 def test_families_are_chosen_and_lines_fit_a_page(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.csv", *GROUP, {"model": "7B LoRA"}, {"recompute": ""})
+    path = write(tmp_path / "mine.csv", *GROUP, {"tuning": "lora"}, {"recompute": ""})
     code, output, _ = invoke("--data", path, "--by", "framework,gpu")
     assert code == 0
     assert "Megatron-LM, A100-80GB" in output
@@ -112,7 +113,7 @@ def test_a_wrong_number_refuses_its_row_only(tmp_path: Path) -> None:
     said = "mine.csv line 4, column step_time_s: 'fast' is not a number"
     assert said in " ".join(output.split())
     assert "Refused: 1 of 3 rows" in output
-    assert said.replace("'", "&#x27;") in page.read_text()
+    assert said in shown(page.read_text())
 
 
 def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
     cases = [
         (("--by", "colour"), "choose from source"),
         (("--by", "modle"), "Did you mean 'model'"),
-        (("--data", str(tmp_path / "missing.csv")), "cannot be read"),
+        (("--data", str(tmp_path / "missing.csv")), "does not exist"),
         (("--data", str(folder)), "no CSV file in this folder"),
         (("--data", str(empty)), "the file is empty"),
         (("--data", wrong_number), "wrong.csv line 2, column step_time_s: 'fast' is not a number"),
@@ -136,3 +137,28 @@ def test_wrong_input_names_the_cure(tmp_path: Path) -> None:
         code, output, errors = invoke(*arguments)
         assert (code, output) == (2, ""), arguments
         assert said in errors
+
+
+def test_figures_in_doubt_are_in_a_table_of_their_own(tmp_path: Path) -> None:
+    doubted = {"doubt": "time: rounded", "step_time_s": "99"}
+    _, output, _ = invoke("--data", write(tmp_path / "mine.csv", {}, {}, doubted))
+    known, doubtful = (
+        next(line for line in output.split(f"Step time{words}: error")[1].splitlines()[2:])
+        for words in ("", ", in doubt")
+    )
+    assert (known.split()[1], doubtful.split()[1]) == ("2", "1")
+    assert "column doubt" in output
+    assert lines_are_short(output)
+
+
+def test_runs_of_a_source_that_constants_were_fitted_on_are_predicted_without_it(
+    tmp_path: Path,
+) -> None:
+    known = write(tmp_path / "known.csv", {}, {})
+    assert "Step time, source left out" in invoke("--data", known)[1]
+    _, output, _ = invoke("--data", known, "--json")
+    assert [own["family"] for own in json.loads(output)["summary"]["left_out"]] == [
+        "korthikanti2022"
+    ]
+    unknown = write(tmp_path / "unknown.csv", {"source": "mine"})
+    assert "left out:" not in invoke("--data", unknown)[1]

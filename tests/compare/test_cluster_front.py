@@ -24,10 +24,10 @@ from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report
 from planner.report.tables import Notes, TableData
-from planner.search.front import front, nondominated, without_near
+from planner.search.front import SAVING, front, nondominated, without_near
 from planner.search.plan_file import read_plan, read_plan_file
 from planner.search.rungs import TIE
-from planner.search.search import SAVING, find_plans
+from planner.search.search import find_plans
 
 BASE = Request(model="llama-3.2-1b", gbs=64, limits={"tp": (1, 2), "cp": (1,), "mbs": (1,)})
 CLUSTERS = ("4xH100", "8xH100", "8xA100", "1xV100")

@@ -9,9 +9,8 @@ from planner.compare.scaling import batch_limit, counts_between, knee, scale
 from planner.compare.settings import Settings
 from planner.job.errors import UsageError
 from planner.job.request import Request
+from planner.report.figures.curves import scaling_figure
 from planner.report.scaling import scaling_report
-from planner.report.scaling_figure import scaling_figure
-from planner.report.scaling_svg import scaling_html, scaling_png, scaling_svg
 
 BASE = Request(model="llama-3.2-1b", gbs=32)
 
@@ -73,12 +72,13 @@ def test_the_report_and_the_frame(study: Scaling) -> None:
     assert (frame["days"] > 0).all()
 
 
-def test_the_picture(study: Scaling) -> None:
-    figure = scaling_figure(study)
-    svg = scaling_svg(figure)
-    assert svg.startswith("<svg") and svg.count("<circle") >= 2 * 2 * 3
-    assert svg in scaling_html(figure)
-    assert scaling_png(figure).startswith(b"\x89PNG")
+def test_the_picture_holds_every_point(study: Scaling) -> None:
+    days, mfu, *_ = scaling_figure(study).panels
+    for panel in (days, mfu):
+        assert [[point.x for point in own.points] for own in panel.series] == [[8, 16, 64]] * 2
+    first = days.series[0].points[0]
+    assert first.low < first.y < first.high
+    assert days.ideal[-1] == (64, pytest.approx(first.y / 8))
 
 
 def test_wrong_input() -> None:

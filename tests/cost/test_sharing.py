@@ -14,7 +14,7 @@ from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
-from planner.cost.step_ends import END_COLUMNS, END_SHARED, end_traffic
+from planner.cost.step_ends import end_traffic
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
@@ -124,15 +124,14 @@ def test_gradients_and_hidden_tensor_traffic_share_nvlink() -> None:
         backward = layer[f.PIECE_LINKS + f.LINK_PASS :][: f.LINK_PASS]
         assert backward[f.LINK_HIDDEN_INSIDE] > 0.0
         assert backward[f.LINK_HIDDEN_BETWEEN] == backward[f.LINK_EXPOSED_BETWEEN] == 0.0
-        ends = np.zeros(END_COLUMNS)
         grid, pieces = grid_of(costed), rows(costed.piece_costs(0), f.PIECE_ROW)
         traffic = np.zeros(len(pieces), TRAFFIC_ROW)
         job, framework = model.job_inputs, model.framework_inputs
         fill_traffic(pieces, key_of(costed), grid, job, framework, model.network, traffic)
-        end_traffic(pieces[0], traffic[0], grid, framework, ends)
+        end_traffic(pieces[0], traffic[0], grid, framework)
         # Next to nothing of a ring over NICs passes the links inside a node.
         tensor = layer[f.PIECE_FORWARD_TP] + layer[f.PIECE_BACKWARD_TP]
-        assert bool(ends[END_SHARED] > 0.02 * tensor) is shared
+        assert bool(traffic[0].shared_s > 0.02 * tensor) is shared
 
 
 def test_hidden_gradients_and_weights_slow_the_compute_beside_them() -> None:

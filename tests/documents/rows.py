@@ -16,6 +16,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from planner.cli.main import cli
+from planner.job.markdown import markdown_table
 
 _SCALES = {
     "B": 1.0,
@@ -139,12 +140,9 @@ def page(documents: Sequence[Document]) -> str:
     ]
     for own in documents:
         lines += [f"## {own.letter}. {own.title}", "", own.by, ""]
-        lines += ["| # | what | theirs | ours | by | verdict |", "|---|---|---|---|---|---|"]
-        lines += [_line(f"{own.letter}{index}", row) for index, row in enumerate(own.rows, 1)]
-        lines.append("")
+        rows = (
+            (f"{own.letter}{index}", row.what, row.theirs, row.ours, row.by, row.verdict)
+            for index, row in enumerate(own.rows, 1)
+        )
+        lines += [markdown_table(("#", "what", "theirs", "ours", "by", "verdict"), rows), ""]
     return "\n".join(lines)
-
-
-def _line(name: str, row: Row) -> str:
-    cells = (name, row.what, row.theirs, row.ours, row.by, row.verdict)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hardware.curves import Parameter, architecture_curves
 from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.job.frameworks.settings import TABLES, meanings, settings_of
+from planner.job.markdown import markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
@@ -19,7 +20,7 @@ A framework's settings are the fields of the tables in `planner/job/frameworks`,
 file, which has the evidence for its figures; `planner frameworks NAME` shows their values. A
 default without a source changes nothing or is an assumption.
 """
-_COLUMNS = "| name | type | unit | default | meaning | source |\n|---|---|---|---|---|---|\n"
+_COLUMNS = ("name", "type", "unit", "default", "meaning", "source")
 _CURVES = """
 ## Kernels of a GPU
 
@@ -34,29 +35,40 @@ Fields of the core's records that are no setting as it stands.
 
 def page_text() -> str:
     """The page, as it should be."""
-    lines = [_HEAD]
+    parts = [_HEAD]
     for table, title in TABLES.items():
-        lines += [f"\n## [{table}] {title}\n\n", _COLUMNS]
-        for own in settings_of(table):
-            default = "" if own.default is None else f"`{_toml(own.default)}`"
-            lines.append(
-                _row((f"`{own.name}`", own.type, own.unit, default, own.meaning, own.source))
+        rows = (
+            (
+                f"`{own.name}`",
+                own.type,
+                own.unit,
+                "" if own.default is None else f"`{_toml(own.default)}`",
+                own.meaning,
+                own.source,
             )
-    lines += [_CURVES, "\n| name | unit | meaning |\n|---|---|---|\n"]
+            for own in settings_of(table)
+        )
+        parts += [f"\n## [{table}] {title}\n\n", _table(_COLUMNS, rows)]
+    parts += [_CURVES, "\n", _table(("name", "unit", "meaning"), _curve_rows())]
+    derived = (
+        (f"`{name}`", text)
+        for record in (FrameworkInputs, GpuInputs)
+        for name, text in meanings(record).items()
+    )
+    return "".join((*parts, _DERIVED, "\n", _table(("name", "meaning"), derived)))
+
+
+def _curve_rows() -> Iterator[tuple[str, str, str]]:
     ampere = architecture_curves()["ampere"]
     for prefix, curve in (("", ampere), ("attention.KERNEL.", ampere.attention["flash2"])):
         said = meanings(type(curve))
         for name, figure in curve:
             if isinstance(figure, Parameter):
-                lines.append(_row((f"`{prefix}{name}`", figure.unit, said[name])))
-    lines += [_DERIVED, "\n| name | meaning |\n|---|---|\n"]
-    for record in (FrameworkInputs, GpuInputs):
-        lines += [_row((f"`{name}`", text)) for name, text in meanings(record).items()]
-    return "".join(lines)
+                yield f"`{prefix}{name}`", figure.unit, said[name]
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |\n"
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return markdown_table(titles, rows) + "\n"
 
 
 def _toml(value: object) -> str:

@@ -241,5 +241,5 @@ def test_a_users_price_table(tmp_path: Path) -> None:
     path.write_text(head + "h1000,us,spot,1.5,,contract\n", encoding="utf-8")
     with pytest.raises(HardwareError, match=r"line 2: unknown GPU 'h1000'. Did you mean 'h100'"):
         load_prices(path)
-    with pytest.raises(HardwareError, match=r"absent\.csv: cannot be read"):
+    with pytest.raises(HardwareError, match=r"absent\.csv does not exist"):
         load_prices(tmp_path / "absent.csv")

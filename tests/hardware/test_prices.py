@@ -34,7 +34,7 @@ def _write(path: Path, text: str) -> Path:
         ("gpu,provider,kind\n", r"line 1: no price column"),
         ("gpu,provider,kind,price_per_gpu_hour\n", r"needs the column 'currency'"),
         (HEAD + "h100,x,spot,free\n", r"line 2, column 4: field 'usd_per_gpu_hour': 'free'"),
-        (HEAD + "h100,x,spot,-1\n", r"line 2, column 4: .*greater than 0"),
+        (HEAD + "h100,x,spot,-1\n", r"line 2, column 4: .*greater than or equal to 0"),
         (HEAD + "h100,x,spot,\n", r"line 2, column 4: field 'usd_per_gpu_hour': is empty"),
         (HEAD + "h100,x,weekly,1\n", r"line 2, column 3: field 'kind': 'weekly'"),
         (HEAD + "h100,x,spot\n", r"line 2: 3 cells under 4 columns"),

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from planner.evidence.runs.completion import unfolded_layout
 from planner.launch import megatron
 from planner.launch.contract import Launch
 from planner.launch.megatron_layout import layout_text
 from planner.launch.megatron_table import pattern
 from tests.launch.plans import MEGATRON, changed, costed, sharded
 from tests.launch.plans import megatron as case
+from tests.launch.unfolded_layout import unfolded_layout
 
 FLAGS = json.loads(Path(__file__).with_name("megatron_flags.json").read_text())["flags"]
 

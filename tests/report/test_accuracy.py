@@ -49,7 +49,7 @@ def test_the_command_writes_both_files(tmp_path: Path) -> None:
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
 
 
-@pytest.mark.parametrize("arguments", [[], ["-o"], ["x.csv", "-o"], ["x.csv", "-o", "missing"]])
+@pytest.mark.parametrize("arguments", [["-o"], ["x.csv", "-o"], ["x.csv", "-o", "missing"]])
 def test_wrong_use_says_how(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="usage: python -m planner"):
         accuracy.main(arguments)

@@ -16,7 +16,7 @@ from planner.predict.decided import decided_request
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
-from planner.search.costed import LEAST_FIT_PROBABILITY
+from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
 from planner.search.explorer import TIE, Effort
 from planner.search.plan_file import read_plan_file, to_json
@@ -37,6 +37,7 @@ TIGHT = Request(
     model="gpt2-medium", gpus="2xA100", gbs=32, seq=1024, recompute=("none", "layernorm"),
     hbm_reserve=f"{load_gpu('a100').hbm_usable_bytes / GIB - LEFT_GIB}GiB",
     limits={"pp": (2,), "vpp": (1,), "mbs": (8,)}, activation_offload="search",
+    fit_probability=0.5,
 )  # fmt: skip
 DEGREES = Degrees(pp=2, mbs=8, grad_acc=4)
 
@@ -145,7 +146,7 @@ def test_nothing_fits_names_the_offload_that_would() -> None:
     changes = {own.text: own.make() for own in KINDS["activation-offload"](at, Until())}
     assert list(changes) == ["--activation-offload core_attn,attn_proj", "--activation-offload all"]
     whole = changes["--activation-offload all"]
-    trial = search_costed(cost_shares(whole), probability=LEAST_FIT_PROBABILITY)
+    trial = search_costed(cost_shares(whole), probability=EVEN_CHANCE)
     plan = trial.plan()
     assert plan is not None
     assert plan.activation_offload == CHOICES[-1]

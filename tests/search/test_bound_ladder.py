@@ -28,8 +28,9 @@ def bound(explorer: Explorer, limits: Array) -> Array:
     codes = np.array([recompute_code(own) for own in explorer.recomputations], dtype=np.float64)
     found = np.full((len(rows), len(limits)), np.inf)
     compiled.bound_shapes(
-        explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits,
-        explorer.costed.keys, explorer.costed.costs, model.totals, *model.inputs, found,
+        explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits, False,
+        explorer.costed.keys, explorer.costed.costs, model.prefix, model.totals, *model.inputs,
+        found,
     )  # fmt: skip
     return found
 

@@ -15,7 +15,7 @@ from planner.job.recomputation import recomputation
 from planner.job.request import Request
 from planner.report.infeasible import nothing_fits_report
 from planner.report.tables import Facts
-from planner.search.costed import LEAST_FIT_PROBABILITY, RECOMMENDED_FIT_PROBABILITY, cost_job
+from planner.search.costed import EVEN_CHANCE, cost_job
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.infeasible import guilty_choices
 from planner.search.memory_conflict import capacities_text, capacity, kind_capacity
@@ -26,6 +26,7 @@ from planner.search.trial import try_job
 
 # 8 B parameters need more than two GPUs without recompute; zero and pp have no part in it.
 TIGHT = Request(
+    fit_probability=0.5,
     model="8b",
     gpus="2xH100",
     gbs=16,
@@ -55,7 +56,7 @@ def packed() -> WhyNothingFits:
 
 
 def fits(request: Request) -> bool:
-    trial = try_job(request.resolve(), LEAST_FIT_PROBABILITY)
+    trial = try_job(request.resolve(), EVEN_CHANCE)
     return trial is not None and trial.rung.point is not None
 
 
@@ -103,7 +104,7 @@ def test_every_choice_of_the_user_can_be_dropped() -> None:
         "--recompute none",
         "--hbm-reserve 5%",
     ]
-    plain = Request(model="8b", gpus="2xH100", gbs=16)
+    plain = Request(model="8b", gpus="2xH100", gbs=16, fit_probability=request.fit_probability)
     while dropped_choices(request):
         request = next(iter(dropped_choices(request).values()))
     assert request == plain
@@ -167,7 +168,7 @@ def test_each_relaxation_gives_its_plan_when_typed(tight: WhyNothingFits) -> Non
         assert found.plans[0].fits
         # The search proves its plan; the relaxation's may be a little slower, never faster.
         assert found.plans[0].step_time_s <= own.plan.step_time_s * 1.0101
-        assert own.plan.fit_probability >= LEAST_FIT_PROBABILITY
+        assert own.plan.fit_probability >= EVEN_CHANCE
         assert own.plan.peak_bytes <= own.plan.limit_bytes
 
 
@@ -179,7 +180,7 @@ def test_fewer_gpus_than_offered_do_not_fit(tight: WhyNothingFits) -> None:
     for own in offered:
         assert own.change == f"--gpus {own.plan.degrees.gpus}xH100"
     for count in range(3, counts[-1]):
-        level = LEAST_FIT_PROBABILITY if count < counts[0] else RECOMMENDED_FIT_PROBABILITY
+        level = EVEN_CHANCE if count < counts[0] else 0.8
         trial = try_job(changed(TIGHT, f"--gpus {count}xH100").resolve(), level)
         assert trial is None or trial.rung.point is None or trial.used_gpus < count
 

@@ -14,7 +14,7 @@ from planner.launch.registry import target_named, writer_of
 from planner.launch.retarget import launch_of
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request
-from planner.predict.plan import Degrees
+from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
 from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
@@ -93,9 +93,9 @@ def test_the_fastest_plans_of_each_rung_are_proven_over_all_shares(
     together: tuple[SharesExplorer, list[Rung]],
 ) -> None:
     explorer, rungs = together
-    assert all(rung.gap <= TIE + 1e-12 for rung in rungs)
+    assert all(rung.gap <= OPTIMAL_WITHIN for rung in rungs)
     shapes = sum(len(own.peak) for own in explorer.explorers)
-    assert explorer.solved_shapes() + explorer.unable_to_improve(rungs) == shapes
+    assert explorer.solved_shapes() + explorer.unable_to_improve() == shapes
 
 
 def test_a_job_that_fits_only_with_offload(alone: SearchResult) -> None:

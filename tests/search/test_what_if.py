@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.job.request import Request
-from planner.predict.plan import Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.report.what_if import tornado_table, what_if_blocks
 from planner.search.hardware_changes import hardware_changes, more_hbm
 from planner.search.result import SearchResult
@@ -82,7 +82,7 @@ def test_rows_are_sorted_by_effect_and_small_ones_are_said_to_be_so(fastest: Wha
     assert sizes == sorted(sizes, reverse=True)
     for own in fastest.rows:
         assert own.resolved == (abs(own.effect or 0.0) > own.resolution)
-        assert own.resolution >= 0.01
+        assert own.resolution >= OPTIMAL_WITHIN
     table = tornado_table(fastest, Plan.model_validate(found_plan(fastest)))
     for row, own in zip(table.rows[1:], fastest.rows, strict=True):
         assert row[2].startswith("<") != own.resolved

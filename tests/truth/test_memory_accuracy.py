@@ -21,15 +21,15 @@ from planner.evidence.fit.memory_accuracy import (
     counted_accuracy,
     main,
     measured_accuracy,
-    shipped_runs,
     summarise,
 )
+from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.errors import UsageError
 from tests.truth.counts import COUNTS, FOLDER
 
 AGAIN = (
     "if the model changed on purpose: python -m planner.evidence.fit.memory_accuracy --toml "
-    "tests/truth/data RUNS > planner/evidence/data/memory_accuracy.toml, and "
+    "> planner/evidence/data/memory_accuracy.toml, and "
     "python examples/refresh_readme.py"
 )
 
@@ -49,9 +49,9 @@ def test_counted_figures_are_those_of_the_model() -> None:
         assert_same(shipped[subject], errors, subject)
 
 
-def test_figures_of_the_shipped_runs_are_those_of_the_model() -> None:
-    shipped = {own.source: own for own in load().shipped}
-    again = {own.source: own for own in measured_accuracy(shipped_runs())}
+def test_measured_figures_are_those_of_the_model() -> None:
+    shipped = {own.source: own for own in load().measured}
+    again = {own.source: own for own in measured_accuracy(read_rows(PUBLISHED))}
     assert shipped.keys() == again.keys(), AGAIN
     for source, own in again.items():
         assert_same(shipped[source].errors, own.errors, source)
@@ -83,7 +83,6 @@ def test_file_holds_the_figures() -> None:
         "2026-01-02",
         "command",
         (Counted("subject", errors),),
-        (),
         (Measured("source", errors, 4, 1, 2, 0), Measured("fit only", Errors(), 9, 0, 0, 0)),
     )
     assert from_toml(to_toml(own)) == own
@@ -92,7 +91,7 @@ def test_file_holds_the_figures() -> None:
 def test_tables_name_the_worst_row_and_count_the_fit() -> None:
     errors = Errors(3, 0.001, 0.02, -0.125, "model x")
     quiet = Measured("quiet", Errors(), 9, 0, 0, 0)
-    own = Accuracy("d", "c", (), (quiet, Measured("loud", errors, 14, 1, 2, 2), quiet), ())
+    own = Accuracy("d", "c", (), (quiet, Measured("loud", errors, 14, 1, 2, 2), quiet))
     text = markdown(own)
     assert "| loud | 1 of 14 | 2 of 2 | 3 | 0.10 % | 2.0 % | -12.5 % | model x |" in text
     assert "| 2 other sources | 0 of 18 | - | - |" in text

@@ -55,13 +55,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """All figures: `shipped` on the runs that come with the package, `measured` on a larger
-    collection; `date` and `command` say when and how they were made."""
+    """All figures; `date` and `command` say when and how they were made."""
 
     date: str
     command: str
     counted: tuple[Counted, ...]
-    shipped: tuple[Measured, ...]
     measured: tuple[Measured, ...]
 
 
@@ -75,11 +73,10 @@ def to_toml(accuracy: Accuracy) -> str:
     for counted in accuracy.counted:
         lines += ["", "[[counted]]", f"subject = {json.dumps(counted.subject)}"]
         lines += _errors_lines(counted.errors)
-    for table in ("shipped", "measured"):
-        for measured in getattr(accuracy, table):
-            lines += ["", f"[[{table}]]", f"source = {json.dumps(measured.source)}"]
-            lines += [f"{name} = {getattr(measured, name)}" for name in _FIT]
-            lines += _errors_lines(measured.errors)
+    for measured in accuracy.measured:
+        lines += ["", "[[measured]]", f"source = {json.dumps(measured.source)}"]
+        lines += [f"{name} = {getattr(measured, name)}" for name in _FIT]
+        lines += _errors_lines(measured.errors)
     return "\n".join(lines) + "\n"
 
 
@@ -106,7 +103,6 @@ def from_toml(text: str) -> Accuracy:
         date=table["date"],
         command=table["command"],
         counted=tuple(Counted(own["subject"], _errors(own)) for own in table.get("counted", ())),
-        shipped=_measured(table.get("shipped", ())),
         measured=_measured(table.get("measured", ())),
     )
 
@@ -128,11 +124,11 @@ def load() -> Accuracy:
 
 
 def markdown(accuracy: Accuracy) -> str:
-    """Two tables: against counts, and against measured runs (those that ship if no others)."""
+    """Two tables: against counts, and against measured runs."""
     tables = []
     if accuracy.counted:
         tables.append(counted_table(accuracy.counted))
-    tables.append(measured_table(accuracy.measured or accuracy.shipped))
+    tables.append(measured_table(accuracy.measured))
     made = f"Figures of {accuracy.date}, by `{accuracy.command}`.\n"
     return "\n".join((*tables, made))
 

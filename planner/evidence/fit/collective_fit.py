@@ -1,11 +1,12 @@
 """Compare measured collectives with the model, and refit the curves of `collectives.toml`.
 
-    python -m planner.evidence.fit.collective_fit ROWS.csv
+    python -m planner.evidence.fit.collective_fit [ROWS.csv]
 
-ROWS.csv has the columns gpu, nodes, gpus, collective, payload_bytes, busbw_gb_per_s, time_ms,
-fabric_or_algorithm. Two tables come out: fitted parameters beside those that ship, and errors
-of what ships. Benchmarks that time each call from Python see a start-up that a queued training
-step does not; it is fitted per benchmark (`harness_s`) and does not ship.
+ROWS.csv (without it `planner/evidence/data/collectives.csv`) has the columns gpu, nodes, gpus,
+collective, payload_bytes, busbw_gb_per_s, time_ms, fabric_or_algorithm. Two tables come out: fitted
+parameters beside those that ship, and errors of what ships. Benchmarks that time each call from
+Python see a start-up that a queued training step does not; it is fitted per benchmark (`harness_s`)
+and does not ship.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from hardware.link_curves import LinkCurves, load_curve_table, scale_out_curve
 from planner.cost.inputs import LinkInputs
+from planner.evidence.fit.command import one_file, run
 from planner.evidence.fit.compute_fit import pattern_search
 from planner.predict.links import assemble
 
@@ -276,16 +278,9 @@ def summary(found: Sequence[tuple[Row, float, float]]) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Print the fit and the errors of what ships."""
-    if len(arguments) != 1 or not Path(arguments[0]).is_file():
-        given = " ".join(arguments) or "nothing"
-        sys.stderr.write(
-            f"given {given}; needed: one CSV file that exists\n"
-            "usage: python -m planner.evidence.fit.collective_fit ROWS.csv\n"
-        )
-        return 2
-    rows = read_rows(Path(arguments[0]))
+    rows = read_rows(one_file(arguments, "collectives.csv"))
     lines = []
     for stage in STAGES:
         fields, start_up = fit_stage(stage, rows)
@@ -298,8 +293,7 @@ def main(arguments: Sequence[str]) -> int:
     lines.append(f"{'':44} rows  median   worst  median without start-up")
     lines += summary(errors(rows))
     sys.stdout.write("\n".join(lines) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    run(main, sys.argv[1:])

@@ -1,17 +1,38 @@
-"""How the fitting commands end on wrong input: a sentence and exit status 2, no traceback."""
+"""What the fitting commands share: the runs they read, and how they end on wrong input."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 
 
 def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
-    """The command with its arguments; exits with status 2 and the reason where they are wrong."""
+    """The command with its arguments; exits with status 2 and the reason, no traceback, where they
+    are wrong."""
     try:
         main(arguments)
     except UsageError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
+
+
+def shipped_file(name: str) -> Path:
+    """A file of `planner/evidence/data`."""
+    return PUBLISHED.with_name(name)
+
+
+def one_file(arguments: Sequence[str], shipped: str) -> Path:
+    """The file that is given, the one that ships where none is. UsageError for anything else."""
+    paths = [Path(own) for own in arguments] or [shipped_file(shipped)]
+    if len(paths) != 1 or not paths[0].is_file():
+        raise UsageError(f"given {' '.join(arguments)}; needed: one CSV file that exists")
+    return paths[0]
+
+
+def measured_rows(paths: Sequence[str]) -> list[MeasuredRow]:
+    """Measured runs of files and folders, of those that ship where none is given."""
+    return [row for path in paths or (str(PUBLISHED),) for row in read_rows(Path(path))]

@@ -1,12 +1,13 @@
 """Compare measured kernels with the model, and refit the curves of `compute.toml`.
 
-    python -m planner.evidence.fit.compute_fit OP_EFFICIENCY.csv
+    python -m planner.evidence.fit.compute_fit [OP_EFFICIENCY.csv]
 
-OP_EFFICIENCY.csv has the columns of SimuMax's operator benchmarks: gpu, op (matmul, group_matmul,
-sdp_fwd, sdp_bwd), peak_tflops, efficiency (share of that peak; attention counts the full square
-though its mask is causal) and the shape. Attention kernels of H100 come from the figures that lie
-beside this file. Two tables come out: fitted parameters beside those that ship, and errors of
-what ships, by operator and by size.
+OP_EFFICIENCY.csv (without it `planner/evidence/data/operators.csv`: MooreThreads/SimuMax,
+configs/system, Apache-2.0) has the columns of SimuMax's operator benchmarks: gpu, op (matmul,
+group_matmul, sdp_fwd, sdp_bwd), peak_tflops, efficiency (share of that peak; attention counts the
+full square though its mask is causal) and the shape. Attention kernels of H100 come from the
+figures that lie beside this file. Two tables come out: fitted parameters beside those that ship,
+and errors of what ships, by operator and by size.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from hardware.load import load_gpu
 from planner.cost.inputs import GpuInputs
+from planner.evidence.fit.command import one_file, run
 from planner.evidence.fit.kernel_times import times_s
 from planner.predict.device import gpu_inputs
 
@@ -275,20 +277,12 @@ def report(path: Path) -> Iterable[str]:
                 yield from fit_lines(rows, gpu, search)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Print the report for the file named on the command line."""
-    if len(arguments) != 1 or not Path(arguments[0]).is_file():
-        given = " ".join(arguments) or "nothing"
-        sys.stderr.write(
-            f"given {given}; needed: one CSV file that exists\n"
-            "usage: python -m planner.evidence.fit.compute_fit OP_EFFICIENCY.csv\n"
-        )
-        return 2
     write = partial(print, file=sys.stdout)
-    for line in report(Path(arguments[0])):
+    for line in report(one_file(arguments, "operators.csv")):
         write(line)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main, sys.argv[1:])

@@ -1,6 +1,6 @@
 """Errors that a source of runs did not help to shrink: constants refitted without each source.
 
-    python -m planner.evidence.fit.held_out RUNS.csv|FOLDER ... >
+    python -m planner.evidence.fit.held_out [RUNS.csv|FOLDER ...] >
     planner/evidence/data/held_out.toml
 
 The constants of whole training steps (`planner.evidence.fit.step_fit.CONSTANTS`) were fitted on
@@ -28,24 +28,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.step_fit import CONSTANTS, Constant, TrialModel, spread_out
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.report import time_error
-from planner.evidence.runs.rows import read_rows
 from planner.job.job import Job
 
 Array = NDArray[np.float64]
 # Factor of each constant by name, for the runs of each source.
 SourceFactors = Mapping[str, Mapping[str, float]]
 
-COMMAND = "python -m planner.evidence.fit.held_out DATA"
+COMMAND = "python -m planner.evidence.fit.held_out"
 # Toy models whose step is CPU time: `issue_s` and `host_speed` alone were fitted on some of them.
 NOT_FITTED_ON = frozenset({"megatron-ci-golden"})
 
@@ -270,10 +268,7 @@ def shipped() -> dict[str, SourceErrors]:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    if not paths:
-        sys.exit("usage: python -m planner.evidence.fit.held_out RUNS.csv|FOLDER ...")
-    rows = [row for path in paths for row in read_rows(Path(path))]
-    sys.stdout.write(render(held_out(predict_rows(rows))))
+    sys.stdout.write(render(held_out(predict_rows(measured_rows(paths)))))
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ class HeldOut:
         return math.fsum(share for share, _ in self.by_source.values()) / len(self.by_source)
 
     @property
-    def both(self) -> float:
-        """Midway between the share of rows and the mean over sources."""
-        return 0.5 * (self.rows + self.sources)
+    def covered(self) -> float:
+        """The mean over sources, or what is midway from it to the share of rows if that is less."""
+        return min(self.sources, 0.5 * (self.rows + self.sources))
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,12 @@ class Judged:
         return np.asarray(counts[place] ** -0.5, dtype=np.float64)
 
     def inflation(self) -> float:
-        """The inflation at which 80 % are covered, midway between rows and sources (bisection)."""
+        """The inflation at which 80 % are covered (bisection): in the mean over sources, for a
+        stranger's runs are one more source, but not of large ones far less."""
         low, high = _LEAST_INFLATION, _MOST_INFLATION
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
-            if self.coverage(middle).both < COVERAGE:
+            if self.coverage(middle).covered < COVERAGE:
                 low = middle
             else:
                 high = middle

@@ -26,8 +26,9 @@ import numpy as np
 
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY, cost_job
-from planner.search.explorer import TIE, Effort, Explorer, Point
+from planner.predict.plan import OPTIMAL_WITHIN
+from planner.search.costed import cost_job
+from planner.search.explorer import Effort, Explorer, Point
 
 FIGURES = "layout_gains.toml"
 
@@ -68,7 +69,7 @@ CASES = (
 def measure(case: Case) -> Values:
     """The best uniform plan and the best of all layouts of one case."""
     job = cost_job(case.request.resolve())
-    explorer = job.explorer(Effort(), probability=RECOMMENDED_FIT_PROBABILITY)
+    explorer = job.explorer(Effort())
     uniform = _best_uniform(explorer)
     started = time.perf_counter()
     rung = explorer.climb(0)
@@ -99,9 +100,7 @@ def _best_with_ends(job: Job) -> Point | None:
         return None
     rules = job.framework.parallelism.model_copy(update={"layouts": "even-or-ends"})
     framework = job.framework.model_copy(update={"parallelism": rules})
-    explorer = cost_job(replace(job, framework=framework)).explorer(
-        Effort(), probability=RECOMMENDED_FIT_PROBABILITY
-    )
+    explorer = cost_job(replace(job, framework=framework)).explorer(Effort())
     return explorer.climb(0).point
 
 
@@ -161,7 +160,7 @@ def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
         uniform = f"{row['uniform_step_s']:.3g} s" if "uniform_step_s" in row else "does not fit"
         solved = f"{row['solved_step_s']:.3g} s" if "solved_step_s" in row else "does not fit"
         gains = [_gain_text(row, name) for name in ("gain", "gain_there", "gain_over_ends")]
-        proven = "yes" if row["gap"] <= TIE else f"within {row['gap']:.1%}"
+        proven = "yes" if row["gap"] <= OPTIMAL_WITHIN else f"within {row['gap']:.1%}"
         cells = (row["name"], uniform, solved, *gains, f"{row['solve_s']:.2g} s", proven)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -170,7 +169,7 @@ def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
 def _gain_text(row: Mapping[str, Any], name: str) -> str:
     if name not in row:
         return "-"
-    return f"{row[name]:.1%}" if row[name] >= TIE else f"none ({row[name]:.1%})"
+    return f"{row[name]:.1%}" if row[name] >= OPTIMAL_WITHIN else f"none ({row[name]:.1%})"
 
 
 def shipped() -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@
 
 prints Markdown tables; with `--toml` the figures as planner/evidence/data/memory_accuracy.toml,
 from which the README's tables are drawn. TRUTH_DIR holds counts of real frameworks in the format
-of tests/truth/data, MEASURED_DIR measured runs in the format of planner/evidence/runs/rows.py; the
-runs that ship are always among the figures.
+of tests/truth/data, which it is in a clone, MEASURED_DIR measured runs in the format of
+planner/evidence/runs/rows.py: without it those that ship.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from statistics import median
 
@@ -33,11 +32,13 @@ from planner.evidence.fit.truth_flop import compare_flop
 from planner.evidence.fit.truth_tensors import compare_tensors, saved_runs
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import fit_confusion, memory_error
-from planner.evidence.runs.rows import MeasuredRow, read_rows
+from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 
 # Below this a peak is mostly what libraries allocate, not the model: reported apart.
 SMALLEST_PEAK_GIB = 8.0
+# Counts of a clone.
+COUNTS = Path(__file__).resolve().parents[3] / "tests" / "truth" / "data"
 # What is counted in each file; a step's peak and its phases are two subjects.
 _SUBJECTS = {
     "params.csv": "parameters of a model",
@@ -145,23 +146,13 @@ def _run(row: MeasuredRow) -> str:
     return " ".join(part for part in parts if part)
 
 
-def shipped_runs() -> list[MeasuredRow]:
-    """The measured runs that come with the package."""
-    return list(
-        read_rows(Path(str(files("planner.evidence").joinpath("data").joinpath("published.csv"))))
-    )
-
-
-def accuracy(truth: Path | None, measured: Path | None) -> Accuracy:
-    """All figures from the folders given and the runs that ship."""
-    given = (("TRUTH_DIR", truth), ("MEASURED_DIR", measured))
-    names = [name for name, path in given if path]
+def accuracy(truth: Path, measured: Path) -> Accuracy:
+    """All figures from the folders given; without counts in an installed package."""
     return Accuracy(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        command=" ".join(("python -m planner.evidence.fit.memory_accuracy", *names)),
-        counted=counted_accuracy(truth) if truth else (),
-        shipped=measured_accuracy(shipped_runs()),
-        measured=measured_accuracy(read_rows(measured)) if measured else (),
+        command="python -m planner.evidence.fit.memory_accuracy",
+        counted=counted_accuracy(truth) if truth != COUNTS or truth.is_dir() else (),
+        measured=measured_accuracy(read_rows(measured)),
     )
 
 
@@ -171,8 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m planner.evidence.fit.memory_accuracy",
         description="Errors of the memory model against counted bytes and measured peaks.",
     )
-    parser.add_argument("truth", type=Path, nargs="?", metavar="TRUTH_DIR")
-    parser.add_argument("measured", type=Path, nargs="?", metavar="MEASURED_DIR")
+    parser.add_argument("truth", type=Path, nargs="?", default=COUNTS, metavar="TRUTH_DIR")
+    parser.add_argument("measured", type=Path, nargs="?", default=PUBLISHED, metavar="MEASURED_DIR")
     parser.add_argument("--toml", action="store_true", help="print the data file")
     options = parser.parse_args(arguments)
     try:

@@ -1,6 +1,6 @@
 """Refit of the error bars: how far predictions lie from measured runs, by source and family.
 
-    python -m planner.evidence.fit.residual_fit RUNS.csv|FOLDER >
+    python -m planner.evidence.fit.residual_fit [RUNS.csv|FOLDER ...] >
     planner/predict/uncertainty/residuals.toml
 
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
@@ -10,8 +10,8 @@ out as well: every run is given the interval that the runs of all *other* source
 `source_power`, `communication` and `launches` are those of short lists with the best mean interval
 score; the runs' residuals keep what these two errors leave of them (`judging.without_own_errors`).
 `growth` and `unmeasured` come from ranges left out (`planner.evidence.fit.growth_fit`), and
-`inflation` then makes these held-out intervals cover 80 %, midway between the share of rows and the
-mean over sources.
+`inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or midway from
+that to the share of rows where this is less.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 
-from planner.evidence.fit.command import run
+from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.growth_fit import FoldResult, with_growth
 from planner.evidence.fit.held_out import NOT_FITTED_ON, predict_held_out, shipped
 from planner.evidence.fit.judging import (
@@ -38,7 +37,6 @@ from planner.evidence.fit.judging import (
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
-from planner.evidence.runs.rows import read_rows
 from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
@@ -126,8 +124,7 @@ def render(fitted: Sequence[FittedTable]) -> str:
         "# How far predictions lie from measurements: ln(measured / predicted) by source of runs",
         "# and family (framework, GPU architecture, inside one scale-up domain or beyond, dense",
         "# or MoE); planner/predict/uncertainty/residuals.py says how intervals come from it.",
-        f"# Written {datetime.now(UTC):%Y-%m-%d} by: "
-        "python -m planner.evidence.fit.residual_fit DATA",
+        f"# Written {datetime.now(UTC):%Y-%m-%d} by: python -m planner.evidence.fit.residual_fit",
         "# Step times: with the constants that leave the run's source out (held_out.toml).",
         "# `held_out`: share of runs in the 80 % interval that all *other* sources give them.",
         "# `growth`: standard deviation added for each doubling outside what was measured,",
@@ -187,10 +184,7 @@ def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    if not paths:
-        sys.exit("usage: python -m planner.evidence.fit.residual_fit RUNS.csv|FOLDER ...")
-    rows = [row for path in paths for row in read_rows(Path(path))]
-    sys.stdout.write(render(fit_all(predict_rows(rows))))
+    sys.stdout.write(render(fit_all(predict_rows(measured_rows(paths)))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Refit of the constants that were fitted on whole training steps, one at a time.
 
-    python -m planner.evidence.fit.step_fit RUNS.csv|FOLDER [NAME...] [--json]
+    python -m planner.evidence.fit.step_fit [NAME...] [--runs RUNS.csv|FOLDER] [--json]
 
 For each constant: its shipped value, the value that fits the runs of its scope best, that value
 with each source left out in turn, and the error at the shipped and at the best value. The error
@@ -30,7 +30,7 @@ from planner.cost.inputs import GpuInputs
 from planner.cost.tables import FrameworkInputs
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.report import time_error
-from planner.evidence.runs.rows import read_rows
+from planner.evidence.runs.rows import PUBLISHED, read_rows
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks import load_framework
 from planner.job.job import Job
@@ -258,11 +258,11 @@ def chosen_constants(names: Sequence[str]) -> list[Constant]:
 
 
 @click.command()
-@click.argument("runs", type=click.Path(exists=True, path_type=Path))
 @click.argument("names", nargs=-1)
+@click.option("--runs", type=click.Path(exists=True, path_type=Path), default=PUBLISHED)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a constant.")
-def main(runs: Path, names: tuple[str, ...], as_json: bool) -> None:
-    """Refit the constants NAMES (all without any) on the measured RUNS; nothing is written."""
+def main(names: tuple[str, ...], runs: Path, as_json: bool) -> None:
+    """Refit the constants NAMES (all without any) on measured runs; nothing is written."""
     try:
         constants = chosen_constants(names)
         predictions = predict_rows(read_rows(runs))

@@ -26,8 +26,6 @@ _STATE_BYTES_PER_PARAMETER = 18.0
 _OPTIMIZER_BYTES = 12.0
 # Left for activations and buffers.
 _STATE_SHARE_OF_HBM = 0.6
-# A batch in the notes: `4M tokens`, `"2M batch size"`.
-_BATCH_TOKENS = r"\b(\d+(?:\.\d+)?)\s*M tokens|\b(\d+(?:\.\d+)?)\s*M batch"
 _LARGEST_TP = 8
 # Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
 _USUAL_CHUNKS = 2
@@ -102,31 +100,6 @@ def _catalogue_shapes() -> dict[tuple[int | None, ...], ModelSpec]:
     return {shape: spec for shape, spec in found.items() if shape not in repeated}
 
 
-def _layout(row: MeasuredRow) -> Iterator[Default]:
-    """Virtual stages and layers per block of Megatron's `--pipeline-model-parallel-layout`."""
-    match = re.search(r"pp layout (\S+?);", f"{row.text('notes') or ''};")
-    if row.text("vpp") != "layout" or match is None:
-        return
-    blocks = unfolded_layout(match[1])
-    pp = row.integer("pp") or 1
-    if len(blocks) % pp == 0:
-        layers = "/".join(str(block.count("t")) for block in blocks)
-        yield _plain("vpp", len(blocks) // pp)
-        yield "layers_per_stage", layers, f"layers_per_stage {layers}"
-
-
-def unfolded_layout(text: str) -> list[str]:
-    """Blocks in pipeline order: `Et*2|(tt|)*2L` is `Ett`, `tt`, `tt`, `L`.
-
-    Letters are the embedding (E), transformer layers (t), MTP (m) and the loss (L).
-    """
-    repeats = re.compile(r"\(([^()]*)\)\*(\d+)|(\w)\*(\d+)")
-    while match := repeats.search(text):
-        unit, times = (match[1], match[2]) if match[2] else (match[3], match[4])
-        text = text[: match.start()] + unit * int(times) + text[match.end() :]
-    return text.split("|")
-
-
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
     """The smallest tp, then pp, whose share of the training state leaves room in HBM and whose
     replicas are no more than the sequences of the batch.
@@ -178,8 +151,8 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
     tp, pp, cp = (row.integer(name) or 1 for name in ("tp", "pp", "cp"))
     dp = max(1, (row.integer("num_gpus") or 1) // (tp * pp * cp))
     yield _plain("mbs", 1)
-    if tokens := re.search(_BATCH_TOKENS, row.text("notes") or ""):
-        sequences = float(tokens[1] or tokens[2]) * 1e6 / (row.integer("seq") or _USUAL_SEQ)
+    if tokens := row.number("gbs_tokens"):
+        sequences = tokens / (row.integer("seq") or _USUAL_SEQ)
         yield _plain("gbs", dp * max(1, round(sequences / dp)))
         return
     yield _plain("gbs", dp * (_MICRO_BATCHES_PER_STAGE * pp if pp > 1 else 1))
@@ -189,7 +162,6 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
 _DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
     _sequence,
     _experts,
-    _layout,
     _degrees,
     _gpus,
     _batch,

@@ -14,6 +14,7 @@ from planner.evidence.runs.repeats import repeat_noise
 from planner.evidence.runs.report import (
     comparable_bytes,
     family_report,
+    in_doubt,
     is_stated,
     mean_of_sources,
     memory_comparison,
@@ -80,8 +81,8 @@ def summary_record(
     predictions: Sequence[Prediction], family: Callable[[Prediction], str]
 ) -> Record:
     """Figures over all rows, by family, with every source weighing the same, and apart for rows
-    that do and do not state recompute and attention kernel; then how far repeated runs differ,
-    groups and worst rows."""
+    that do and do not state recompute and attention kernel, and for figures in doubt, which are
+    in none of the others; then how far repeated runs differ, groups and worst rows."""
     reasons = Counter(own.error for own in predictions if own.error is not None)
     stated = [own for own in predictions if is_stated(own)]
     unstated = [own for own in predictions if not is_stated(own)]
@@ -93,6 +94,7 @@ def summary_record(
         "stated": asdict(family_report("recompute and kernel stated", stated)),
         "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
         "families": [asdict(own) for own in report(predictions, family)],
+        "in_doubt": [asdict(own) for own in report(in_doubt(predictions), family)],
         "repeats": [asdict(own) for own in repeat_noise(predictions)],
         "groups": [asdict(own) for own in rank_groups(predictions)],
         "worst": [asdict(own) for own in worst_rows(predictions)],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 from hardware import Cluster, HardwareError, parse_gpus, with_sharp
+from hardware.load import gpu_names
 from planner.evidence.runs.fabric import Fabric, fabric_of
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
@@ -27,17 +27,6 @@ _GPUS = {
     "RTX4090-24GB": "RTX4090",
 }
 
-# Parts that a source names elsewhere than in its rows: source, words of the notes, what the row
-# prints, and what it was.
-_KNOWN_GPUS = (
-    # torchao's roofline tables give its H100 as "Meta's H100 variant", 2.4 TB/s; a log of its
-    # documentation prints "30.99GiB(32.62%)", so 95 GiB (pytorch/ao, benchmarks/float8 and
-    # docs/source/pretraining.rst).
-    (r"^torchao", "", "H100-80GB", "H100-SXM5-96GB-HBM2e"),
-    # Its B200 hold 750 W where they are limited (pytorch/ao, pull request 3566).
-    (r"^torchao", "power-limited", "B200-180GB", "B200-SXM-180GB-750W"),
-)
-
 
 @cache
 def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Cluster:
@@ -51,12 +40,13 @@ def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Clust
     return cluster.model_copy(update={"gpus_per_node": per_node, "scale_up_domain_gpus": domain})
 
 
-def _gpu_of(row: MeasuredRow, name: str) -> str:
-    source, notes = row.text("source") or "", (row.text("notes") or "").lower()
-    for pattern, words, printed, known in _KNOWN_GPUS:
-        if re.search(pattern, source) and words in notes and name == printed:
-            return known
-    return _GPUS.get(name, name)
+def _gpu_of(row: MeasuredRow) -> str:
+    """Catalogue's name of the row's GPU, at the power that it states where that is a part of its
+    own."""
+    name = row.text("gpu") or ""
+    name = _GPUS.get(name, name)
+    limited = f"{name}-{row.integer('power_w')}W"
+    return limited if limited in gpu_names() else name
 
 
 def cluster_of(row: MeasuredRow) -> Cluster:
@@ -69,7 +59,7 @@ def cluster_of(row: MeasuredRow) -> Cluster:
         raise UnpredictableRowError("num_gpus is not stated")
     fabric = fabric_of(row)
     try:
-        cluster = _parse(_gpu_of(row, name), count, row.integer("gpus_per_node") or 0, fabric)
+        cluster = _parse(_gpu_of(row), count, row.integer("gpus_per_node") or 0, fabric)
     except HardwareError as error:
         raise UnpredictableRowError(f"GPU {name!r} is not in the catalogue") from error
     try:

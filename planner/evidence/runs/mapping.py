@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from constraints.context_kinds import ContextKind
 from constraints.rule import Layout
 from hardware import Cluster
 from hardware.curves import load_compute_curves
@@ -96,7 +97,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         dropout=profile.saved.dropout if dropout is None else dropout,
         schedule=_schedule(row, degrees),
         activation_offload=offloaded_modules(row),
-        context_kinds=offered_exchanges(profile, model, row.integer("seq") or 0)[:1],
+        context_kinds=_context_kinds(row, profile, model),
     )
     demand_possible(row, job, degrees)
     return MappedRow(row, job, degrees, mode, block_layers(row), assumed, memory_gap(row))
@@ -154,8 +155,11 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
     # A batch that mbs·dp does not divide ends with a smaller micro-batch.
-    grad_acc = max(1, math.ceil(gbs / (mbs * dp))) // _pipeline_runs(row, pp)
-    etp = _expert_tp(row, tp)
+    grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
+    if pp > 1:
+        # NeMo AutoModel fills and drains the pipeline once for each local batch.
+        grad_acc //= row.integer("pipeline_runs") or 1
+    etp = row.integer("etp") or (1 if ep > 1 else tp)
     return Degrees(
         tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, etp=etp, dp=dp,
         zero=zero, mbs=mbs, grad_acc=grad_acc, shard=_shard(row, dp * cp),
@@ -173,36 +177,29 @@ def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
-def _pipeline_runs(row: MeasuredRow, pp: int) -> int:
-    """How often a step fills and drains its pipeline: NeMo AutoModel runs the schedule on one local
-    batch at a time and accumulates gradients over those (docs/performance-summary.mdx: LBS, "size
-    of one step per GPU", and GA, "number of local-batches before optimizer step")."""
-    words = " ".join(row.text(name) or "" for name in ("variant", "notes"))
-    stated = re.search(r"\blocal batch \d+, GA (\d+)\b", words)
-    return int(stated[1]) if stated and pp > 1 else 1
-
-
 def _shard(row: MeasuredRow, ranks: int) -> int:
     """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
-    text, notes = (row.text("zero") or "").lower(), row.text("notes") or ""
-    size = 0
-    if re.search(r"hsdp|hybrid_?shard", text):
+    size = row.integer("zero_group") or 0
+    if not size and row.says("zero", r"hsdp|hybrid_?shard"):
         size = cluster_of(row).gpus_per_node
-    elif beyond := re.search(r"fsdp=#gpus up to (\d+); fsdp=(\d+) x dp beyond", text):
-        size = int(beyond[2]) if ranks > int(beyond[1]) else 0
-    elif mesh := re.search(r"\bDP=(\d+) FSDP=(\d+)", notes):
-        size = int(mesh[2]) if int(mesh[1]) > 1 else 0
-    return size if size < ranks and size > 0 and ranks % size == 0 else 0
+    return size if 0 < size < ranks and ranks % size == 0 else 0
 
 
-def _expert_tp(row: MeasuredRow, tp: int) -> int:
-    text = f"{row.text('moe') or ''} {row.text('notes') or ''}"
-    if re.search(r"\betp\s*={1,2}\s*tp\b", text, re.IGNORECASE):
-        return tp
-    match = re.search(r"\betp\s*=?\s*(\d+)", text, re.IGNORECASE)
-    if match:
-        return int(match[1])
-    return 1 if (row.integer("ep") or 1) > 1 else tp
+# First match wins: words of `cp_comm`, and the exchange of context parallelism.
+_EXCHANGES: tuple[tuple[str, ContextKind], ...] = (
+    (r"a2a\+p2p", "a2a+p2p"),
+    ("a2a|ulysses", "a2a"),
+    ("all-?gather", "all_gather"),
+    ("ring|p2p", "p2p"),
+)
+
+
+def _context_kinds(
+    row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
+) -> tuple[ContextKind, ...]:
+    """The exchange that the row states, or the framework's usual one."""
+    stated = tuple(kind for pattern, kind in _EXCHANGES if row.says("cp_comm", pattern))
+    return stated[:1] or offered_exchanges(profile, model, row.integer("seq") or 0)[:1]
 
 
 def _zero(row: MeasuredRow, profile: FrameworkProfile) -> int:
@@ -254,7 +251,7 @@ _WITH_CUDNN = ("hopper", "blackwell")
 # fused_attn/fused_attn.cpp: "9.11: d_qk = 192, d_v = 128 + Blackwell + bprop"; NVIDIA/
 # cudnn-frontend, pull request 145). FlashAttention-3 runs on Hopper alone.
 _NARROW_HEADS = 128
-_BEFORE_WIDE_HEADS = re.compile(r"(?:@v|nemo )25\.0[1-6]")
+_BEFORE_WIDE_HEADS = r"\b(v|nemo )25\.0[1-6]"
 
 
 def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
@@ -262,9 +259,7 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
     if model.mla is None or cluster.gpu.architecture != "blackwell":
         return False
     width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-    words = (row.text(name) or "" for name in ("source_ref", "software"))
-    released = _BEFORE_WIDE_HEADS.search(" ".join(words).lower())
-    return width > _NARROW_HEADS and released is not None
+    return width > _NARROW_HEADS and row.says("software", _BEFORE_WIDE_HEADS)
 
 
 def _attention_kernel(
@@ -293,7 +288,7 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
     architecture = cluster.gpu.architecture
     own = profile.fused_attention.on(architecture)
     # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
-    if "flexattn" in (row.text("notes") or "").lower():
+    if row.says("kernel", "flex_?att"):
         return "flash2"
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
         own = "flash3_or_cudnn" if architecture in _WITH_CUDNN else own

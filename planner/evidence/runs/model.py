@@ -10,14 +10,21 @@ from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
 
 # What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
-# BERT's own, of rows that name the model and no vocabulary.
-BERT_VOCABULARY = 30522
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Attention kernels start here; less is a misprint, and the row takes the usual width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
 # Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
 _COARSE_EXPERTS = 16
+
+
+# Column, words of it, and why such a row is refused.
+_UNSUPPORTED = (
+    ("mixer", "mamba", "Mamba hybrids are not modelled"),
+    ("tuning", "one layer", "a benchmark of one layer is not a training step"),
+    ("sequences", "padded", "how much of the padded samples is computed is not stated"),
+    ("tuning", "lora", "LoRA fine-tuning is not modelled"),
+)
 
 
 class UnpredictableRowError(ValueError):
@@ -44,76 +51,54 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         kinds = tuple(
             LayerKind(ffn="moe", attention="full" if i % 2 else "sliding") for i in range(layers)
         )
-    notes = row.text("notes") or ""
-    mla = _mla(text) or _mla_options(notes)
+    in_attention = row.says("bias", "attention")
+    biased = row.says("bias", "^y") if row.text("bias") else not gated
     return ModelSpec(
         name=row.text("model") or "measured",
         layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=min(heads, row.integer("kv_heads") or heads),
-        head_dim=_head_dim(text) or _number(r"kv-channels=(\d+)", notes) or hidden // heads,
+        head_dim=row.integer("head_dim") or _head_dim(text) or hidden // heads,
         ffn=ffn,
-        vocab=row.integer("vocab") or _usual_vocabulary(row),
+        vocab=row.integer("vocab") or DEFAULT_VOCABULARY,
         max_positions=seq,
         pretraining_seq=seq,
         gated=gated,
         activation="silu" if gated else "gelu",
         norm="rmsnorm" if gated else "layernorm",
         norm_bias=not gated,
-        qkv_bias=not gated,
-        attention_out_bias=not gated,
-        mlp_bias=not gated,
-        position="rope" if gated else "learned",
-        tied_embeddings=_tied(row, gated),
+        qkv_bias=biased or in_attention,
+        attention_out_bias=biased or in_attention,
+        mlp_bias=biased,
+        position=_position(row, gated),
+        # GPT-style models share embeddings.
+        tied_embeddings=row.says("tied", "^y") if row.text("tied") else not gated,
         sliding_window=window,
-        mla=mla,
+        mla=_mla(row.text("mla") or text),
         moe=moe,
         layer_kinds=kinds,
-        mtp_layers=_number(r"mtp-num-layers=(\d+)", notes) or 0,
-        qk_norm="head" if "qk-layernorm=True" in notes else "none",
+        mtp_layers=row.integer("mtp_layers") or 0,
+        qk_norm="head" if row.says("qk_norm", "^y") else "none",
     )
 
 
 def _refuse_unsupported(row: MeasuredRow) -> None:
-    described = " ".join(
-        (row.text(name) or "") for name in ("model", "moe", "variant", "recompute", "notes")
-    ).lower()
-    named = f"{row.text('model') or ''} {row.text('moe') or ''}".lower()
-    hybrid = re.search(r"mamba|hybrid-layer-pattern", described)
-    if hybrid or re.search(r"nemotron-?3", named):
-        raise UnpredictableRowError("Mamba hybrids are not modelled")
-    if "layer-only" in named:
-        raise UnpredictableRowError("a benchmark of one layer is not a training step")
-    if re.search(r"padded \d+ samples", described):
-        # JAX-Toolbox's BoolQ rows: all of it would be 650 bf16 TFLOP/s a H100, more than it holds.
-        raise UnpredictableRowError("how much of the padded samples is computed is not stated")
-    # MLA's ranks are called q_lora and kv_lora.
-    if re.search(r"(?<![a-z_])q?lora", named) or "qlora" in described or " lora" in described:
-        raise UnpredictableRowError("LoRA fine-tuning is not modelled")
+    for column, pattern, reason in _UNSUPPORTED:
+        if row.says(column, pattern):
+            raise UnpredictableRowError(reason)
+
+
+def _position(row: MeasuredRow, gated: bool) -> str:
+    stated = row.fact("position")
+    return (
+        stated if stated in ("rope", "learned", "alibi", "none") else "rope" if gated else "learned"
+    )
 
 
 def _usual_ffn(hidden: int, gated: bool) -> int:
     """FFN width when unstated: 4h, or Llama's 8h/3 rounded up to 256."""
     return -(-(8 * hidden // 3) // 256) * 256 if gated else 4 * hidden
-
-
-def _usual_vocabulary(row: MeasuredRow) -> int:
-    named = (row.text("model") or "").lower()
-    return BERT_VOCABULARY if named.startswith("bert") else DEFAULT_VOCABULARY
-
-
-def _tied(row: MeasuredRow, gated: bool) -> bool:
-    """GPT-style models share embeddings; a note may say so for others."""
-    notes = (row.text("notes") or "").lower()
-    stated = re.search(r"untied_emb=([yn])|embeddings (tied)$", notes)
-    if stated:
-        return stated[1] != "y"
-    if "tied for 1b/3b" in notes:
-        return row.text("pp") == "1" and any(
-            size in (row.text("model") or "") for size in ("1B", "3B")
-        )
-    return not gated
 
 
 def _number(pattern: str, text: str) -> int | None:
@@ -127,7 +112,7 @@ def _head_dim(text: str) -> int | None:
 
 def _mla(text: str) -> MlaSpec | None:
     """MLA ranks as the text states them, DeepSeek's where it only says MLA."""
-    if "MLA" not in text:
+    if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
         q_lora_rank=(
@@ -137,19 +122,6 @@ def _mla(text: str) -> MlaSpec | None:
         qk_nope_head_dim=_number(r"nope\s*=?\s*(\d+)", text) or 128,
         qk_rope_head_dim=_number(r"rope\s*=?\s*(\d+)", text) or 64,
         v_head_dim=_number(r"\bv\s*=?\s*(\d+)", text) or 128,
-    )
-
-
-def _mla_options(notes: str) -> MlaSpec | None:
-    """MLA as Megatron's options describe it: their defaults where they are not given."""
-    if "multi-latent-attention=True" not in notes:
-        return None
-    return MlaSpec(
-        q_lora_rank=_number(r"q-lora-rank=(\d+)", notes),
-        kv_lora_rank=_number(r"kv-lora-rank=(\d+)", notes) or 32,
-        qk_nope_head_dim=_number(r"qk-head-dim=(\d+)", notes) or 128,
-        qk_rope_head_dim=_number(r"qk-pos-emb-head-dim=(\d+)", notes) or 64,
-        v_head_dim=_number(r"v-head-dim=(\d+)", notes) or 128,
     )
 
 
@@ -189,13 +161,8 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
         top_k=top_k,
         ffn=width or ffn,
         shared_ffn=shared or 0,
-        expert_bias=_is_gpt_oss(row),
+        expert_bias=row.says("bias", "experts"),
     )
-
-
-def _is_gpt_oss(row: MeasuredRow) -> bool:
-    """Whether the row trains OpenAI's gpt-oss, whose products have biases, the experts' too."""
-    return re.match(r"gpt-?oss", row.text("model") or "", re.IGNORECASE) is not None
 
 
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:

@@ -44,7 +44,7 @@ class Prediction:
     error: str | None = None
 
     def measured(self, column: str) -> float | None:
-        """A measurement of the row; None where empty or withdrawn, and for a refused row."""
+        """A measurement of the row; None where empty or in doubt, and for a refused row."""
         return None if self.error is not None else self.row.measurement(column)
 
     @property
@@ -102,6 +102,11 @@ class Prediction:
             per_stage = per_stage + self.mapped.job.workspace_bytes
         stage = {"first_stage": 0, "last_stage": -1}.get(scope or "")
         return float(per_stage.max() if stage is None else per_stage[stage])
+
+    @property
+    def at_its_word(self) -> Prediction:
+        """The prediction beside the figures that the row's own source contradicts."""
+        return replace(self, row=self.row.at_its_word)
 
     @property
     def limit_bytes(self) -> float | None:
@@ -213,6 +218,7 @@ def _group_key(job: Job) -> object:
         job.optimizer,
         job.dropout,
         job.schedule,
+        job.context_kinds,
     )
 
 

@@ -15,40 +15,15 @@ from planner.job.frameworks import FrameworkProfile, RecomputeMode
 # maximizing-training, Table 1).
 _EVERY_NTH = 2
 
-# What the recipes behind published tables recompute where the rows do not say: patterns of the
-# row's source and reference, framework, model and GPU.
-_RECIPES = (
-    # deepseek_v3/pretraining/launch.sh in NVIDIA/dgxc-benchmarking, `--recompute_modules`.
-    (r"^dgxc.*@v25\.05", "nemo", "deepseek-v3", "h100", "mla_up_proj"),
-    (r"^dgxc.*@v25\.05", "nemo", "deepseek-v3", "gb200", "core_attn"),
-    # examples/megatron/configs of AMD-AGI/Primus: 72 of 80 layers.
-    (r"^amd.*primus", "", "70b", r"^mi3(00|25)x", "full"),
-    # `remat_policy=save_qkv_proj` of maxtext/configure.sh there, which runs a layer again but for
-    # its query, key and value products, a tenth of it.
-    ("", "maxtext", "", "", "full"),
-    # Paxml keeps nothing of a layer.
-    ("", "pax", "", "", "full"),
-    # `activation_checkpointing` in examples/llm_benchmark of NVIDIA-NeMo/Automodel: off for the
-    # GPT-OSS models, on for DeepSeek-V3, Kimi K2 and Qwen3.
-    ("", "automodel", "gpt-oss", "", "none"),
-    ("", "automodel", "", "", "full"),
-)
+# What frameworks recompute unless told. `remat_policy=save_qkv_proj` of maxtext's launcher in
+# NVIDIA/dgxc-benchmarking runs a layer again but for its query, key and value products, a tenth of
+# it; Paxml keeps nothing of a layer; `activation_checkpointing` is on in the recipes for mixtures
+# in examples/llm_benchmark of NVIDIA-NeMo/Automodel.
+_FULL = r"maxtext|pax|automodel"
 
 
 def _usual_recompute(row: MeasuredRow) -> str:
-    """What a recipe or a framework does unless told, and else nothing."""
-    cells = (
-        f"{row.text('source') or ''} {row.text('source_ref') or ''}",
-        *(row.text(name) or "" for name in ("framework", "model", "gpu")),
-    )
-    return next(
-        (
-            mode
-            for *patterns, mode in _RECIPES
-            if all(re.search(own, cell.lower()) for own, cell in zip(patterns, cells, strict=True))
-        ),
-        "none",
-    )
+    return "full" if row.says("framework", _FULL) else "none"
 
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
@@ -56,10 +31,12 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     text = recompute_named(row.text("recompute") or _usual_recompute(row))
     if text.startswith("none"):
         return profile.recompute_mode("none")
+    share = row.number("recompute_share") or 1.0
+    if re.search(r"every (other|n-th)", text) or (text.startswith("full") and share <= 0.5):
+        every = _EVERY_NTH if share == 1.0 else round(1.0 / share)
+        return RecomputeMode(name=text, modules=("FULL",), every=every)
     if text.startswith("full"):
         return profile.recompute_mode("full")
-    if re.search(r"every (other|n-th)", text):
-        return RecomputeMode(name=text, modules=("FULL",), every=_EVERY_NTH)
     names = {
         "moe_act": "ACTIVATION", "layernorm": "LAYERNORM", "mla_up_proj": "MLA_UP_PROJ",
         "core_attn": "CORE_ATTENTION", "attn core": "CORE_ATTENTION",

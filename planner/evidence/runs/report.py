@@ -255,6 +255,11 @@ def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
     )
 
 
+def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Predictions of rows that their own sources contradict, beside the doubted figures."""
+    return [own.at_its_word for own in predictions if own.row.doubted]
+
+
 def mean_of_sources(predictions: Sequence[Prediction]) -> SourceMean:
     """Each source's own figures, averaged over sources."""
     own = report(predictions, lambda prediction: prediction.row.source)

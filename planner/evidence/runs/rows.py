@@ -1,14 +1,17 @@
 """Reading measured runs: one CSV row a run, in the documented column format.
 
-Columns: `source, model, layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu,
-num_gpus, gpus_per_node, tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision,
-recompute, flash, framework` describe the run; `step_time_s, peak_mem_gib, oom` were measured
-(`mem_kind`, `mem_scope` say what was read, on which stage); `schedule, kernel, software, variant,
-layers_per_stage, head_stage, notes` hold what the rest cannot; `fabric` is the network between
-nodes (`roce 8x400Gbps`, `400Gbps/node`) where it is not that of the GPU's usual nodes. A row whose
-notes say `use memory only` withdraws its step time (a run that was disturbed). Unknown columns are
-kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from
-the first plan in it; what the other columns say of the configuration is then for tables only.
+Columns: `layers, hidden, ffn, heads, kv_heads, vocab, act, moe, seq, gpu, num_gpus, gpus_per_node,
+tp, pp, vpp, cp, ep, dp, zero, seq_parallel, mbs, gbs, precision, recompute, flash, framework`
+describe the run; `step_time_s, peak_mem_gib, oom` were measured (`mem_kind`, `mem_scope` say what
+was read, on which stage); `schedule, kernel, software, layers_per_stage, head_stage` and the
+facts of `docs/measured_runs.md` state what the rest cannot; what is empty is unknown. `doubt` says
+which figures the row's own source contradicts (`time: ...`, `layout: ...`); a time that is
+withdrawn (`time withdrawn: ...`) is not compared at all.
+
+`source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
+group and label. Unknown columns are kept. A row that names a plan file (`plan_file`, relative to
+the CSV) is predicted from the first plan in it; what the other columns say of the configuration is
+then for tables only.
 """
 
 from __future__ import annotations
@@ -18,18 +21,34 @@ import io
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hardware.files import read_text
 from planner.evidence.runs.spellings import yes_or_no
 from planner.job.errors import UsageError
 
-_WITHDRAWN = "use memory only"
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-MEASURED_COLUMNS = ("step_time_s", "peak_mem_gib")
+# Measured columns, and the figure that each is.
+MEASURED_COLUMNS = {"step_time_s": "time", "peak_mem_gib": "memory"}
 PLAN_COLUMN = "plan_file"
+# Words of the column `variant`, for tables without these columns: column, and what it then says.
+_VARIANTS = {
+    "compile": ("compile", "y"), "eager": ("compile", "n"), "async_tp": ("overlap", "async_tp"),
+    "moe_a2a_overlap": ("overlap", "ep"), "cuda_graph": ("cuda_graphs", "y"),
+    "deepep": ("ep_dispatch", "deepep"), "hybridep": ("ep_dispatch", "hybridep"),
+}  # fmt: skip
+# What a doubt names, and the figures that it touches; one about the configuration touches all.
+_DOUBTED = {
+    "time": ("time",), "time withdrawn": ("time",), "memory": ("memory",), "oom": ("fit",),
+    "mfu": (),
+}  # fmt: skip
+_FIGURES = ("time", "memory", "fit")
+
+# The runs that ship, a file a source.
+PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "runs"
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
 
@@ -43,8 +62,17 @@ class MeasuredRow:
 
     def text(self, column: str) -> str | None:
         """Cell as text, None when empty or absent."""
-        value = self.cells.get(column, "").strip()
-        return value or None
+        return self.cells.get(column, "").strip() or None
+
+    def fact(self, column: str) -> str:
+        """A fact in lower case, from its own column or a word of `variant`; "" where unknown."""
+        words = (self.text("variant") or "").lower().split()
+        said = (_VARIANTS[word][1] for word in words if _VARIANTS.get(word, "")[:1] == (column,))
+        return (self.text(column) or " ".join(said)).lower()
+
+    def says(self, column: str, pattern: str) -> bool:
+        """Whether a fact has words that match."""
+        return re.search(pattern, self.fact(column)) is not None
 
     def number(self, column: str) -> float | None:
         """Cell as a number, None when empty; UsageError names file, line and column otherwise."""
@@ -69,23 +97,40 @@ class MeasuredRow:
         return None if value is None else round(value)
 
     @property
+    def doubted(self) -> frozenset[str]:
+        """Figures (`time`, `memory`, `fit`) that the row's own source contradicts."""
+        named = re.findall(r"(?:^|;\s*)([a-z_ ]+):", self.text("doubt") or "")
+        return frozenset(own for name in named for own in _DOUBTED.get(name, _FIGURES))
+
+    @property
     def withdraws_time(self) -> bool:
-        """Whether the source asks that the step time is not used."""
-        return _WITHDRAWN in (self.text("notes") or "").lower()
+        """Whether the step time must not be used."""
+        return "time withdrawn:" in (self.text("doubt") or "")
+
+    @property
+    def at_its_word(self) -> MeasuredRow:
+        """The row with its doubted figures alone, but for a step time that is withdrawn."""
+        figures = {**MEASURED_COLUMNS, "oom": "fit"}
+        trusted = {column: "" for column, own in figures.items() if own not in self.doubted}
+        doubt = "time withdrawn:" if self.withdraws_time else ""
+        return replace(self, cells=self.cells | trusted | {"doubt": doubt})
+
+    @property
+    def unnamed(self) -> MeasuredRow:
+        """The row without its framework's name, as of one that nobody knows."""
+        return replace(self, cells=self.cells | {"framework": ""})
 
     @property
     def ran_out(self) -> bool | None:
         """Whether the run ran out of memory; None where the row does not say, or not surely."""
         text = self.text("oom")
-        if text in ("-", "none"):
+        if text in ("-", "none") or "fit" in self.doubted:
             return None
         return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
-        """A measured figure, None when empty or withdrawn."""
-        if column == "step_time_s" and self.withdraws_time:
-            return None
-        return self.number(column)
+        """A measured figure, None when empty or in doubt."""
+        return None if MEASURED_COLUMNS[column] in self.doubted else self.number(column)
 
     @property
     def source(self) -> str:
@@ -114,13 +159,7 @@ def read_rows(path: Path) -> Iterator[MeasuredRow]:
 
 
 def _read_file(path: Path) -> Iterator[MeasuredRow]:
-    try:
-        # Text, so that a file that is none fails here and not in the middle.
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a text file in UTF-8; save it as CSV") from None
+    text = read_text(path)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     try:
         reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]

@@ -23,8 +23,6 @@ _LEAST = {
 def demand_counts(row: MeasuredRow) -> None:
     """UnpredictableRowError names a count of the row that is too small to be one."""
     for column, least in _LEAST.items():
-        if column == "vpp" and row.text(column) == "layout":
-            continue
         value = row.integer(column)
         if value is not None and value < least:
             raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")

@@ -7,12 +7,10 @@ import re
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import zero_stage_named
-from planner.evidence.runs.variants import replaced_profile, varied_profile
+from planner.evidence.runs.variants import Condition, replaced_profile, says, varied_profile
 from planner.job.frameworks import FrameworkProfile, load_framework
 
 UNFUSED_MEGATRON = "megatron-lm-2022"
-# What a framework that nothing names is taken for: by whether it shards parameters.
-_USUAL, _USUAL_SHARDED = "megatron-core", "fsdp1"
 _FULLY_SHARDED = 3
 _WIDE = ("fp32", "tf32")
 
@@ -66,21 +64,75 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
     name = replaced_profile(name, row)
     if precision in _WIDE and precision not in load_framework(name).precisions:
         raise UnpredictableRowError(f"{name} in {precision} is not modelled")
-    return varied_profile(name, row, row.text("seq_parallel"), precision), assumed
+    sequence_parallel = row.text("seq_parallel")
+    return varied_profile(name, row, sequence_parallel, precision, bool(assumed)), assumed
 
 
 def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
-    text = (row.text("framework") or "").lower()
+    text = row.fact("framework")
     name = _first(_PROFILES, text)
     if name == UNFUSED_MEGATRON and not _ran_before_hopper(row):
         name = "megatron-core"
-    if name is not None and (name != _USUAL or "megatron" in text):
+    if name is not None and (name != "megatron-core" or "megatron" in text):
         return name, ()
-    sharded = zero_stage_named(row.text("zero") or "") == _FULLY_SHARDED
-    name = name or _first(_ALIKE, text) or (_USUAL_SHARDED if sharded else _USUAL)
-    if sharded:
-        name = _SHARDED_PROFILE.get(name, name)
+    name = name or _first(_ALIKE, text)
+    if _zero(row) == _FULLY_SHARDED:
+        name = _SHARDED_PROFILE.get(name or "", name)
+    name = name or by_mechanism(row)
     return name, () if name in text else (f"framework {text!r} treated as {name}",)
+
+
+def _zero(row: MeasuredRow) -> int:
+    return zero_stage_named(row.text("zero") or "") or 0
+
+
+_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+Rules = tuple[tuple[Condition, str], ...]
+
+
+def _is_of_2022(row: MeasuredRow) -> bool:
+    """Whether the row is like Megatron's of its first years: GPUs before Hopper, attention that is
+    not said to be fused, and plain blocks, for there were no gated ones."""
+    gated = row.says("act", "glu|silu|gated")
+    return _ran_before_hopper(row) and not row.says("flash", "^y") and not gated
+
+
+# For a framework that no name tells, first match wins: what its row states, and the profile of such
+# mechanisms. Zero-bubble schedules, and what only Megatron-Core and its kin have: a choice of
+# layers, the distributed optimizer, their overlaps.
+_MEGATRON_RULES: Rules = (
+    (says("schedule", "^(zb|zero-?bubble)"), "zero-bubble"),
+    (says("transformer_impl", "."), "megatron-core"),
+    (says("zero", r"dist(ributed)?[- _]?opt"), "megatron-core"),
+    (says("overlap", r"(?<![-\w])(tp|grad_reduce|param_gather)\b"), "megatron-core"),
+)
+_DEGREE_RULES: Rules = (
+    # DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+    (lambda row: _is_of_2022(row) and _zero(row) > 0, "megatron-deepspeed"),
+    (_is_of_2022, UNFUSED_MEGATRON),
+    (lambda row: any((row.integer(name) or 1) > 1 for name in ("vpp", "ep")), "megatron-core"),
+)
+_PLAIN_RULES: Rules = (
+    (says("tuning", "sft"), "torchtune"),
+    (says("state_precision", "^bf16"), "torchtune"),
+    (lambda row: _zero(row) > 0, "deepspeed"),
+)
+
+
+def by_mechanism(row: MeasuredRow) -> str:
+    """Profile of a framework that no name tells, by what the row says that it does."""
+    low = row.says("precision", "fp8|fp4")
+    by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
+    if _zero(row) == _FULLY_SHARDED:
+        # Shards of single parameters, which FSDP2 brought, compose with degrees and float8.
+        if by_degrees or low or row.says("zero", "fsdp2"):
+            return "torchtitan"
+        return "fsdp1" if row.says("zero", "fsdp|full_shard") else "deepspeed"
+    if low:
+        # 8-bit products under other degrees come from Transformer Engine.
+        return "megatron-bridge"
+    rules, usual = (_DEGREE_RULES, "torch-3d") if by_degrees else (_PLAIN_RULES, "hf-transformers")
+    return next((name for applies, name in (*_MEGATRON_RULES, *rules) if applies(row)), usual)
 
 
 def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:

@@ -1,7 +1,7 @@
 """What a measured row says of its software beyond the framework's name, as a change of profile.
 
-A rule here reads what the source states (compiled or not, which loss, which gradient type) and
-turns it into the mechanism; nothing here depends on a model, a size or a measured figure.
+A rule here reads a column of facts (compiled or not, which loss, which gradient type) and turns it
+into the mechanism; nothing here depends on who measured, on a size or on a measured figure.
 """
 
 from __future__ import annotations
@@ -12,36 +12,32 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from planner.evidence.runs.functional_tests import (
-    FILLED_MEMORY,
-    SLOW_STORAGE,
-    fills_memory,
-    reads_slowly,
-)
 from planner.evidence.runs.rows import MeasuredRow
-from planner.evidence.runs.wording import (
-    before_torchtune_step,
-    described,
-    nvl72_recipe_since,
-    of_early_2021,
-    says,
-    shards_with_fsdp,
-    software,
-    torchtitan_eager,
-    torchtitan_split_loss,
-    torchtune_steps,
-)
 from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.predict.uncertainty.families import UNFAMILIAR
 
 Tables = dict[str, Mapping[str, Any]]
 
 
-# Profiles of their own that such a rule puts in place of a framework's usual one.
+Condition = Callable[[MeasuredRow], bool]
+
+
+def says(column: str, pattern: str) -> Condition:
+    """Rows whose column has words that match."""
+    return lambda row: row.says(column, pattern)
+
+
+def _shards_with_fsdp(row: MeasuredRow) -> bool:
+    """Rows that say FSDP of how they shard, or Megatron's FSDP of their framework."""
+    return row.says("framework", r"megatron[ -](core )?fsdp") or row.says("zero", "fsdp")
+
+
+# Profiles of their own that a fact puts in place of a framework's usual one.
 _REPLACED = (
-    ("megatron-core", says(r"no tp comm overlap"), "megatron-core-no-overlap"),
-    *((base, shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
+    ("megatron-core", says("overlap", r"\bno-tp\b"), "megatron-core-no-overlap"),
+    *((base, _shards_with_fsdp, "megatron-fsdp") for base in ("megatron-core", "megatron-bridge")),
     *(
-        ("llm-foundry", software(version), f"llm-foundry-{version}")
+        ("llm-foundry", says("software", f"^{version}"), f"llm-foundry-{version}")
         for version in ("2023-02", "2023-04")
     ),
 )
@@ -49,7 +45,7 @@ _REPLACED = (
 
 def replaced_profile(name: str, row: MeasuredRow) -> str:
     """Name of the profile that the row runs under, where `name` is its framework's."""
-    found = (own for base, applies, own in _REPLACED if name == base and applies(row))
+    found = (profile for base, applies, profile in _REPLACED if name == base and applies(row))
     return next(found, name)
 
 
@@ -71,76 +67,120 @@ class Variant:
 
     name: str
     profiles: tuple[str, ...]
-    applies: Callable[[MeasuredRow], bool]
+    applies: Condition
     tables: Tables
-
-
-_NO_COMPILE = before_torchtune_step("baseline;", "+packed;")
-_NO_CHUNKS = before_torchtune_step("baseline;", "+packed;", "+compile;")
-_OPTIMIZER_IN_BACKWARD = says(r"optimizer_in_bwd|\+opt_in_bwd|\+act offload|\+8bit")
 
 
 # Dispatchers that send a token once a rank and write it where its expert reads it.
 _FUSED_DISPATCH: Tables = {"kernels": {"dispatch_passes": 1.0, "dispatch_deduplicates": True}}
+
+# Megatron's deterministic mode filled every tensor that was allocated until pull request 7093
+# (2026-09; torch.utils.deterministic.fill_uninitialized_memory): a further kernel for each, and
+# about 15 % of a step of a large model (pull request 7093, issue 6253). The CPU's time is fitted
+# on 18 tests on A100, which take 1.4 times as long (median; 1.04 to 1.6, two of them 2.9) as with
+# libraries that do not fill. Not fitted on: pull request 7217 ran five tests on H100 again after
+# 7093, in 36 to 63 % less time. The traffic: elementwise kernels that read and write as much have
+# it written once more. Megatron's local layers, which allocate less, take no longer.
+_FILLED_MEMORY: Tables = {"kernels": {"issue_s": 2.4e-4, "memory_traffic": 2.25}}
+
+# A runner of one node of GB200 whose loaders wait for storage: steps of one run differ by a factor
+# of 8 (0.15 to 1.25 s; two nodes take 0.067 s, every step within 1 %), and the first after a
+# checkpoint, during which the loaders read ahead, are short. Fitted on the 12 pipelines of one
+# data-parallel rank without experts; not fitted on, the other 22 err by 20 %.
+_SLOW_STORAGE: Tables = {"outside": {"sample_load_s": 0.055}}
+
+_TORCHTITAN = ("torchtitan", "torchtitan-2024")
+_BRIDGE = "megatron-bridge"
+
+
+def _is_eager(row: MeasuredRow) -> bool:
+    """torchtitan compiles nothing unless told to (`compile.enable`, off in its configurations);
+    float8 and asynchronous TP are of use in compiled blocks alone (its docs/float8.md and pull
+    request 429), so rows that name them compile."""
+    if not row.says("framework", "torchtitan") or row.says("compile", "y"):
+        return False
+    compiles = row.says("overlap", r"(?<!no-)async_tp") or row.says("precision", "fp8")
+    return row.says("compile", "n") or not compiles
+
+
+def _splits_loss(row: MeasuredRow) -> bool:
+    """torchtitan splits the logits and runs the loss on them uncompiled."""
+    return (row.integer("tp") or 1) > 1 and (row.says("framework", "fsdp2") or _is_eager(row))
+
+
+def _recipe_on_nvl72(column: str) -> Condition:
+    """Megatron-Bridge's mixtures on NVL72 that leave a setting of their recipe unsaid, as its
+    recipes have it since 26.06: all rows of those tables that state it have it."""
+
+    def applies(row: MeasuredRow) -> bool:
+        if row.fact(column) or not (row.text("moe") and row.says("gpu", r"^gb[23]00")):
+            return False
+        released = re.search(r"\b(\d\d\.\d\d)", row.fact("software"))
+        return released is None or released[1] >= "26.06"
+
+    return applies
+
+
+def _captures(row: MeasuredRow) -> bool:
+    """CUDA graphs hold what the CPU would issue. Whole layers of experts without capacity cannot be
+    captured, only the modules that are named: their products wait for the CPU to count tokens."""
+    unnamed = row.says("cuda_graphs", "^(transformer_engine|local)$") and row.text("moe")
+    return row.says("cuda_graphs", "^(?!none).") and not unnamed
+
+
+def _gradients(bits: str, size: float) -> Variant:
+    """Gradients accumulated and reduced in one type."""
+    return Variant(
+        f"{bits} gradients",
+        (),
+        says("grad_precision", f"^{bits}"),
+        {"state": {"gradient_bytes": size}, "kernels": {"gradient_communication_bytes": size}},
+    )
+
+
+_GRAPHS: Tables = {"kernels": {"issue_s": 0.0}}
+_EXCHANGE_OVERLAPPED: Tables = {"overlap": {"expert": 0.9}}
 
 _VARIANTS = (
     # Userbuffers.
     Variant(
         "TP overlap",
         ("megatron-core",),
-        # MegaScale: "uses parallel transformer block + ... + comm overlap", "PTB + SWA + overlap".
-        says(r"\btp-comm-overlap\b|\+ (comm )?overlap\b"),
+        says("overlap", r"(?<![-\w])tp\b"),
         {"overlap": {"tensor": 0.8}},
     ),
     # One graph a step, or one a layer: the CPU no longer issues kernels one by one.
-    Variant("CUDA graphs", (), says(r"\bcuda_graph\b"), {"kernels": {"issue_s": 0.0}}),
-    Variant("fused dispatch", (), says(r"\b(hybridep|deepep)\b"), _FUSED_DISPATCH),
+    Variant("CUDA graphs", (), _captures, _GRAPHS),
+    # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
+    Variant("CUDA graphs on NVL72", (_BRIDGE,), _recipe_on_nvl72("cuda_graphs"), _GRAPHS),
+    Variant("fused dispatch", (), says("ep_dispatch", "hybridep|deepep"), _FUSED_DISPATCH),
+    Variant("HybridEP on NVL72", (_BRIDGE,), _recipe_on_nvl72("ep_dispatch"), _FUSED_DISPATCH),
+    # The exchange of one micro-batch runs beside the compute of another.
+    Variant("exchange overlapped", (), says("overlap", r"(?<![-\w])ep\b"), _EXCHANGE_OVERLAPPED),
+    Variant("exchange on NVL72", (_BRIDGE,), _recipe_on_nvl72("overlap"), _EXCHANGE_OVERLAPPED),
     # NeMo AutoModel's FakeBalancedGate: token i goes to experts k·i to k·i + k - 1, modulo E.
     Variant(
         "balanced gate",
         (),
-        says(r"balanced fake gate"),
+        says("routing", "neighbouring"),
         {"kernels": {"neighbouring_experts": True}},
     ),
-    # scripts/performance of Megatron-Bridge: cuda_graphs (0.1), cuda_graph_impl (later) on NVL72.
-    Variant(
-        "CUDA graphs on NVL72",
-        ("megatron-bridge",),
-        nvl72_recipe_since("25.09"),
-        {"kernels": {"issue_s": 0.0}},
-    ),
-    # Megatron-Bridge's changelog, 0.2.0 (25.11): "DeepSeek V3 benchmarks on GB200 and GB300 systems
-    # now use HybridEP".
-    Variant(
-        "HybridEP for DeepSeek-V3 on NVL72",
-        ("megatron-bridge", "megatron-fsdp"),
-        lambda row: (
-            "deepseek-v3" in (row.text("model") or "").lower() and nvl72_recipe_since("25.11")(row)
-        ),
-        _FUSED_DISPATCH,
-    ),
-    # All rows of the 26.06 tables that train mixtures on NVL72 state both.
-    Variant(
-        "HybridEP and exchange overlapped on NVL72",
-        ("megatron-bridge",),
-        nvl72_recipe_since("26.06"),
-        {**_FUSED_DISPATCH, "overlap": {"expert": 0.9}},
-    ),
-    # The sweep's job script: "do not remove or the training will hang", CUDA_LAUNCH_BLOCKING=1
-    # (bigscience-workshop/bigscience, train/tr11-176B-ml).
     Variant(
         "blocking launches",
-        ("megatron-deepspeed",),
-        says(r"jean-?zay a100"),
+        (),
+        says("host", "blocking launches"),
         {"kernels": {"blocking_launches": True}},
     ),
+    Variant("slow storage", (), says("host", "slow one-node runner"), _SLOW_STORAGE),
     # Megatron-LM with --bf16 accumulates and reduces gradients in fp32 (arguments.py, since 2.3).
     Variant(
-        "fp32 gradients",
+        "fp32 gradients of bf16",
         ("megatron-lm-2022",),
         lambda row: row.text("precision") == "bf16",
         {"kernels": {"gradient_communication_bytes": 4.0}},
     ),
+    _gradients("fp32", 4.0),
+    _gradients("(bf|fp)16", 2.0),
     # Until October 2021 column-parallel linears waited for the all-reduce of their input's gradient
     # (megatron/mpu/layers.py), and until 2022 fp16 gradients of micro-batches were added by kernels
     # of their own, two read and one written (megatron/model/distributed.py; arguments.py: fusion
@@ -148,80 +188,72 @@ _VARIANTS = (
     Variant(
         "before asynchronous all-reduces",
         ("megatron-lm-2022",),
-        of_early_2021,
+        says("software", r"\b2021-0\d"),
         {
             "overlap": {"tensor_backward": 0.0},
             "kernels": {"accumulation_traffic_bytes": 6.0},
         },
     ),
+    # Scattered from April 2021 on (Narayanan et al. 2021, section 4.1).
     Variant(
         "whole activations between stages",
         ("megatron-lm-2022",),
-        says(r"pre-april-2021"),
+        says("software", r"\b2021-0[1-3]"),
         {"kernels": {"pipeline_scatters": False}},
-    ),
-    # The exchange of one micro-batch runs beside the compute of another.
-    Variant(
-        "exchange overlapped",
-        (),
-        says(r"\bmoe_a2a_overlap\b"),
-        {"overlap": {"expert": 0.9}},
     ),
     Variant(
         "fused norms",
         ("torch-3d",),
-        lambda row: "RMS kernel" in (row.text("kernel") or ""),
+        says("kernel", "rms kernel"),
         {"saved": {"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}},
+    ),
+    # Who splits layers over ranks splits the vocabulary too (Shoeybi et al. 2019, section 3;
+    # torch: `loss_parallel`), but for the one whose runs the profile was made from.
+    Variant(
+        "split logits",
+        ("torch-3d",),
+        lambda row: not row.says("framework", "megatron-like"),
+        {"saved": {"logits_sharded": True}},
     ),
     # Megatron's jit-fused cross-entropy makes its fp32 tensors anew instead of in place.
     Variant(
         "fused cross-entropy",
-        ("megatron-core", "megatron-bridge"),
-        says(r"cross-entropy-loss-fusion=true"),
+        ("megatron-core", _BRIDGE),
+        says("loss", "^fused"),
         {"saved": {"logits_peak_bytes": 10.0}},
     ),
     # Transformer Engine's, in one pass over the logits, which NeMo and Megatron-Bridge run too.
     Variant(
         "Transformer Engine's cross-entropy",
         ("megatron-core",),
-        says(r"cross-entropy-fusion-impl[= ]te\b"),
-        {"kernels": {"loss_traffic": load_framework("megatron-bridge").kernels.loss_traffic}},
+        says("loss", "^te-fused"),
+        {"kernels": {"loss_traffic": load_framework(_BRIDGE).kernels.loss_traffic}},
     ),
     # `--deterministic-mode` needs CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB for each of two handles.
     Variant(
         "deterministic",
         ("megatron-core",),
-        says(r"deterministic-mode=true"),
+        says("deterministic", "^y"),
         {"outside": {"workspace_bytes": 9e7}},
     ),
     Variant(
         "deterministic, memory filled",
         ("megatron-core",),
-        fills_memory,
-        {"kernels": FILLED_MEMORY},
+        lambda row: (
+            row.says("deterministic", "fills memory") and not row.says("transformer_impl", "local")
+        ),
+        _FILLED_MEMORY,
     ),
     Variant(
         "sequential experts",
         ("megatron-core", "megatron-fsdp"),
-        lambda row: "grouped_gemm=n" in (row.text("moe") or ""),
+        says("moe_gemm", "sequential"),
         {"kernels": {"sequential_experts": True}},
     ),
     Variant(
-        "slow storage",
-        ("megatron-core",),
-        reads_slowly,
-        {"outside": SLOW_STORAGE},
-    ),
-    Variant(
-        "bf16 gradients",
-        ("megatron-core",),
-        says(r"grad-reduce-in-bf16=true"),
-        {"state": {"gradient_bytes": 2.0}},
-    ),
-    Variant(
         "eager blocks",
-        ("torchtitan", "torchtitan-2024"),
-        torchtitan_eager,
+        _TORCHTITAN,
+        _is_eager,
         {
             "saved": {**_EAGER_BLOCKS["saved"], "policy_keeps_unread": True},
             # Norms move 36 bytes an element (see `Kernels.norm_traffic`); 4 times 4 are counted.
@@ -233,43 +265,42 @@ _VARIANTS = (
     # fp32 copy, that less its maximum and the exponential of it live at once.
     Variant(
         "loss over split logits",
-        ("torchtitan", "torchtitan-2024"),
-        torchtitan_split_loss,
+        _TORCHTITAN,
+        _splits_loss,
         {"saved": {"logits_saved_bytes": 6.0, "logits_peak_bytes": 14.0}},
     ),
     # Collectives cut into pieces beside the products that make or use them.
     Variant(
         "asynchronous tensor parallelism",
-        ("torchtitan", "torchtitan-2024"),
-        says(r"\basync_?tp\b"),
+        _TORCHTITAN,
+        says("overlap", r"(?<!no-)\basync_tp\b"),
         {"overlap": {"tensor": 0.5, "tensor_backward": 0.5}},
     ),
     # XTuner trains Hugging Face's models as they are.
     Variant(
         "eager blocks",
         ("deepspeed",),
-        lambda row: "xtuner" in (row.text("framework") or "").lower(),
+        says("framework", "xtuner"),
         {
             "saved": _EAGER_BLOCKS["saved"],
             "kernels": {"memory_traffic": 4.0, "norm_traffic": 2.25},
         },
     ),
-    # fms-fsdp's later rows; blocks as torchtitan's.
+    # Blocks as torchtitan's.
     Variant(
         "compiled blocks",
         ("fsdp1",),
-        says(r"(?<!no )(?<!before )torch\.compile"),
+        says("compile", "y"),
         {
             "saved": {"gated_activation_tensors": 2.0},
             "kernels": {"memory_traffic": 2.0, "norm_traffic": 1.0},
         },
     ),
-    # NeMo AutoModel's benchmarks train bf16 weights without an fp32 copy; gradients and AdamW's
-    # moments follow them.
+    # Weights without an fp32 copy; gradients and AdamW's moments follow them.
     Variant(
         "bf16 weights alone",
-        ("torchtitan",),
-        says(r"\bbf16 params\b"),
+        ("torchtitan", "fsdp1"),
+        says("state_precision", "^bf16"),
         {
             "state": {
                 "gradient_bytes": 2.0,
@@ -285,14 +316,14 @@ _VARIANTS = (
     # asynchronous TP on Llama 3.1 8B at TP 8; 70B at TP 8 and 8B under FSDP2 ask for the same.
     Variant(
         "rowwise float8",
-        ("torchtitan", "torchtitan-2024"),
-        says(r"float8 rowwise|scaling=rowwise(?!_with_gw_hp)"),
+        _TORCHTITAN,
+        says("fp8_recipe", "rowwise(?!_with_gw_hp)"),
         {"kernels": {"cast_traffic_bytes": 20.0, "quantised_gathers": False}},
     ),
     Variant(
         "float8 parameter gathers",
-        ("torchtitan", "torchtitan-2024"),
-        says(r"\b(float8|f8) all-gather"),
+        _TORCHTITAN,
+        says("fp8_gather", "y"),
         {"kernels": {"parameter_communication_bytes": 1.0}},
     ),
     # Layers run in a loop, and XLA moved collectives over its boundary only with the pipelining
@@ -302,50 +333,58 @@ _VARIANTS = (
     Variant(
         "collectives within an iteration",
         ("jax-xla",),
-        lambda row: re.search(r"\bpax\b.*\bv2023", row.text("source_ref") or "") is not None,
+        says("software", r"\b2023\b"),
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
-    Variant("eager blocks", ("torchtune",), _NO_COMPILE, _EAGER_BLOCKS),
-    Variant("plain loss", ("torchtune",), _NO_CHUNKS, _PLAIN_LOSS),
+    Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
+    Variant("plain loss", ("torchtune", "fsdp1", "torch-3d"), says("loss", "plain"), _PLAIN_LOSS),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",
-        ("torchtune",),
-        _OPTIMIZER_IN_BACKWARD,
+        ("torchtune", "fsdp1", "hf-transformers"),
+        says("optimizer", "in backward"),
         {"state": {"gradient_bytes": 0.0, "weight_gradient_bytes": 2.0}},
     ),
     # bitsandbytes' paged states live in managed memory, outside torch's allocator.
     Variant(
         "paged optimizer",
-        ("torchtune",),
-        says(r"\bpaged_?adamw"),
+        (),
+        says("optimizer", "paged"),
         {"state": {"optimizer_state_element_bytes": 0.0}},
     ),
 )
 
 
 def varied_profile(
-    name: str, row: MeasuredRow, sequence_parallel: str | None, precision: str
+    name: str,
+    row: MeasuredRow,
+    sequence_parallel: str | None,
+    precision: str,
+    unfamiliar: bool = False,
 ) -> FrameworkProfile:
     """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or not at
-    all), and a precision it did train in."""
+    all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     applied = tuple(
         index
         for index, own in enumerate(_VARIANTS)
         if (not own.profiles or name in own.profiles) and own.applies(row)
     )
-    return _profile(name, applied, sequence_parallel, precision)
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar)
 
 
 @cache
 def _profile(
-    name: str, applied: tuple[int, ...], sequence_parallel: str | None, precision: str
+    name: str,
+    applied: tuple[int, ...],
+    sequence_parallel: str | None,
+    precision: str,
+    unfamiliar: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
     for index in applied:
         profile = _changed(profile, _VARIANTS[index])
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}
     if sequence_parallel is not None:
         value = "with-tp" if sequence_parallel == "y" else "never"
         changes["parallelism"] = profile.parallelism.model_copy(update={"sequence_parallel": value})
@@ -368,34 +407,31 @@ def _changed(profile: FrameworkProfile, variant: Variant) -> FrameworkProfile:
 
 def memory_gap(row: MeasuredRow) -> str | None:
     """Why the row's memory is not predicted: it moves tensors to the host; None otherwise."""
-    text = described(row)
-    if re.search(r"cpu[_ -]?offload", text):
+    if row.says("offload", r"^(parameters|optimizer)|layers"):
         return "tensors offloaded to the host are not modelled"
-    if "unpacked" in text:
-        return "padded sequences of unstated length"
     return None
 
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
     """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
     them."""
-    text = described(row)
-    if torchtune_steps(row) in ("+act", "+8bit") and row.text("recompute") == "full":
-        return ("checkpoints",)
-    match = re.search(r"offload-modules=\[([a-z_0-9 ]+)\]", text)
-    used = "fine-grained-activation-offloading=true" in text
-    return tuple(match[1].split()) if match and used else ()
+    offloaded = row.fact("offload")
+    if offloaded == "checkpoints":
+        return ("checkpoints",) if row.says("recompute", "^full") else ()
+    return tuple(offloaded.removeprefix("activations:").split()) if ":" in offloaded else ()
 
 
 def states_dropout(row: MeasuredRow) -> bool | None:
     """Whether dropout is on, where the row says so."""
-    match = re.search(r"dropout attn=[\d.]+ hidden=([\d.]+)", described(row))
-    return None if match is None else float(match[1]) > 0.0
+    hidden = re.search(r"hidden ([\d.]+)", row.fact("dropout"))
+    return None if hidden is None else float(hidden[1]) > 0.0
 
 
 def optimizer_name(row: MeasuredRow) -> str:
-    """Optimizer, AdamW with fp32 moments unless the row says otherwise."""
-    return "adamw-8bit" if re.search(r"8-?bit adamw|\badamw8bit", described(row)) else "adamw"
+    """Optimizer, AdamW unless the row says otherwise."""
+    stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
+    # The states of a paged one are counted by its variant.
+    return "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
 
 
 def tables_of(name: str, profile: str) -> Tables:

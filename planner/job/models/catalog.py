@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from hardware import HardwareError
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
 
@@ -58,7 +59,10 @@ def load_model(name_or_path: str | Path) -> ResolvedModel:
         return _from_catalog(name, asked)
     path = _existing_path(asked)
     if path is not None:
-        return _from_path(path, asked)
+        try:
+            return _from_path(path, asked)
+        except HardwareError as error:
+            raise ModelError(str(error)) from None
     if asked.endswith((".json", ".toml")):
         raise ModelError(f"model file {asked!r} does not exist")
     raise ModelError(_unknown(asked))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from hardware.files import json_content, read_text
 from planner.job.models.errors import ModelError, validation_message
 from planner.job.models.hf_defaults import CLASS_DEFAULTS
 from planner.job.models.hf_families import READERS, spec_fields
@@ -28,15 +28,7 @@ def supported_model_types() -> tuple[str, ...]:
 
 def read_config_json(path: Path) -> dict[str, object]:
     """The object in a config.json."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ModelError(f"{path}: not valid JSON at {place}: {error.msg}") from error
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: not a UTF-8 text file: {error}") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    content = json_content(read_text(path), str(path))
     if not isinstance(content, dict):
         raise ModelError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
     return content

@@ -13,12 +13,12 @@ attention = ["sliding", "full"]   # repeated over the layers
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hardware.files import read_text, toml_content
 from planner.job.models.errors import ModelError, validation_message
 from planner.job.models.layout import layer_kinds, moe_layers, repeat_pattern
 from planner.job.specs import AttentionKind, ModelSpec, NonNegative, Positive
@@ -56,15 +56,7 @@ class ModelFile(BaseModel):
 
 def read_model_toml(path: Path) -> tuple[ModelFile, ModelSpec]:
     """The file's statements and the ModelSpec that they describe, named as the file is."""
-    try:
-        with path.open("rb") as stream:
-            content = tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
-        raise ModelError(f"{path}: not valid TOML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: not a UTF-8 text file: {error}") from error
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    content = toml_content(read_text(path), str(path))
     try:
         file = ModelFile.model_validate(content)
         return file, _spec(file, path)

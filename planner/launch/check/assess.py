@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from constraints import RULES, ConstraintError
 from hardware import HardwareError
@@ -28,6 +29,9 @@ _NOT_MODELLED = {"greedy-stages-filled"}
 _NAMED_BY_READERS = {"moe-tensor-needs-sequence"}
 
 
+Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
+
+
 @dataclass(frozen=True)
 class Assessment:
     """What there is to say of a launch. `plan` None: it breaks a rule, or is not modelled.
@@ -49,12 +53,20 @@ class Assessment:
     @property
     def unpredictable(self) -> tuple[Problem, ...]:
         """Why there is no prediction although no rule is broken."""
-        return tuple(own for own in self.problems if own.rule == "not-predictable")
+        return tuple(
+            own
+            for own in self.problems
+            if own.rule == "not-predictable" or own.severity == "missing"
+        )
 
     @property
-    def passes(self) -> bool:
-        """Whether it runs and fits, as far as can be told."""
-        return not self.errors and self.plan is not None and self.plan.fits
+    def verdict(self) -> Verdict:
+        """What can be told of it."""
+        if self.errors:
+            return "will not run"
+        if self.plan is None:
+            return "cannot tell"
+        return "runs and fits" if self.plan.fits else "will not fit"
 
 
 def assess(
@@ -65,7 +77,7 @@ def assess(
 ) -> Assessment:
     """Problems and prediction of a launch. `ignored`: rules whose breach is only noted.
 
-    UsageError where GPUs or model are missing.
+    CannotTellError where GPUs or model are missing.
     """
     problems = list(found.problems)
     if found.shape is None and found.model is None:
@@ -99,7 +111,7 @@ def assess(
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
     """Errors first; rules that the user ignores become notes."""
-    order = {"error": 0, "warning": 1, "note": 2}
+    order = {"error": 0, "missing": 1, "warning": 2, "note": 3}
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
     unique = list(dict.fromkeys(eased))
     return tuple(sorted(unique, key=lambda own: order[own.severity]))

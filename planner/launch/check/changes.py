@@ -12,7 +12,7 @@ from planner.job.job import Job, searched_modes
 from planner.launch.check.assess import Assessment
 from planner.launch.check.request import LaunchRequest
 from planner.launch.read.torchtitan_layout import stage_layers
-from planner.predict.memory.advice import Setup
+from planner.predict.memory.advice import Over, Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 from planner.search.neighbours import neighbours
@@ -82,10 +82,12 @@ class _Base:
     recompute: str
 
 
-def best_changes(assessment: Assessment, watch: Watch) -> tuple[Change, ...]:
+def best_changes(
+    assessment: Assessment, watch: Watch, over: Over = lambda _what: False
+) -> tuple[Change, ...]:
     """The three best changes: the fastest that fit safely; where none does, the lightest.
 
-    None where the configuration cannot be costed at all.
+    None where the configuration cannot be costed at all. `over`: asked before each.
     """
     setup, job = assessment.setup, assessment.job
     if setup is None or job is None or assessment.unpredictable:
@@ -93,6 +95,8 @@ def best_changes(assessment: Assessment, watch: Watch) -> tuple[Change, ...]:
     candidates = list(_candidates(assessment, setup, job))
     found = []
     for index, candidate in enumerate(candidates):
+        if over(candidate.change):
+            continue
         watch("changes", index, len(candidates))
         plan = _plan(candidate.setup)
         if plan is not None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
 from planner.launch.check.changes import Change, Watch, best_changes
 from planner.launch.check.request import as_request
@@ -115,7 +115,7 @@ def _with_change(
             made = texts | edited(found, edits, at_use=at_use)
             if _reads_as(read_launch(paths, hints, contents=made), wanted):
                 return made
-        except UsageError as error:
+        except (UsageError, CannotTellError) as error:
             reason = str(error)
         except NotInFileError as error:
             if at_use:
@@ -129,7 +129,7 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
     request = wanted.request
     try:
         own = as_request(found, request.gpus, request.cluster)
-    except UsageError:
+    except (UsageError, CannotTellError):
         return False
     same_layers = _layers(own) == _layers(wanted)
     return same_layers and (own.degrees, own.recompute, own.request) == (

@@ -7,7 +7,7 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, HardwareError, with_sharp
 from hardware.sharp import why_not
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks import FrameworkProfile, load_framework
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.models.catalog import ResolvedModel, load_model
@@ -79,15 +79,17 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
     """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
 
     The result's fields are the arguments of `planner.evaluate`; whether it obeys the rules is not
-    looked at. UsageError where something is missing that no default can stand for.
+    looked at. CannotTellError where something is missing that no default can stand for.
     """
     if gpus is None and cluster is None:
         gpus = found.plan_gpus
     if gpus is None and cluster is None:
-        raise UsageError("--gpus is missing: the files do not say on what they run, as 64xH100")
+        raise CannotTellError(
+            "the files do not say on what they run: give --gpus 64xH100, or --cluster FILE.toml"
+        )
     model = found.model or (IN_FILES if found.shape else None)
     if model is None:
-        raise UsageError("the files do not describe the model: give --model")
+        raise CannotTellError("the files do not describe the model: give --model")
     draft = _request(found, model, gpus, cluster, gbs=1)
     world = draft.find_cluster().num_gpus
     degrees = _degrees(found, draft, world)

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -215,8 +215,7 @@ class _Reader:
     def _complete(self) -> None:
         """What such a file never says."""
         if not self.hints.model:
-            text = "the file does not name the model"
-            self.problems.append(Problem("model-unknown", text, fix="--model NAME"))
+            self.problems.append(model_unknown("the file does not name the model"))
         if self.hints.mbs is None:
             self.assumed.append("micro-batch 1 (give --mbs)")
         if self.hints.gbs is None and self.hints.grad_acc is None:

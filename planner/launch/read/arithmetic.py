@@ -13,7 +13,7 @@ _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     # The shell divides towards zero.
     ast.FloorDiv: lambda one, two: abs(one) // abs(two) * (1 if one * two >= 0 else -1),
-    ast.Mod: lambda one, two: one - two * int(one / two),
+    ast.Mod: lambda one, two: abs(one) % abs(two) * (1 if one >= 0 else -1),
 }
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
@@ -23,7 +23,9 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_LARGEST_EXPONENT = 64
+# Longer expressions are no sizes of a launch.
+_LONGEST = 2_000
+_BITS = 64
 
 
 class _UnreadableError(Exception):
@@ -31,23 +33,36 @@ class _UnreadableError(Exception):
 
 
 def evaluate_arithmetic(text: str, values: Mapping[str, str]) -> int | None:
-    """The value of `TP * PP + 2` with whole numbers for its names; None if it has none."""
+    """The value of `TP * PP + 2` with whole numbers for its names; None if it has none.
+
+    Numbers have 64 bits, as the shell's.
+    """
+    if len(text) > _LONGEST:
+        return None
     plain = re.sub(r"\$\{(\w+)\}|\$(\w+)", lambda match: match[1] or match[2], text)
     plain = re.sub(r"(?<![/])/(?![/])", "//", plain)
     plain = plain.replace("&&", " and ").replace("||", " or ")
     plain = re.sub(r"!(?!=)", " not ", plain)
     try:
         return int(_number(ast.parse(plain.strip(), mode="eval").body, values))
-    except (_UnreadableError, SyntaxError, ZeroDivisionError, ValueError, RecursionError):
+    except (_UnreadableError, ArithmeticError, SyntaxError, ValueError):
         return None
+    except (RecursionError, MemoryError):  # nested too deep
+        return None
+
+
+def _wrapped(number: int) -> int:
+    """What 64 bits keep of a number."""
+    half = 1 << (_BITS - 1)
+    return (number + half) % (2 * half) - half
 
 
 def _number(node: ast.expr, values: Mapping[str, str]) -> int:
     match node:
         case ast.Constant(value=int(number)):
-            return int(number)
+            return _wrapped(int(number))
         case ast.Name(id=name):
-            return int(values.get(name) or 0)
+            return _wrapped(int(values.get(name) or 0))
         case ast.UnaryOp(op=own, operand=operand):
             number = _number(operand, values)
             return -number if isinstance(own, ast.USub) else int(not number)
@@ -62,10 +77,10 @@ def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
     match node:
         case ast.BinOp(left=left, op=own, right=right):
             one, two = _number(left, values), _number(right, values)
-            if isinstance(own, ast.Pow) and 0 <= two <= _LARGEST_EXPONENT:
-                return int(one**two)
+            if isinstance(own, ast.Pow) and two >= 0:
+                return _wrapped(pow(one, two, 1 << _BITS))
             if type(own) in _BINARY:
-                return _BINARY[type(own)](one, two)
+                return _wrapped(_BINARY[type(own)](one, two))
         case ast.Compare(left=left, ops=[own], comparators=[right]) if type(own) in _COMPARISONS:
             return int(_COMPARISONS[type(own)](_number(left, values), _number(right, values)))
     raise _UnreadableError

@@ -12,7 +12,7 @@ from typing import Any
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -68,9 +68,7 @@ class _Reader:
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
         if not self.hints.model:
-            self.problems.append(
-                Problem("model-unknown", "the file does not name the model", fix="--model NAME")
-            )
+            self.problems.append(model_unknown("the file does not name the model"))
         sequences = self._number("sequence_parallel_size") or 1
         if sequences > 1:
             self.problems.append(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from typing import Literal
 
+from hardware import HardwareError
+from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.launch.read.document import yaml_document
 from planner.launch.read.embedded import is_embedding
@@ -62,19 +62,14 @@ def _plain_kind(text: str) -> Kind | None:
 
 def _is_torchtitan_toml(text: str) -> bool:
     try:
-        return bool(_TORCHTITAN_TABLES & tomllib.loads(text).keys())
-    except tomllib.TOMLDecodeError:
+        return bool(_TORCHTITAN_TABLES & toml_content(text, "").keys())
+    except HardwareError:
         return False
 
 
 def _json_kind(name: str, text: str) -> Kind:
     """A plan file, or DeepSpeed's. UsageError for other JSON."""
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{name}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
+    content = json_content(text, name)
     if isinstance(content, dict) and "planner_version" in content:
         return "plan"
     if isinstance(content, dict) and known_names("deepspeed") & content.keys():
@@ -86,18 +81,13 @@ def _json_kind(name: str, text: str) -> Kind:
 
 
 def _yaml_kind(name: str, text: str) -> Kind:
-    import yaml
-
     own = _mapping_kind(text)
     if own is not None:
         return own
     if is_embedding(text):
         return "job"
-    try:
-        yaml.safe_load(text)
-    except yaml.YAMLError:
-        # For its message with the line.
-        yaml_document(Text.made(text), name, Files())
+    # For its message with the line, if it is no YAML.
+    yaml_document(Text.made(text), name, Files())
     raise UsageError(
         f"{name}: this YAML is neither accelerate's (distributed_type, fsdp_config, ...) nor "
         "nanotron's (parallelism, tokens)"
@@ -106,11 +96,11 @@ def _yaml_kind(name: str, text: str) -> Kind:
 
 def _mapping_kind(text: str) -> Kind | None:
     """Accelerate or nanotron, if a text is YAML with their keys."""
-    import yaml
+    from planner.launch.read.yaml_text import YamlError, read_yaml
 
     try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        content = read_yaml(text).content
+    except YamlError:
         return None
     if not isinstance(content, dict):
         return None

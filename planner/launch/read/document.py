@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.launch.read.found import SURELY_MEANT, Edit, Setting
 from planner.launch.read.text import Files, Span, Text
@@ -65,10 +64,7 @@ class Document:
 
 def toml_document(text: Text, path: str, files: Files) -> Document:
     """A TOML file. UsageError with the line that is wrong."""
-    try:
-        content = tomllib.loads(text.value)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    content = toml_content(text.value, path)
     places = dict(_toml_places(text))
     settings = {
         key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
@@ -78,41 +74,36 @@ def toml_document(text: Text, path: str, files: Files) -> Document:
 
 def yaml_document(text: Text, path: str, files: Files) -> Document:
     """A YAML file. UsageError with line and column of what is wrong."""
-    import yaml
+    from planner.launch.read.yaml_text import YamlError, read_yaml
 
     try:
-        content = yaml.safe_load(text.value)
-        node = yaml.compose(text.value, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UsageError(f"{path}: not valid YAML: {place}{error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        read = read_yaml(text.value)
+        content = read.content
+    except YamlError as error:
         raise UsageError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    return _marked(content, node, text, path, files)
+    return _marked(content, read.nodes[0], text, path, files)
 
 
 def json_document(text: Text, path: str, files: Files) -> Document:
     """A JSON file. UsageError with the line that is wrong."""
-    import yaml
+    from planner.launch.read.yaml_text import YamlError, read_yaml
 
-    try:
-        content = json.loads(text.value)
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{path}: not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
+    content = json_content(text.value, path)
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
-    # JSON is YAML but for tabs; the places are the same.
-    node = yaml.compose(text.value.replace("\t", " "), Loader=yaml.SafeLoader)
-    return _marked(content, node, text, path, files)
+    try:
+        # JSON is YAML but for tabs; the places are the same.
+        nodes = read_yaml(text.value.replace("\t", " ")).nodes
+    except YamlError:
+        nodes = ()
+    return _marked(content, nodes[0] if nodes else None, text, path, files)
 
 
 def _marked(content: dict[str, Any], node: Any, text: Text, path: str, files: Files) -> Document:
-    places = dict(_yaml_places(node, ""))
+    """`node` None: nobody knows where the settings stand."""
+    places = {} if node is None else dict(_yaml_places(node, ""))
     settings = {
         key: _setting(key, value, places.get(key), text, files) for key, value in _flat(content)
     }

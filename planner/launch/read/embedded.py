@@ -24,11 +24,11 @@ class Embedded:
 
 def is_embedding(text: str) -> bool:
     """Whether a YAML text starts a job with a script of its own."""
-    import yaml
+    from planner.launch.read.yaml_text import YamlError, read_yaml
 
     try:
-        documents = [own for own in yaml.safe_load_all(text) if isinstance(own, dict)]
-    except (yaml.YAMLError, ValueError, RecursionError):
+        documents = [own for own in read_yaml(text).contents if isinstance(own, dict)]
+    except YamlError:
         return False
     return any(own.get("kind") in _JOBS or _is_task(own) for own in documents)
 
@@ -40,9 +40,9 @@ def _is_task(document: dict[str, object]) -> bool:
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
     """The files of the ConfigMaps first, then the scripts. Only literal blocks (`|`) are read."""
-    import yaml
+    from planner.launch.read.yaml_text import read_yaml
 
-    documents = [own for own in yaml.compose_all(source.value) if own is not None]
+    documents = read_yaml(source.value).nodes
     for document in documents:
         for key, node in _pairs(document):
             if key == "data":

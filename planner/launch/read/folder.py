@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware import HardwareError
+from hardware.files import read_text
 from planner.job.errors import UsageError
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
+from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.text import SourceFile
 
 # Files that a launch folder holds beside those that launch.
@@ -17,7 +20,6 @@ _CONFIGURATIONS: tuple[Kind, ...] = (
     "torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron",
 )  # fmt: skip
 _SCRIPTS: tuple[Kind, ...] = ("shell", "arguments", "job")
-_LARGEST_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def folder_files(folder: Path) -> FolderFiles:
 
 def _names_inside(job: Path) -> list[str]:
     """Files that a job makes on its nodes."""
-    text = SourceFile(str(job), job.read_text(encoding="utf-8")).as_text()
+    text = SourceFile(str(job), read_text(job, MOST_BYTES)).as_text()
     return [own.name for own in embedded_texts(text) if own.name]
 
 
@@ -81,12 +83,12 @@ def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:
 
 def _kind(path: Path) -> Kind | None:
     """What a file is; None for what is no launch file, or cannot be read as one."""
-    if path.suffix not in _ENDINGS or path.stat().st_size > _LARGEST_BYTES:
+    if path.suffix not in _ENDINGS:
         return None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_BYTES)
         kind = file_kind(path.name, text) if text.strip() else None
-    except (UsageError, UnicodeDecodeError, OSError):
+    except (UsageError, HardwareError, OSError):
         return None
     # Python programs beside the configuration: what is trained, not how.
     return None if path.suffix == ".py" and kind != "torchtitan-python" else kind

@@ -13,7 +13,7 @@ from planner.launch.read.text import SourceFile, Span
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
 
-Severity = Literal["error", "warning", "note"]
+Severity = Literal["error", "missing", "warning", "note"]
 Format = Literal[
     "megatron",
     "megatron-bridge",
@@ -68,9 +68,9 @@ class Edit:
 class Problem:
     """Something wrong, by the name of the rule it breaks.
 
-    `error`: it will not run; `warning`: it runs, and not as one would think; `note`: worth
-    knowing. `fix`: what to write instead; `edits`: the same for --fix. `late`: the framework
-    finds it out only at run time.
+    `error`: it will not run; `missing`: nothing can be told without it; `warning`: it runs, and
+    not as one would think; `note`: worth knowing. `fix`: what to write instead; `edits`: the same
+    for --fix. `late`: the framework finds it out only at run time.
     """
 
     rule: str
@@ -80,6 +80,11 @@ class Problem:
     fix: str = ""
     edits: tuple[Edit, ...] = ()
     late: bool = False
+
+
+def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
+    """The files do not say which model it is; `fix`: the option that does."""
+    return Problem("model-unknown", text, "missing", places, fix)
 
 
 @dataclass(frozen=True, slots=True)

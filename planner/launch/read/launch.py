@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from planner.job.errors import UsageError
+from hardware import HardwareError
+from hardware.files import read_text
+from planner.job.errors import CannotTellError, UsageError
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
@@ -23,6 +25,7 @@ from planner.launch.read.document import (
 )
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
@@ -36,7 +39,6 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "nanotron": ("nanotron", "shell", "job"),
     "plan": ("plan",),
 }
-_LARGEST_BYTES = 4 * 2**20
 _MEGATRON_SIGNS = ("--num-layers", "--tensor-model-parallel-size", "--micro-batch-size")
 # Arguments that name a configuration file.
 _CONFIG_OPTIONS = (
@@ -135,23 +137,8 @@ def _open(path: Path, read: _Read, hints: Hints) -> None:
 
 
 def _content(path: Path) -> str:
-    """A text file's content. UsageError for anything else."""
-    try:
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder; give the files in it")
-        if path.is_file() and path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(
-                f"{path}: {path.stat().st_size:,} bytes is too large for a launch file"
-            )
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    if "\0" in text:
-        raise UsageError(f"{path} is not a text file")
+    """A text file's content. HardwareError, UsageError for anything else."""
+    text = read_text(path, MOST_BYTES)
     if not text.strip():
         raise UsageError(f"{path} is empty")
     return text.replace("\r\n", "\n")
@@ -200,7 +187,7 @@ def _add_written(path: str, text: Text, read: _Read) -> None:
         read.programs[Path(path).name] = text.value
     try:
         kind = file_kind(path, text.value)
-    except UsageError:
+    except (UsageError, HardwareError):
         return
     if kind not in (None, "shell", "arguments", "plan", "job") and path not in read.kinds:
         read.kinds[path] = kind
@@ -222,7 +209,7 @@ def _found(read: _Read, hints: Hints) -> Found:
         from planner.launch.read.megatron import read_megatron
 
         return read_megatron(launch, read.files, hints)
-    raise UsageError(_no_launch(read, launch))
+    raise CannotTellError(_no_launch(read, launch))
 
 
 def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
@@ -235,7 +222,7 @@ def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
         return None
     try:
         return _content(beside)
-    except UsageError:
+    except (UsageError, HardwareError, OSError):
         return None
 
 

@@ -8,7 +8,7 @@ import re
 from pydantic import ValidationError
 
 from planner.job.specs import LayerKind, MlaSpec, ModelSpec, MoeSpec
-from planner.launch.read.found import Hints, Problem
+from planner.launch.read.found import Hints, Problem, model_unknown
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import read_rope, read_router
 
@@ -26,10 +26,8 @@ def read_model(
 ) -> tuple[ModelSpec | None, list[Problem]]:
     """The shape, None where options that it needs are missing; what is wrong with it."""
     if arguments.has("use-checkpoint-args") and not arguments.has("num-layers"):
-        reason = "--use-checkpoint-args: the model is in the checkpoint; give --model"
-        return None, [
-            Problem("model-unknown", reason, places=arguments.place("use-checkpoint-args"))
-        ]
+        reason = "--use-checkpoint-args: the model is in the checkpoint"
+        return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
     missing = [name for name in _NEEDED if arguments.number(name) is None]
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
@@ -38,9 +36,10 @@ def read_model(
             for name in missing
             if (own := arguments.setting(name)) is not None and own.unknown
         ]
-        why = "; ".join(unresolved) or f"{names} missing"
-        fix = "--env NAME=VALUE sets a variable" if unresolved else ""
-        return None, [Problem("model-unknown", f"the model is not known: {why}", fix=fix)]
+        if unresolved:
+            why = f"the model is not known: {'; '.join(unresolved)}"
+            return None, [model_unknown(why, fix="--env NAME=VALUE sets a variable")]
+        return None, [Problem("model-unknown", f"the model is not known: {names} missing")]
     try:
         return _spec(arguments, hints, assumed), []
     except ValidationError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from planner.job.specs import ModelSpec
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -160,8 +160,8 @@ class _Reader:
         config: dict[str, object] = {name: own for name, own in values.items() if own is not None}
         experts = self.own.has(f"{_M}.moe_config")
         if experts:
-            text = "experts of nanotron's own model are not read; give --model"
-            self.problems.append(Problem("model-unknown", text, places=self.own.place(_M)))
+            text = "experts of nanotron's own model are not read"
+            self.problems.append(model_unknown(text, self.own.place(_M)))
             return None
         qwen = self.own.get(f"{_M}.is_qwen2_config", False)
         self.own.get(f"{_M}.is_llama_config")
@@ -170,8 +170,7 @@ class _Reader:
         try:
             spec = model_from_hf_config(config, where=where)
         except ModelError as error:
-            text = f"the model is not known: {error}"
-            self.problems.append(Problem("model-unknown", text, fix="--model NAME"))
+            self.problems.append(model_unknown(f"the model is not known: {error}"))
             return None
         return spec.model_copy(
             update={

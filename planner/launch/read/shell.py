@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
+from planner.launch.read.limits import Limits
 from planner.launch.read.shell_tests import Tests, matches
 from planner.launch.read.shell_words import Value, Word, spaced
 from planner.launch.read.text import Files, Text, join
@@ -34,8 +36,8 @@ _SLURM_VARIABLES = {
 }
 # What every shell sets: paths and names, without effect on a launch.
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
-# Functions that call functions end somewhere.
-_DEEPEST = 20
+# More of a kind tell no more.
+_MOST_NOTES = 50
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,15 @@ class Shell:
     written: dict[str, Text] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
-    depth: int = 0
+    limits: Limits = field(default_factory=Limits)
+    # Functions that are being read.
+    active: set[str] = field(default_factory=set)
 
     def read(self, source: Text, *, nested: bool = False) -> None:
-        """Walk a script. Errors of syntax are collected, with file and line."""
+        """Walk a script. Errors of syntax are collected, with file and line.
+
+        CannotTellError for a script that goes beyond the limits of reading.
+        """
         if not nested:
             self._read_directives(source)
         tree = _parse(source.value)
@@ -90,11 +97,16 @@ class Shell:
                 self.variables["SLURM_NTASKS"] = Text.made(str(product))
 
     def _note_errors(self, source: Text, tree: Node) -> None:
-        for node in _broken(tree):
+        for node in islice(_broken(tree), _MOST_NOTES):
             place = source[node.start_byte : node.end_byte + 1].first()
             words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
             missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
             self.errors.append((place[0] if place else "", self.files.line(place), missing))
+
+    def note(self, text: str) -> None:
+        """Remember what is not followed."""
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value: as given by the user, else as set so far."""
@@ -119,13 +131,15 @@ def _parse(text: str) -> Node:
     return parser.parse(re.sub(r"[^\x00-\x7f]", "?", text).encode()).root_node
 
 
-def _broken(node: Node) -> Iterator[Node]:
-    if node.type == "ERROR" or node.is_missing:
-        yield node
-        return
-    for child in node.children:
-        if child.has_error or child.is_missing:
-            yield from _broken(child)
+def _broken(tree: Node) -> Iterator[Node]:
+    """Nodes that the grammar could not read, in order."""
+    ahead = [tree]
+    while ahead:
+        node = ahead.pop()
+        if node.type == "ERROR" or node.is_missing:
+            yield node
+            continue
+        ahead += [own for own in reversed(node.children) if own.has_error or own.is_missing]
 
 
 class _Walk(Tests):
@@ -139,6 +153,11 @@ class _Walk(Tests):
 
     def run(self, node: Node) -> None:
         """A statement, or each of a list of them."""
+        self.shell.limits.step()
+        with self.shell.limits.deeper():
+            self._run(node)
+
+    def _run(self, node: Node) -> None:
         handler = getattr(self, f"_run_{node.type}", None)
         if handler is not None:
             handler(node)
@@ -150,7 +169,7 @@ class _Walk(Tests):
 
     def _note(self, node: Node, what: str) -> None:
         place = self.piece(node).first()
-        self.shell.notes.append(f"line {self.shell.files.line(place)}: {what}")
+        self.shell.note(f"line {self.shell.files.line(place)}: {what}")
 
     def _run_list(self, node: Node) -> None:
         """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
@@ -255,6 +274,8 @@ class _Walk(Tests):
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
         if appends:
             value = _appended(self.shell.variables.get(name), value)
+            self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
+        self.shell.limits.grown(value)
         self.shell.variables[name] = value
         return name
 
@@ -299,6 +320,8 @@ class _Walk(Tests):
             for word in self.words(child)
         ]
         environment = self.shell.environment()
+        for value in environment.values():
+            self.shell.limits.step(len(value.value))
         for name, own in before.items():
             value = self.value(own.named_children[1]) if own.named_child_count > 1 else Text("")
             environment[name] = value
@@ -319,7 +342,7 @@ class _Walk(Tests):
             for word in words[1:]:
                 shell.variables.pop(word.text.value, None)
         elif name in shell.functions:
-            self._call(*shell.functions[name])
+            self._call(name, *shell.functions[name])
         elif (inner := _inline_script(words)) is not None:
             self._nested(inner)
         else:
@@ -331,19 +354,20 @@ class _Walk(Tests):
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
         if script.unknown:
-            self.shell.notes.append(f"a command in a word is not known: {script.unknown}")
-        if script.unknown or self.shell.depth > _DEEPEST:
+            self.shell.note(f"a command in a word is not known: {script.unknown}")
             return
-        self.shell.depth += 1
-        self.shell.read(script, nested=True)
-        self.shell.depth -= 1
+        with self.shell.limits.call("a command in a word"):
+            self.shell.read(script, nested=True)
 
-    def _call(self, source: Text, body: Node) -> None:
-        if self.shell.depth > _DEEPEST:
+    def _call(self, name: str, source: Text, body: Node) -> None:
+        shell = self.shell
+        if name in shell.active:
+            shell.note(f"the function {name} calls itself: not followed")
             return
-        self.shell.depth += 1
-        _Walk(self.shell, source).run(body)
-        self.shell.depth -= 1
+        shell.active.add(name)
+        with shell.limits.call(f"the function {name}"):
+            _Walk(shell, source).run(body)
+        shell.active.remove(name)
 
     def _written(self, word: Word) -> str:
         """A word's value; as it is written, where that is not known."""
@@ -358,7 +382,7 @@ class _Walk(Tests):
         given = [path for path in self.shell.files.by_path if path.rsplit("/", 1)[-1] == name]
         if not given:
             what = self._written(words[0]) if words else ""
-            self.shell.notes.append(f"source {what}: not read; give that file too, before this one")
+            self.shell.note(f"source {what}: not read; give that file too, before this one")
 
 
 _CONTAINERS = (

@@ -21,6 +21,11 @@ class Tests(Words):
 
     def test(self, node: Node) -> bool | None:
         """Outcome of a condition; None where reading cannot tell."""
+        self.state.limits.step()
+        with self.state.limits.deeper():
+            return self._test(node)
+
+    def _test(self, node: Node) -> bool | None:
         children = [own for own in node.named_children if own.type != "comment"]
         match node.type:
             case "test_command" | "parenthesized_expression":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
+from planner.launch.read.limits import Limits
 from planner.launch.read.text import Span, Text, join
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Variables(Protocol):
     """Where values come from and defaults go."""
 
     variables: dict[str, Value]
+    limits: Limits
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value; None where nothing sets it."""
@@ -45,6 +47,12 @@ class Words:
 
     def words(self, node: Node) -> list[Word]:
         """What a node becomes when the shell expands it: none, one or several words."""
+        words = self._split(node)
+        for word in words:
+            self.state.limits.step(len(word.text.value))
+        return words
+
+    def _split(self, node: Node) -> list[Word]:
         used = self.piece(node).span()
         if node.type == "comment":
             return []
@@ -83,6 +91,12 @@ class Words:
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
+        with self.state.limits.deeper():
+            value = self._value(node)
+        self.state.limits.step(len(value.value))
+        return value
+
+    def _value(self, node: Node) -> Text:
         match node.type:
             case "string" | "heredoc_body" | "concatenation" | "command_name":
                 return self.inside(node, quoted=node.type == "string")
@@ -170,7 +184,7 @@ class Words:
         if index in ("@", "*"):
             return spaced(value)
         at = self.calculated(index)
-        if at.unknown or int(at.value) >= len(value):
+        if at.unknown or not -len(value) <= int(at.value) < len(value):
             return Text.not_known(f"${{{name}[{index}]}}")
         return value[int(at.value)]
 
@@ -198,13 +212,13 @@ def _unescaped(piece: Text) -> Text:
     """A bare word without its backslashes."""
     if "\\" not in piece.value:
         return piece
-    kept = [at for at in range(len(piece.value)) if not _is_escape(piece.value, at)]
-    return join([piece[at : at + 1] for at in kept]) if kept else Text("")
-
-
-def _is_escape(text: str, at: int) -> bool:
-    before = len(text[:at]) - len(text[:at].rstrip("\\"))
-    return text[at] == "\\" and before % 2 == 0
+    parts, start = [], 0
+    for match in re.finditer(r"\\(.?)", piece.value, re.DOTALL):
+        parts.append(piece[start : match.start()])
+        start = match.start(1)
+        parts.append(piece[start : match.end()])
+        start = match.end()
+    return join([*parts, piece[start:]])
 
 
 def _continued(piece: Text) -> Text:

@@ -12,7 +12,7 @@ from typing import Any
 from constraints.context_kinds import ContextKind
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
-from planner.launch.read.found import Edit, Found, Hints, Problem
+from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.text import Files
 from planner.launch.read.torchtitan_keys import is_known, is_known_in_0_3, unknown_keys
 from planner.launch.read.torchtitan_layout import (
@@ -255,11 +255,10 @@ class TorchtitanReader:
         known = MODELS.get((name.lower(), flavor.lower()))
         if known is None:
             self.problems.append(
-                Problem(
-                    "model-unknown",
+                model_unknown(
                     f"model {name} {flavor} is not in the catalogue",
-                    places=self.own.place("model.name", "model.flavor"),
-                    fix="--model NAME, config.json or .toml",
+                    self.own.place("model.name", "model.flavor"),
+                    "--model NAME, config.json or .toml",
                 )
             )
         return known

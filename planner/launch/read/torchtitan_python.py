@@ -41,7 +41,7 @@ def read_torchtitan_python(
     """The launch that a configuration function describes. UsageError with the line of a slip."""
     try:
         module = ast.parse(text.value)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
     wanted = _wanted(launch)

@@ -24,6 +24,8 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
+# Whether no time is left for something, which then counts as untried.
+Over = Callable[[str], bool]
 
 # Degrees are tried at 2, 4, 8 and 16 times their value.
 _FACTORS = (2, 4, 8, 16)
@@ -124,22 +126,25 @@ def advise(
     mtp_apart: bool = False,
     may_add_gpus: bool = False,
     watch: Watch | None = None,
+    over: Over = lambda _what: False,
 ) -> Advice:
     """Evaluate every change of one option, and pairs of changes if none suffices.
 
     Arguments as `planner.evaluate`. `may_add_gpus`: degrees that the GPUs cannot hold take more
     of them (`request.gpus` must then count them: `8xH100`). UsageError if the configuration
-    itself breaks a rule.
+    itself breaks a rule. `over`: asked before each.
     """
     setup = Setup(request, degrees, recompute, block_layers, recomputed, mtp_apart)
-    return _Adviser(setup, may_add_gpus, watch or (lambda _what, _done, _total: None)).advice()
+    return _Adviser(
+        setup, may_add_gpus, watch or (lambda _what, _done, _total: None), over
+    ).advice()
 
 
 class _Adviser:
     """The configuration to change, and moves already evaluated."""
 
-    def __init__(self, setup: Setup, may_add_gpus: bool, watch: Watch) -> None:
-        self.setup, self.may_add_gpus, self.watch = setup, may_add_gpus, watch
+    def __init__(self, setup: Setup, may_add_gpus: bool, watch: Watch, over: Over) -> None:
+        self.setup, self.may_add_gpus, self.watch, self.over = setup, may_add_gpus, watch, over
         self.job = given_job(setup.request)
         self.base = setup.plan()
         self.tried = 0
@@ -165,6 +170,8 @@ class _Adviser:
         """Moves that are legal and save memory."""
         found = []
         for index, changes in enumerate(sets):
+            if self.over(" ".join(change.flags for change in changes)):
+                continue
             self.watch(what, index, len(sets))
             move = self._move(changes)
             if move is not None and move.saved_bytes > LEAST_SAVING * self.base.peak_bytes:

@@ -56,7 +56,7 @@ def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor
 def _waiting(stage: Stage, kept: Kept) -> float:
     """Bytes that only weight gradients which are deferred will read."""
     copies, holds = kept.copies, stage.holds
-    return copies.weight * holds.layer_weight + copies.head_weight * holds.head_weight
+    return float(copies.weight * holds.layer_weight + copies.head_weight * holds.head_weight)
 
 
 def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, float]]:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 Figure = Literal["time", "memory"]
+# Family of a profile that stands for a framework without one of its own: its runs are those of all
+# frameworks, predicted without their names.
+UNFAMILIAR = "unfamiliar"
 
 
 class Family(NamedTuple):

@@ -14,7 +14,6 @@ from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.costed import RECOMMENDED_FIT_PROBABILITY
 from planner.search.explorer import Effort, Progress
 from planner.search.infeasibility import (
     GIB,
@@ -88,7 +87,7 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
         name="stage-memory",
         text=(
             f"the lightest even layout, {degrees}, recompute {mode}, takes "
-            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; for an even chance to "
+            f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; to fit with "
             f"fit there are {room}"
         ),
     )
@@ -122,7 +121,7 @@ def _smallest(
             plan = search(request, effort)
         except (NothingFitsError, UsageError, HardwareError, ConstraintError):
             continue
-        safe = plan.fit_probability >= RECOMMENDED_FIT_PROBABILITY
+        safe = plan.fit_probability >= request.fit_probability
         if safe or not found:
             found.append(Relaxation(kind=kind, change=text, smallest=False, plan=plan))
         if safe and kind != "condition":

@@ -18,25 +18,18 @@ from planner.job.errors import NothingFitsError, UsageError
 from planner.job.pool import Pool
 from planner.job.request import Request
 from planner.predict.mixture import other_modes
-from planner.predict.plan import Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
-from planner.search.costed import (
-    LEAST_FIT_PROBABILITY,
-    RECOMMENDED_FIT_PROBABILITY,
-    likely_limit_bytes,
-)
-from planner.search.explorer import TIE, Effort, Progress
-from planner.search.front import front, thin
+from planner.search.costed import likely_limit_bytes
+from planner.search.explorer import Effort, Progress
+from planner.search.front import ALIKE, SAVING, front, thin
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint, PoolRung
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
 from planner.search.result import Counts, SearchResult
 from planner.search.trial import try_job
-
-# Plans that save less memory than this share are not shown beside a faster one.
-SAVING = 0.05
 
 
 def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]:
@@ -74,7 +67,7 @@ def pool_shapes(pool: Pool, model: PoolModel) -> tuple[dict[str, IntArray], int]
 def search_pool(
     request: Request,
     *,
-    top: int,
+    top: int | None = None,
     sort: str,
     effort: Effort,
     progress: Progress | None = None,
@@ -84,14 +77,15 @@ def search_pool(
 
     `explains`: search what each part does alone, and, if nothing fits, what would.
     """
-    from planner.search.ordering import sort_value, stop_notes
+    from planner.search.ordering import recommended, sort_value, stop_notes
 
     started = time.perf_counter()
     pool, jobs = pool_jobs(request)
     model = PoolModel(jobs)
     columns, considered = pool_shapes(pool, model)
     explorer = PoolExplorer(pool, model, columns, effort, progress)
-    rungs = _explore(explorer)
+    limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
+    rungs = explorer.explore(limits)
     points = [rung.point for rung in rungs if rung.point is not None]
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
@@ -109,7 +103,7 @@ def search_pool(
             own,
             explorer.kernel_layout(own.row, own.layout),
             _gap(rungs, own),
-            TIE,
+            OPTIMAL_WITHIN,
         )
         for own in _short_front(points)
     ]
@@ -128,13 +122,13 @@ def search_pool(
             costing_seconds=explorer.costing_s,
         ),
         plans=tuple(plans[:top]),
-        proven=all(rung.gap <= TIE for rung in rungs),
+        recommended=recommended(plans[:top]),
+        proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),
         gap=max(rung.gap for rung in rungs),
         stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
             *_mix_notes(explorer),
-            *_cut_notes(len(plans) - top),
             *(alone_notes(request, pool, plans[0]) if explains and not explorer.stopped else ()),
         ),
     )
@@ -151,34 +145,16 @@ def _version() -> str:
     return __version__
 
 
-def _explore(explorer: PoolExplorer) -> list[PoolRung]:
-    """Search among plans that are safe to recommend; without any, among those that may fit.
-
-    Also when the time is over: what is said of a job that fits nowhere is about the latter.
-    """
-    for probability in (RECOMMENDED_FIT_PROBABILITY, LEAST_FIT_PROBABILITY):
-        limits = [likely_limit_bytes(job, probability) for job in explorer.model.jobs]
-        rungs = explorer.explore(limits)
-        if explorer.stopped == "interrupted" or any(own.point is not None for own in rungs):
-            break
-    return rungs
-
-
 def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
     unique = list(dict.fromkeys(points))
     pace = np.array([own.pace for own in unique])
     fill = np.array([own.fill for own in unique])
-    kept = thin(pace, fill, front(pace, fill), TIE, SAVING)
+    kept = thin(pace, fill, front(pace, fill), ALIKE, SAVING)
     return [unique[index] for index in kept.tolist()]
 
 
 def _gap(rungs: Sequence[PoolRung], point: PoolPoint) -> float:
     return min(rung.gap for rung in rungs if rung.point == point)
-
-
-def _cut_notes(cut: int) -> Iterator[str]:
-    if cut > 0:
-        yield f"{cut} more plans on the short front; --top shows them"
 
 
 def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:

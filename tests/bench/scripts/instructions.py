@@ -42,13 +42,21 @@ def capture(path: Path, name: str, gpus: str, tokens: str) -> None:
     """Write the arguments, and print how many candidates they are."""
     from jobs import cost_model, legal_columns
 
+    from planner import cost_model as cost_model_module
+
     model = cost_model(name, gpus, float(tokens))
     columns = legal_columns(model)
     costed = model.cost_shapes(columns)
     rows = sampled(columns)
     totals = (model.prefix, model.totals)
     arguments: tuple[Any, ...]
-    if hasattr(model, "inputs"):
+    if hasattr(cost_model_module, "room"):
+        *space, stages = cost_model_module.room(len(model.pieces), int(columns["pp"].max()))
+        arguments = (
+            costed.shapes, rows.astype(np.float64), costed.keys, costed.costs, *totals,
+            *model.inputs, False, *space, np.zeros_like(costed.steps), stages,
+        )  # fmt: skip
+    elif hasattr(model, "inputs"):
         arguments = (
             costed.shapes, rows.astype(np.float64), costed.keys, costed.costs, *totals,
             *model.inputs, np.zeros_like(costed.steps),

@@ -18,6 +18,7 @@ from planner.evidence.fit.collective_fit import (
     size_class,
     soft_l1,
 )
+from planner.job.errors import UsageError
 
 HEADER = "gpu,nodes,gpus,collective,payload_bytes,busbw_gb_per_s,time_ms,fabric_or_algorithm\n"
 START_UP_S = 35e-6
@@ -68,6 +69,11 @@ def test_odd_rows_count_in_proportion_only() -> None:
     assert soft_l1(2.0) / soft_l1(1.0) == pytest.approx(2.0, rel=0.1)
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere.csv"]) == 2
-    assert "given nowhere.csv; needed: one CSV file" in capsys.readouterr().err
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"given nowhere\.csv; needed: one CSV file"):
+        main(["nowhere.csv"])
+
+
+def test_the_benchmarks_that_ship_are_fitted(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    assert "benchmark start-up" in capsys.readouterr().out

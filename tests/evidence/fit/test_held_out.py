@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,9 +18,8 @@ from planner.evidence.fit.held_out import (
 )
 from planner.evidence.fit.step_fit import TrialModel, chosen_constants
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.rows import read_rows
+from planner.evidence.runs.rows import PUBLISHED, read_rows
 
-PUBLISHED = Path(str(files("planner.evidence").joinpath("data").joinpath("published.csv")))
 SOURCES = ("korthikanti2022", "narayanan2021-table1", "megatron-jan2021")
 RATE = "a100-sxm-16bit"
 FACTOR = 1.1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,9 @@ from planner.evidence.fit.step_fit import (
     main,
 )
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
-from planner.evidence.runs.rows import MeasuredRow, read_rows
+from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 
-PUBLISHED = Path(str(files("planner.evidence").joinpath("data").joinpath("published.csv")))
 SOURCES = ("korthikanti2022", "narayanan2021-table1", "megatron-jan2021")
 
 
@@ -81,15 +79,18 @@ def test_unknown_constant() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    header, *lines = PUBLISHED.read_text(encoding="utf-8").splitlines()
+    table = PUBLISHED / "megatron_lm_tables.csv"
+    header, *lines = table.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.startswith("narayanan2021-table1")][:2]
     runs = tmp_path / "runs.csv"
     runs.write_text("\n".join([header, *kept]), encoding="utf-8")
-    result = CliRunner().invoke(main, [str(runs), "a100-sxm-16bit", "hopper-16bit", "--json"])
+    result = CliRunner().invoke(
+        main, ["a100-sxm-16bit", "hopper-16bit", "--runs", str(runs), "--json"]
+    )
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document["runs"] == 2
     assert document["held_out_error"] is None
     assert "hopper-16bit: no run depends on it" in result.stderr
-    wrong = CliRunner().invoke(main, [str(runs), "hopper"])
+    wrong = CliRunner().invoke(main, ["hopper", "--runs", str(runs)])
     assert wrong.exit_code == 2

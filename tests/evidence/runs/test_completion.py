@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.evidence.runs.completion import complete, unfolded_layout
+from planner.evidence.runs.completion import complete
 from planner.evidence.runs.defaults import assumed
 from planner.evidence.runs.predict import predict_rows
 from tests.evidence.runs.rows_for_tests import row
@@ -58,10 +58,10 @@ def test_unstated_degrees_divide_gpus_and_layers() -> None:
     assert complete(modern).assumed == ("tp 8", "pp 12", "vpp 2")
 
 
-def test_a_pipeline_layout_becomes_layers_of_blocks() -> None:
-    assert unfolded_layout("Et*2|(tt|)*2L") == ["Ett", "tt", "tt", "L"]
-    own = row(vpp="layout", pp="2", notes="pp layout Et*2|(tt|)*2L; x=1")
-    assert complete(own).assumed == ("vpp 2", "layers_per_stage 2/2/2/0")
+def test_a_batch_may_be_stated_in_tokens() -> None:
+    """4e6 tokens are 1,953 sequences of 2,048: 244 for each of eight replicas."""
+    gaps = {"mbs": "", "gbs": "", "tp": "1", "num_gpus": "64", "gbs_tokens": "4000000"}
+    assert complete(row(**gaps)).assumed == ("mbs 1", "gbs 1952")
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_experts_come_from_the_catalogue_or_are_the_usual_ones(moe: str, words: 
     ("cells", "reason"),
     [
         ({"num_gpus": "", "mbs": "", "gbs": ""}, "num_gpus is not stated"),
-        ({"model": "7B LoRA", "seq": ""}, "LoRA"),
-        ({"layers": "", "notes": "hybrid-layer-pattern=M-M*"}, "Mamba"),
+        ({"tuning": "qlora", "seq": ""}, "LoRA"),
+        ({"layers": "", "mixer": "mamba hybrid"}, "Mamba"),
         ({"step_time_s": "fast"}, "made_up.csv line 2, column step_time_s: 'fast'"),
         ({"tp": "two"}, "made_up.csv line 2, column tp: 'two' is not a number"),
     ],

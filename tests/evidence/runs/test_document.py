@@ -1,9 +1,8 @@
-"""Records, families, worst rows and the page."""
+"""Records, families and worst rows."""
 
 from __future__ import annotations
 
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -12,15 +11,13 @@ from planner.evidence.runs.families import family_by
 from planner.evidence.runs.predict import predict_rows
 from planner.evidence.runs.worst import terms, worst_rows
 from planner.job.errors import UsageError
-from planner.report.page import validation_page
-from planner.report.scatter import Point, scatter_svg
 from tests.evidence.runs.rows_for_tests import predicted, row
 
 BY_SOURCE = family_by("source")
 
 
 def test_a_record_holds_the_row_and_its_prediction() -> None:
-    content = document(predict_rows([row(vocab=""), row(model="LoRA")]), BY_SOURCE)
+    content = document(predict_rows([row(vocab=""), row(tuning="lora")]), BY_SOURCE)
     good, refused = content["rows"]
     assert good["model"] == "GPT-175B"
     assert set(PREDICTED_COLUMNS) <= good.keys()
@@ -65,7 +62,7 @@ def test_csv_columns_are_those_of_all_rows() -> None:
 
 
 def test_families_by_what_the_planner_makes_of_a_row() -> None:
-    own, other = predicted(1.0), predict_rows([row(model="LoRA")])[0]
+    own, other = predicted(1.0), predict_rows([row(tuning="lora")])[0]
     assert family_by("profile, architecture,scale,kind")(own) == (
         "megatron-lm-2022, ampere, several domains, dense"
     )
@@ -102,52 +99,3 @@ def test_terms_leave_out_what_is_small() -> None:
     assert shares[0][0] == "compute"
     assert all(share >= 0.05 for _, share in shares)
     assert sum(share for _, share in shares) <= 1.0 + 1e-9
-
-
-def page_of(*cells: dict[str, str]) -> str:
-    predictions = predict_rows([row(**own) for own in cells])
-    return validation_page(
-        document(predictions, BY_SOURCE),
-        [BY_SOURCE(own) for own in predictions],
-        [f"{own.row.text('model')} here" for own in predictions],
-    )
-
-
-def test_the_page_holds_every_row_and_nothing_from_elsewhere() -> None:
-    models = [f"model-{index}" for index in range(7)]
-    page = page_of(*({"model": name, "peak_mem_gib": "60"} for name in models), {"model": "LoRA"})
-    for name in (*models, "LoRA"):
-        assert f"{name} here" in page
-    assert "LoRA fine-tuning is not modelled" in page
-    assert page.count("<circle cx") >= 2 * len(models)
-    for word in ("src=", "<link", "@import", "fetch("):
-        assert word not in page
-
-
-def test_the_page_shows_cells_as_text() -> None:
-    page = page_of({"model": "<script>alert(1)</script>", "source": 'a"b<c'})
-    assert "<script>alert" not in page
-    assert "a&quot;b&lt;c" in page
-
-
-def test_the_drawing_places_the_diagonal_and_is_xml() -> None:
-    points = [Point(1.0, 1.0, "a"), Point(100.0, 100.0, "a"), Point(10.0, 20.0, "b <", "x & y")]
-    drawing = ElementTree.fromstring(scatter_svg(points, "Times", "s"))
-    space = "{http://www.w3.org/2000/svg}"
-    circles = [
-        own for own in drawing.iter(f"{space}circle") if own.find(f"{space}title") is not None
-    ]
-    assert len(circles) == 3
-    first, second, third = ((float(own.get("cx", 0)), float(own.get("cy", 0))) for own in circles)
-    sums = sorted(round(x + y, 1) for x, y in (first, second, third))
-    assert sums[1] == pytest.approx(sums[2], abs=0.2)
-    assert sums[0] < sums[1] - 10.0
-
-
-def test_a_small_drawing_has_one_path_a_family_and_many_share_grey() -> None:
-    points = [Point(1.0 + index, 2.0, f"f{index:02}") for index in range(30)]
-    small = scatter_svg(points, "Times", "s", hover=False)
-    assert "<title>" not in small
-    assert small.count("h0") == 30
-    assert "others (21)" in small
-    assert ElementTree.fromstring(scatter_svg([], "Times", "s")) is not None

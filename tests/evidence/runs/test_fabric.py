@@ -21,16 +21,15 @@ GBIT = 1e9 / 8
         ({"fabric": "8x400 Gb/s InfiniBand"}, "infiniband", 3200),
         ({"fabric": "2x100GbE"}, "roce", 200),
         ({"fabric": "slingshot 4x200G"}, "slingshot", 800),
-        ({"notes": "RoCE 1600Gbps/node A100; tied emb"}, "roce", 1600),
-        ({"notes": "no compile; inter-node 400Gbps; AdamW"}, None, 400),
-        ({"notes": "Jean-Zay A100 NVLink + Omni-Path"}, "omni-path", None),
-        ({"source": "hf-ultrascale-playbook"}, "efa", 3200),
-        ({"source": "hf-ultrascale-playbook", "fabric": "infiniband"}, "infiniband", 3200),
+        ({"fabric": "omni-path 400Gbps/node"}, "omni-path", 400),
+        ({"fabric": "efa 3200Gbps/node"}, "efa", 3200),
+        ({"fabric": "efa-v1 400Gbps/node"}, "efa-v1", 400),
+        ({"fabric": "infiniband"}, "infiniband", None),
     ],
 )
 def test_network_of_a_row(cells: dict[str, str], kind: str | None, gbits: int | None) -> None:
     rate = None if gbits is None else gbits * GBIT
-    assert fabric_of(row(**({"source": "", "notes": ""} | cells))) == Fabric(kind, rate)
+    assert fabric_of(row(**cells)) == Fabric(kind, rate)
 
 
 @pytest.mark.parametrize("cell", ["garbage", "8x50GB/s", "100 Gbps", "25GbE"])
@@ -42,7 +41,7 @@ def test_a_network_that_cannot_be_read_is_not_taken_for_the_usual_one(cell: str)
 def test_a_row_says_that_its_switches_reduce() -> None:
     stated = fabric_of(row(fabric="infiniband 8x400Gbps sharp"))
     assert stated == Fabric("infiniband", 3200 * GBIT, sharp=True)
-    assert fabric_of(row(source="", notes="", fabric="SHARPv3")) == Fabric("infiniband", None, True)
+    assert fabric_of(row(fabric="SHARPv3")) == Fabric("infiniband", None, True)
     cells = {"gpu": "H100", "num_gpus": "16", "dp": "16", "tp": "1", "pp": "1"}
     megatron = row(**cells, framework="megatron-core", fabric="8x400Gbps InfiniBand SHARP")
     assert map_row(megatron).job.cluster.sharp == "v3"
@@ -56,7 +55,7 @@ def test_a_row_whose_switches_cannot_reduce_is_refused() -> None:
 
 
 def test_rows_that_say_nothing_have_the_usual_network() -> None:
-    assert fabric_of(row(source="", notes="mean of 10 steps")) is None
+    assert fabric_of(row(source="hf-ultrascale-playbook", notes="omni-path")) is None
 
 
 def test_a_network_is_shared_by_the_gpus_of_a_node() -> None:

@@ -28,7 +28,7 @@ def test_mpt_on_h100(run: tuple[str, int, int, int, str, str, int]) -> None:
         "num_gpus": 8, "tp": 1, "pp": 1, "vpp": "", "zero": "fsdp-zero3", "mbs": mbs, "gbs": gbs,
         "precision": precision, "recompute": recompute, "flash": "y", "software": "2024-01",
         "framework": "Composer/llm-foundry FSDP",
-        "notes": "learned pos-emb grows with seq; tied emb; biases",
+        "position": "learned", "tied": "y", "bias": "y",
     }  # fmt: skip
     [prediction] = predict_rows([row(**{key: str(value) for key, value in cells.items()})])
     assert prediction.step_time_s == pytest.approx(gbs * seq / (8 * tokens), rel=0.12)
@@ -68,9 +68,14 @@ def test_llama_3_8b_under_torchtitan_on_mi300x() -> None:
     }  # fmt: skip
     runs = (
         {"precision": "bf16", "step_time_s": 1.523668},
-        {"precision": "fp8", "step_time_s": 1.328576, "notes": "float8 all-gather"},
-        {"precision": "fp8", "step_time_s": 1.342951, "notes": "scaling=rowwise_with_gw_hp"},
-        {"precision": "fp8", "step_time_s": 1.390596, "notes": "scaling=rowwise"},
+        {
+            "precision": "fp8",
+            "step_time_s": 1.328576,
+            "fp8_recipe": "tensorwise",
+            "fp8_gather": "y",
+        },
+        {"precision": "fp8", "step_time_s": 1.342951, "fp8_recipe": "rowwise_with_gw_hp"},
+        {"precision": "fp8", "step_time_s": 1.390596, "fp8_recipe": "rowwise"},
     )
     errors = _errors(common, runs)
     assert max(abs(error) for error in errors) < 0.12
@@ -85,7 +90,8 @@ def test_qwen3_30b_under_automodel() -> None:
         "moe": "128 experts top8; expert ffn 768", "num_gpus": 8, "tp": 1, "pp": 1, "vpp": "",
         "ep": 8, "zero": "fsdp2(8)", "mbs": 4, "gbs": 512, "recompute": "", "flash": "y",
         "precision": "bf16", "framework": "NeMo AutoModel (PyTorch FSDP2)", "variant": "deepep",
-        "notes": "local batch 4, GA 16; balanced fake gate; bf16 params", "step_time_s": 21.773,
+        "pipeline_runs": 16, "routing": "forced, neighbouring experts",
+        "state_precision": "bf16", "step_time_s": 21.773,
     }  # fmt: skip
     [error] = _errors(common, ({},))
     assert abs(error) < 0.12
@@ -99,7 +105,7 @@ def test_qwen3_235b_on_h800() -> None:
         "moe": "128 experts top8; expert ffn 1536", "num_gpus": 256, "pp": 32, "vpp": 3, "ep": 8,
         "zero": "dist-optimizer(zero1)", "flash": "y", "precision": "bf16",
         "framework": "Megatron-LM", "layers_per_stage": "0/1x94/0",
-        "variant": "cross-entropy-fusion-impl=te",
+        "loss": "te-fused",
     }  # fmt: skip
     small = {"mbs": 1, "gbs": 2048}
     runs: tuple[dict[str, object], ...] = (

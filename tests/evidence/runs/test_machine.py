@@ -1,4 +1,4 @@
-"""The GPUs and recipes of measured runs where a source names them elsewhere than in its rows."""
+"""The GPUs of measured runs, what they shard over, and their attention kernels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ FSDP = {"tp": "1", "pp": "1", "vpp": "1", "zero": "fsdp-zero3", "num_gpus": "64"
 @pytest.mark.parametrize(
     ("cells", "gpu"),
     [
-        ({"source": "torchao", "gpu": "H100-80GB"}, "H100-SXM5-96GB-HBM2e"),
-        ({"source": "dgxc", "gpu": "H100-80GB"}, "H100-SXM5-80GB"),
-        (
-            {"source": "torchao", "gpu": "B200-180GB", "notes": "POWER-LIMITED B200"},
-            "B200-SXM-180GB-750W",
-        ),
-        ({"source": "torchao", "gpu": "B200-180GB"}, "B200-SXM-180GB"),
+        ({"gpu": "H100-SXM5-96GB-HBM2e"}, "H100-SXM5-96GB-HBM2e"),
+        ({"gpu": "H100-80GB"}, "H100-SXM5-80GB"),
+        ({"gpu": "B200-180GB", "power_w": "750"}, "B200-SXM-180GB-750W"),
+        ({"gpu": "B200-180GB"}, "B200-SXM-180GB"),
+        ({"gpu": "H100-80GB", "power_w": "700"}, "H100-SXM5-80GB"),
     ],
 )
-def test_gpus_that_a_source_names_elsewhere(cells: dict[str, str], gpu: str) -> None:
+def test_gpus_at_the_power_that_is_stated(cells: dict[str, str], gpu: str) -> None:
     assert map_row(row(**({"precision": "bf16"} | cells))).job.cluster.gpu.name == gpu
 
 
@@ -32,20 +30,30 @@ def test_gpus_that_a_source_names_elsewhere(cells: dict[str, str], gpu: str) -> 
     [
         ({"zero": "fsdp-zero3"}, 0),
         ({"zero": "hsdp(zero3 within node, DDP across)"}, 8),
-        ({"zero": "fsdp (FSDP=#GPUs up to 256; FSDP=128 x DP beyond)"}, 0),
-        ({"zero": "fsdp (FSDP=#GPUs up to 32; FSDP=16 x DP beyond)"}, 16),
-        ({"zero": "zero3(FSDP)", "notes": "DP=16 FSDP=4; BS/GPU=8"}, 4),
-        ({"zero": "zero3(FSDP)", "notes": "DP=1 FSDP=64; BS/GPU=8"}, 0),
+        ({"zero": "hsdp", "zero_group": "16"}, 16),
+        ({"zero": "zero3(FSDP)", "zero_group": "4"}, 4),
+        ({"zero": "zero3(FSDP)", "zero_group": "64"}, 0),
+        ({"zero": "zero3(FSDP)", "zero_group": "24"}, 0),
     ],
 )
 def test_hybrid_sharding_in_the_words_of_the_sources(cells: dict[str, str], shard: int) -> None:
     assert map_row(row(**(FSDP | cells))).degrees.shard == shard
 
 
-@pytest.mark.parametrize("text", ["selective-layer(every other)", "selective(every n-th block)"])
-def test_every_other_block_is_checkpointed_whole(text: str) -> None:
-    mode = map_row(row(framework="torchtitan FSDP2", recompute=text, **FSDP)).mode
-    assert (mode.mask, mode.share) == (Module.FULL, 0.5)
+@pytest.mark.parametrize(
+    ("text", "stated", "share"),
+    [
+        ("selective-layer(every other)", "0.5", 0.5),
+        ("selective(every n-th block)", "", 0.5),
+        ("selective(every n-th block)", "0.25", 0.25),
+        ("full", "0.5", 0.5),
+        ("full", "", 1.0),
+    ],
+)
+def test_a_share_of_the_blocks_is_checkpointed_whole(text: str, stated: str, share: float) -> None:
+    cells = FSDP | {"recompute": text, "recompute_share": stated}
+    mode = map_row(row(framework="torchtitan FSDP2", **cells)).mode
+    assert (mode.mask, mode.share) == (Module.FULL, share)
 
 
 def test_unstated_recompute_is_the_recipe_s() -> None:
@@ -67,8 +75,8 @@ def test_pipelines_of_torch_shard_the_optimizer_alone() -> None:
 
 def test_flex_attention_runs_at_the_rate_of_flash_2() -> None:
     cells = FSDP | {"gpu": "H100-80GB", "framework": "NeMo AutoModel", "flash": "y"}
-    for notes, kernel in (("TE+DeepEP+FlexAttn", "flash2"), ("TE+DeepEP", "flash3_or_cudnn")):
-        assert map_row(row(**cells, notes=notes)).job.attention_kernel == kernel
+    for stated, kernel in (("flex_attention", "flash2"), ("", "flash3_or_cudnn")):
+        assert map_row(row(**cells, kernel=stated)).job.attention_kernel == kernel
 
 
 @pytest.mark.parametrize(
@@ -86,13 +94,3 @@ def test_flex_attention_runs_at_the_rate_of_flash_2() -> None:
 def test_attention_kernel_of_gpu_and_framework(gpu: str, framework: str, kernel: str) -> None:
     cells = FSDP | {"gpu": gpu, "framework": framework, "flash": "y"}
     assert map_row(row(**cells)).job.attention_kernel == kernel
-
-
-def test_deepseek_v3_on_nvl72_uses_hybridep_since_25_11() -> None:
-    cells = FSDP | {
-        "gpu": "GB200-186GB", "framework": "Megatron-Bridge", "flash": "y", "model": "DeepSeek-V3",
-        "moe": "MLA; 256 experts top8 + 1 shared; expert ffn 2048", "act": "swiglu",
-    }  # fmt: skip
-    for release, fused in (("25.09", False), ("25.11", True)):
-        own = map_row(row(software=f"NeMo {release} container", **cells)).job.framework
-        assert own.kernels.dispatch_deduplicates is fused

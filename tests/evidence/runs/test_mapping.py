@@ -68,9 +68,10 @@ def test_uneven_layers_are_unfolded() -> None:
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"notes": "sequences/s in padded 4096 samples"}, "padded samples"),
-        ({"model": "Nemotron-3-Nano (Mamba2 hybrid)"}, "Mamba"),
-        ({"model": "Llama-8B LoRA"}, "LoRA"),
+        ({"sequences": "padded"}, "padded samples"),
+        ({"mixer": "mamba hybrid"}, "Mamba"),
+        ({"tuning": "one layer, no optimizer"}, "one layer"),
+        ({"tuning": "lora"}, "LoRA"),
         ({"mbs": "", "gbs": ""}, "mbs"),
         ({"num_gpus": ""}, "num_gpus"),
         ({"gpu": "Cerebras-CS3"}, "not in the catalogue"),
@@ -133,28 +134,16 @@ def test_megatron_lm_on_hopper_is_of_2023_or_later() -> None:
     assert names == ["megatron-lm-2022", "megatron-lm-2022", "megatron-core"]
 
 
-def test_pipelines_of_llama_3_leave_a_layer_out_of_their_ends() -> None:
-    """126 layers, 16 stages (arXiv 2407.21783, table 4): 128 chunks, embedding and head alone."""
-    gaps = {"layers": "126", "pp": "16", "vpp": "", "num_gpus": "16", "tp": "1", "dp": "1"}
-    paper = gaps | {"source_ref": "arXiv 2407.21783 Table 4"}
-    mapped = map_row(row(**paper))
-    assert mapped.degrees.vpp == 8
-    assert mapped.block_layers == (0, *[1] * 126, 0)
-    assert map_row(row(**paper | {"layers": "125"})).degrees.vpp == 1
-    assert map_row(row(**paper | {"vpp": "1"})).block_layers is None
-    assert map_row(row(**gaps)).degrees.vpp == 1
-
-
 def test_transfers_overlap_under_the_interleaved_schedule_alone() -> None:
-    """`PP overlap on` with chunks unstated: the fewest, if they divide the layers."""
-    notes = "VPP not listed; tp-comm-overlap, PP overlap on"
+    """Stages that overlap, with chunks unstated: the fewest, if they divide the layers."""
+    stated = "tp pp grad_reduce"
     chunks = [
-        map_row(row(vpp=vpp, notes=text, layers=layers)).degrees.vpp
+        map_row(row(vpp=vpp, overlap=text, layers=layers)).degrees.vpp
         for vpp, text, layers in (
-            ("", notes, "96"), ("", notes, "104"), ("", "", "96"), ("3", notes, "96"),
+            ("", stated, "96"), ("", stated, "104"), ("", "", "96"), ("3", stated, "96"),
         )
     ]  # fmt: skip
-    assert chunks == [2, 1, 1, 3]
+    assert chunks == [2, 13, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -173,30 +162,26 @@ def test_an_unstated_micro_batch_fills_the_fused_softmax(cells: dict[str, str], 
     assert map_row(row(**cells)).degrees.mbs == mbs
 
 
-TABLE_1 = "images/cases_april2021.png (= Table 1 of arXiv 2104.04473)"
-
-
 @pytest.mark.parametrize(
     ("cells", "chunks"),
     [
-        ({"source_ref": TABLE_1}, 2),
-        # 105 layers on 35 stages; two stages did not interleave.
-        ({"source_ref": TABLE_1, "layers": "105", "pp": "35", "num_gpus": "280"}, 3),
-        ({"source_ref": TABLE_1, "pp": "2", "num_gpus": "16"}, 1),
-        ({"source_ref": "images/cases_jan2021.png"}, 1),
-        ({"notes": "PP overlap on", "pp": "2", "num_gpus": "16"}, 2),
+        ({"schedule": "interleaved 1f1b"}, 2),
+        # 105 layers on 35 stages.
+        ({"schedule": "interleaved 1f1b", "layers": "105", "pp": "35", "num_gpus": "280"}, 3),
+        ({"schedule": "1f1b"}, 1),
+        ({"overlap": "pp", "pp": "2", "num_gpus": "16"}, 2),
     ],
 )
 def test_chunks_of_runs_that_are_known_to_interleave(cells: dict[str, str], chunks: int) -> None:
-    """Narayanan et al. 2021, section 5.1, of all runs of their Table 1."""
     assert map_row(row(vpp="", **cells)).degrees.vpp == chunks
 
 
 def test_gpt_oss_has_windows_and_biases() -> None:
     moe = "128 experts top4, expert ffn 2880, head_dim 64, alternating sliding-window 128"
-    model = map_row(row(model="GPT-OSS-120B", moe=moe, layers="36", act="swiglu")).job.model
+    model = map_row(row(bias="attention and experts", moe=moe, layers="36", act="swiglu")).job.model
     assert model.moe is not None
     assert model.moe.expert_bias
+    assert (model.qkv_bias, model.mlp_bias) == (True, False)
     assert (model.sliding_window, model.kinds[0].attention) == (128, "sliding")
     assert [kind.attention for kind in model.kind_sequence[:3]] == ["sliding", "full", "sliding"]
 
@@ -211,7 +196,7 @@ def test_gpt_oss_has_windows_and_biases() -> None:
         ({"framework": "NeMo/Megatron-Core", "layers": "40", "vpp": "1"}, 1),
         ({"framework": "NeMo-Megatron", "layers": "40"}, 1),
         ({"framework": "Megatron-LM", "layers": "40"}, 1),
-        ({"framework": "Megatron-LM", "layers": "40", "notes": "PP overlap on"}, 2),
+        ({"framework": "Megatron-LM", "layers": "40", "overlap": "pp"}, 2),
     ],
 )
 def test_chunks_of_pipelines_that_do_not_state_them(cells: dict[str, str], chunks: int) -> None:
@@ -224,10 +209,10 @@ def test_automodel_runs_its_pipeline_once_for_each_local_batch() -> None:
         "zero": "fsdp2(16)", "mbs": "1", "layers": "96", "gbs": "512",
     }  # fmt: skip
     once = map_row(row(**cells))
-    often = map_row(row(**cells, notes="local batch 8, GA 4"))
+    often = map_row(row(**cells, pipeline_runs="4"))
     assert (once.degrees.grad_acc, once.batch_share) == (32, 1.0)
     assert (often.degrees.grad_acc, often.batch_share) == (8, 4.0)
-    alone = map_row(row(**(cells | {"pp": "1", "vpp": "1"}), notes="local batch 8, GA 4"))
+    alone = map_row(row(**(cells | {"pp": "1", "vpp": "1"}), pipeline_runs="4"))
     assert alone.batch_share == 1.0
     # Filled and drained four times, it bubbles four times as long.
     fast, slow = (own.step_time_s for own in cost_predictions([_costed(once), _costed(often)]))

@@ -65,9 +65,9 @@ def test_a_perfect_prediction_of_undisturbed_runs_is_exact_and_noise_costs() -> 
 
 
 def test_a_withdrawn_step_time_is_counted_and_not_compared() -> None:
-    notes = "BIMODAL; use memory only"
-    own = predicted(1.0, step_time_s="9", peak_mem_gib="2", notes=notes)
-    assert row(notes=notes).withdraws_time
+    doubt = "time withdrawn: bimodal"
+    own = predicted(1.0, step_time_s="9", peak_mem_gib="2", doubt=doubt)
+    assert row(doubt=doubt).withdraws_time
     assert own.measured("step_time_s") is None
     assert own.measured("peak_mem_gib") == 2.0
     assert time_error(own) is None
@@ -79,6 +79,6 @@ def test_a_withdrawn_step_time_is_counted_and_not_compared() -> None:
 
 def test_a_withdrawn_run_is_neither_picked_nor_ranked() -> None:
     usual = [run for mbs in ("1", "2", "4", "8", "16") for run in runs(mbs, mbs)]
-    fast = predicted(0.1, mbs="32", gbs="512", step_time_s="90", notes="Use memory only.")
+    fast = predicted(0.1, mbs="32", gbs="512", step_time_s="90", doubt="time withdrawn: x")
     (own,) = rank_groups([*usual, fast])
     assert (own.runs, own.pick) == (5, 1.0)

@@ -61,3 +61,31 @@ def test_a_measurement_must_be_positive() -> None:
     demand_measurements(row(step_time_s="", peak_mem_gib=""))
     with pytest.raises(UsageError, match=r"line 2, column step_time_s: -1 is not above 0"):
         demand_measurements(row(step_time_s="-1"))
+
+
+@pytest.mark.parametrize(
+    ("doubt", "figures"),
+    [
+        ("", set()),
+        ("time: rounded to 1 s", {"time"}),
+        ("time withdrawn: bimodal; use memory only", {"time"}),
+        ("memory: a breakdown, probably estimated", {"memory"}),
+        ("oom: one run of three", {"fit"}),
+        ("mfu: counts recompute", set()),
+        ("num_gpus: assumed", {"time", "memory", "fit"}),
+        ("time: columns swapped; software: another branch", {"time", "memory", "fit"}),
+    ],
+)
+def test_a_doubt_keeps_out_the_figures_that_it_touches(doubt: str, figures: set[str]) -> None:
+    own = row(doubt=doubt, step_time_s="2", peak_mem_gib="3", oom="0")
+    assert own.doubted == figures
+    assert (own.measurement("step_time_s") is None) == ("time" in figures)
+    assert (own.measurement("peak_mem_gib") is None) == ("memory" in figures)
+    assert (own.ran_out is None) == ("fit" in figures)
+
+
+def test_doubted_figures_are_looked_at_alone() -> None:
+    cells = {"step_time_s": "2", "peak_mem_gib": "3"}
+    doubted = row(doubt="time: rounded", **cells).at_its_word
+    assert (doubted.measurement("step_time_s"), doubted.measurement("peak_mem_gib")) == (2.0, None)
+    assert row(doubt="time withdrawn: x", **cells).at_its_word.measurement("step_time_s") is None

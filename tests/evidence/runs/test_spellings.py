@@ -11,6 +11,7 @@ from planner.evidence.runs.spellings import (
     yes_or_no,
     zero_stage_named,
 )
+from planner.predict.uncertainty.families import UNFAMILIAR
 from tests.evidence.runs.rows_for_tests import row
 
 
@@ -64,7 +65,7 @@ def test_recompute(text: str, words: str) -> None:
         ("axolotl", "none", "hf-transformers"),
         ("PyTorch FSDP", "FULL_SHARD", "fsdp1"),
         ("levanter", "fsdp", "jax-xla"),
-        ("my own code", "zero3", "fsdp1"),
+        ("my own code", "zero3", "torchtitan"),
         ("my own code", "zero1", "megatron-core"),
         ("MegaScale", "zero1", "megatron-core"),
     ],
@@ -88,10 +89,10 @@ def test_hsdp_shards_within_a_node_unless_told_otherwise() -> None:
     assert (mapped.degrees.zero, mapped.degrees.shard) == (3, 8)
 
 
-@pytest.mark.parametrize(("notes", "etp"), [("ETP==TP; x", 8), ("ETP=1", 1), ("", 1)])
-def test_experts_may_be_split_as_the_layers_are(notes: str, etp: int) -> None:
+@pytest.mark.parametrize(("stated", "etp"), [("8", 8), ("1", 1), ("", 1)])
+def test_experts_may_be_split_as_the_layers_are(stated: str, etp: int) -> None:
     cells = {"moe": "8 experts top2", "ep": "2", "pp": "1", "vpp": "1", "zero": "zero1"}
-    mapped = map_row(row(**cells, notes=notes, framework="Megatron-Core", gpu="H100-80GB"))
+    mapped = map_row(row(**cells, etp=stated, framework="Megatron-Core", gpu="H100-80GB"))
     assert mapped.degrees.etp == etp
 
 
@@ -122,3 +123,47 @@ def test_experts_in_the_words_of_a_configuration() -> None:
 )  # fmt: skip
 def test_running_out_of_memory(cell: str, ran_out: bool | None) -> None:
     assert row(oom=cell).ran_out is ran_out
+
+
+@pytest.mark.parametrize(
+    ("cells", "profile"),
+    [
+        ({"zero": "fsdp2-zero3"}, "torchtitan"),
+        ({"zero": "fsdp", "tp": "8"}, "torchtitan"),
+        ({"zero": "fsdp", "precision": "fp8"}, "torchtitan"),
+        ({"zero": "fsdp"}, "fsdp1"),
+        ({"zero": "zero3"}, "deepspeed"),
+        ({"tp": "8", "precision": "fp8"}, "megatron-bridge"),
+        ({"tp": "8", "transformer_impl": "transformer_engine"}, "megatron-core"),
+        ({"tp": "8", "overlap": "tp grad_reduce"}, "megatron-core"),
+        ({"zero": "distributed optimizer"}, "megatron-core"),
+        ({"tp": "8", "ep": "8"}, "megatron-core"),
+        ({"pp": "8", "schedule": "ZB-1p"}, "zero-bubble"),
+        ({"tp": "8", "gpu": "A100-80GB", "flash": "n", "act": "gelu"}, "megatron-lm-2022"),
+        ({"tp": "8", "gpu": "A100-80GB", "flash": "n", "act": "gelu", "zero": "zero1"},
+         "megatron-deepspeed"),
+        ({"tp": "8", "gpu": "A100-80GB", "flash": "n", "act": "swiglu"}, "torch-3d"),
+        ({"tp": "8"}, "torch-3d"),
+        ({"tuning": "sft"}, "torchtune"),
+        ({"zero": "zero2"}, "deepspeed"),
+        ({}, "hf-transformers"),
+    ],
+)  # fmt: skip
+def test_an_unfamiliar_framework_is_what_it_does(cells: dict[str, str], profile: str) -> None:
+    common = {
+        "framework": "", "tp": "1", "pp": "1", "vpp": "1", "gpu": "H100-80GB", "zero": "none",
+        "flash": "y", "precision": "bf16", "act": "swiglu",
+    }  # fmt: skip
+    mapped = map_row(row(**(common | cells)))
+    assert mapped.job.framework.name == profile
+    # Its error bars are those of other frameworks.
+    assert mapped.job.framework.family == UNFAMILIAR
+    assert mapped.assumed
+
+
+def test_the_vocabulary_is_split_where_layers_are() -> None:
+    sharded = [
+        map_row(row(framework=name, flash="y", act="swiglu")).job.framework.saved.logits_sharded
+        for name in ("my own code", "AA-Scaling (Megatron-like)")
+    ]
+    assert sharded == [True, False]

@@ -40,13 +40,12 @@ MEGATRON = {
     "recompute": "none", "framework": "Megatron-Core CI (dev)", "step_time_s": "",
     "mem_kind": "allocated", "mem_scope": "last_stage",
 }  # fmt: skip
-DROPOUT = "deterministic-mode=True; dropout attn=0.1 hidden=0.1; untied_emb=n"
+DROPOUT = {"deterministic": "y", "dropout": "attention 0.1 hidden 0.1", "tied": "y"}
 MEGATRON_PEAKS = [
-    ({"tp": "1", "pp": "4", "flash": "n", "notes": DROPOUT}, "2.50"),
-    ({"tp": "1", "pp": "2", "flash": "y", "notes": DROPOUT}, "2.42"),
-    ({"tp": "2", "pp": "2", "flash": "y", "notes": DROPOUT}, "1.33"),
-    ({"tp": "2", "pp": "2", "flash": "y", "notes": f"cross-entropy-loss-fusion=True; {DROPOUT}"},
-     "1.71"),
+    ({"tp": "1", "pp": "4", "flash": "n", **DROPOUT}, "2.50"),
+    ({"tp": "1", "pp": "2", "flash": "y", **DROPOUT}, "2.42"),
+    ({"tp": "2", "pp": "2", "flash": "y", **DROPOUT}, "1.33"),
+    ({"tp": "2", "pp": "2", "flash": "y", "loss": "fused", **DROPOUT}, "1.71"),
 ]  # fmt: skip
 
 # torchtitan, Llama 3.1 8B on 128 H100 (96 GB): reserved.
@@ -76,80 +75,79 @@ def test_peak_of_a_measured_row(family: dict[str, str], cells: dict[str, str], p
 
 def test_megatron_of_early_2021_waits_and_adds_gradients_by_kernels_of_their_own() -> None:
     later = map_row(row()).job.framework
-    early = map_row(row(source_ref="Megatron-LM images/cases_jan2021.png")).job.framework
+    early = map_row(row(software="Megatron-LM 2021-01")).job.framework
     assert (later.overlap.tensor_backward, later.kernels.accumulation_traffic_bytes) == (1.0, 0.0)
     assert (early.overlap.tensor_backward, early.kernels.accumulation_traffic_bytes) == (0.0, 6.0)
 
 
-def _torchtune(step: str, **cells: str) -> MeasuredRow:
-    return row(framework="torchtune", notes=f"cumulative flags table: {step}; packed", **cells)
+def _torchtune(**cells: str) -> MeasuredRow:
+    return row(framework="torchtune", **cells)
 
 
-def test_torchtune_rows_have_the_options_of_the_rows_above_them() -> None:
-    def saved(step: str) -> tuple[float, float]:
-        rules = map_row(_torchtune(step)).job.framework.saved
+def test_torchtune_compiles_and_chunks_unless_told_otherwise() -> None:
+    def saved(**cells: str) -> tuple[float, float]:
+        rules = map_row(_torchtune(**cells)).job.framework.saved
         return rules.gated_activation_tensors, rules.logits_peak_bytes
 
     chunked = load_framework("torchtune").saved.logits_peak_bytes
-    assert saved("+packed") == (3.0, 12.0)
-    assert saved("+compile") == (2.0, 12.0)
-    assert saved("+chunkedCE") == (2.0, chunked)
+    assert saved(compile="n", loss="plain") == (3.0, 12.0)
+    assert saved(compile="y", loss="plain") == (2.0, 12.0)
+    assert saved(loss="chunked") == (2.0, chunked)
 
 
 def test_gradients_vanish_where_the_optimizer_steps_in_backward() -> None:
-    assert map_row(_torchtune("+AC")).job.framework.state.gradient_bytes == 2.0
-    assert map_row(_torchtune("+opt_in_bwd")).job.framework.state.gradient_bytes == 0.0
+    assert map_row(_torchtune()).job.framework.state.gradient_bytes == 2.0
+    mapped = map_row(_torchtune(optimizer="adamw, in backward"))
+    assert mapped.job.framework.state.gradient_bytes == 0.0
 
 
-def test_the_optimizer_is_read_from_the_notes() -> None:
-    assert map_row(_torchtune("+8bit AdamW")).job.optimizer.name == "adamw-8bit"
-    paged = map_row(row(framework="torchtune", notes="recipe: PagedAdamW8bit"))
+def test_the_optimizer_is_the_one_that_is_stated() -> None:
+    stated = {"adamw-8bit, in backward": "adamw-8bit", "adamw": "adamw", "": "adamw"}
+    for text, name in stated.items():
+        assert map_row(row(framework="torchtune", optimizer=text)).job.optimizer.name == name
+    paged = map_row(_torchtune(optimizer="paged adamw-8bit, in backward"))
     assert paged.job.optimizer.name == "adamw"
     assert paged.job.framework.state.optimizer_state_element_bytes == 0.0
 
 
 @pytest.mark.parametrize(
-    "notes",
-    ["cpu_offloading_num_layers=40", "full finetune w/ CPU offload", "unpacked dataset"],
+    "offload",
+    ["activations of 40 layers", "parameters, gradients and optimizer", "optimizer"],
 )
-def test_memory_beyond_the_model_is_not_predicted(notes: str) -> None:
-    (prediction,) = predict_rows([row(notes=notes, peak_mem_gib="10")])
+def test_memory_beyond_the_model_is_not_predicted(offload: str) -> None:
+    (prediction,) = predict_rows([row(offload=offload, peak_mem_gib="10")])
     assert prediction.step_time_s is not None
     assert prediction.memory_bytes() is None
     assert memory_error(prediction) is None
 
 
 def test_dropout_as_the_row_states_it() -> None:
-    assert not map_row(row(notes="dropout attn=0.0 hidden=0.0")).job.dropout
-    assert map_row(row(notes="dropout attn=0.1 hidden=0.1")).job.dropout
+    assert not map_row(row(dropout="attention 0.0 hidden 0.0")).job.dropout
+    assert map_row(row(dropout="attention 0.1 hidden 0.1")).job.dropout
 
 
-def test_options_of_megatron_in_the_notes() -> None:
-    notes = (
-        "multi-latent-attention=True; q-lora-rank=1536; mtp-num-layers=1; untied_emb=y; "
-        "qk-layernorm=True"
-    )
-    model = map_row(row(notes=notes)).job.model
+def test_shapes_beyond_the_first_columns() -> None:
+    cells = {
+        "mla": "q_lora1536, kv_lora512, nope128, rope64, v128", "mtp_layers": "1", "tied": "n",
+        "qk_norm": "y", "bias": "n", "block": "parallel", "position": "alibi",
+    }  # fmt: skip
+    model = map_row(row(**cells)).job.model
     assert model.mla is not None
     assert (model.mla.q_lora_rank, model.mtp_layers, model.qk_norm) == (1536, 1, "head")
-    assert not model.tied_embeddings
+    assert (model.mlp_bias, model.position, model.tied_embeddings) == (False, "alibi", False)
 
 
-def test_ends_of_an_uneven_pipeline() -> None:
-    notes = "decoder-first-pipeline-num-layers=20; decoder-last-pipeline-num-layers=28"
-    assert map_row(row(notes=notes, pp="4", vpp="1")).block_layers == (20, 24, 24, 28)
-    counted = (
-        "account-for-embedding-in-pipeline-split=True; account-for-loss-in-pipeline-split=True"
-    )
-    mapped = map_row(row(notes=counted, layers="6", pp="4", vpp="2"))
-    assert mapped.block_layers == (0, 1, 1, 1, 1, 1, 1, 0)
+def test_layers_beside_multi_token_prediction_are_as_even_as_they_get() -> None:
+    cells = {"pp": "4", "vpp": "1", "mtp_layers": "1"}
+    assert map_row(row(layers="61", **cells)).block_layers == (16, 16, 15, 14)
+    assert map_row(row(layers="64", **cells)).block_layers is None
 
 
-def test_hybrids_are_refused_by_name() -> None:
-    with pytest.raises(UnpredictableRowError, match="Mamba"):
-        map_row(row(model="nemotron/nemotron3_5_lightning"))
-    with pytest.raises(UnpredictableRowError, match="Mamba"):
-        map_row(row(notes="hybrid-layer-pattern=M-M*"))
+def test_the_word_variant_stands_for_columns_that_are_not_there() -> None:
+    own = row(variant="compile cuda_graph moe_a2a_overlap hybridep")
+    facts = [own.fact(name) for name in ("compile", "cuda_graphs", "overlap", "ep_dispatch")]
+    assert facts == ["y", "y", "ep", "hybridep"]
+    assert row(variant="compile", compile="n").fact("compile") == "n"
 
 
 @pytest.mark.parametrize(
@@ -176,8 +174,10 @@ TITAN = TORCHTITAN | {"framework": "torchtitan FSDP2", "source": "torchtitan"}
         ({"variant": "eager"}, True),
         ({"variant": "compile"}, False),
         ({"variant": "async_tp float8"}, False),
-        ({"framework": "torchtitan+torchao, torch.compile"}, False),
         ({"framework": "NeMo AutoModel (PyTorch FSDP2)"}, False),
+        ({"compile": "y"}, False),
+        ({"overlap": "no-async_tp"}, True),
+        ({"precision": "fp8"}, False),
     ],
 )
 def test_torchtitan_compiles_if_told_to(cells: dict[str, str], eager: bool) -> None:
@@ -187,16 +187,18 @@ def test_torchtitan_compiles_if_told_to(cells: dict[str, str], eager: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("notes", "gathers", "casts", "parameters"),
+    ("recipe", "gather", "gathers", "casts", "parameters"),
     [
-        ("compile; float8 tensorwise", True, 4.0, 2.0),
-        ("compile; float8 rowwise; vanilla TP", False, 20.0, 2.0),
-        ("scaling=rowwise_with_gw_hp, bf16 all-gather", True, 4.0, 2.0),
-        ("scaling=tensorwise, float8 all-gather", True, 4.0, 1.0),
+        ("tensorwise", "", True, 4.0, 2.0),
+        ("rowwise", "", False, 20.0, 2.0),
+        ("rowwise_with_gw_hp", "n", True, 4.0, 2.0),
+        ("tensorwise", "y", True, 4.0, 1.0),
     ],
 )
-def test_float8_recipes(notes: str, gathers: bool, casts: float, parameters: float) -> None:
-    cells = {"variant": "compile float8", "precision": "fp8", "notes": notes}
+def test_float8_recipes(
+    recipe: str, gather: str, gathers: bool, casts: float, parameters: float
+) -> None:
+    cells = {"compile": "y", "precision": "fp8", "fp8_recipe": recipe, "fp8_gather": gather}
     kernels = map_row(row(**(TITAN | cells))).job.framework.kernels
     own = kernels.quantised_gathers, kernels.cast_traffic_bytes
     assert own == (gathers, casts)
@@ -204,21 +206,22 @@ def test_float8_recipes(notes: str, gathers: bool, casts: float, parameters: flo
 
 
 def test_fms_fsdp_compiles_in_its_later_rows() -> None:
-    cells = {"framework": "PyTorch FSDP1 (fms-fsdp)", "variant": "compile", "zero": "fsdp-zero3"}
-    for notes, traffic in (("no compile; inter-node", 4.0), ("torch.compile; inter-node", 2.0)):
-        kernels = map_row(row(**cells, notes=notes)).job.framework.kernels
+    cells = {"framework": "PyTorch FSDP1 (fms-fsdp)", "zero": "fsdp-zero3"}
+    for stated, traffic in (("n", 4.0), ("y", 2.0)):
+        kernels = map_row(row(**cells, compile=stated)).job.framework.kernels
         assert kernels.memory_traffic == traffic
 
 
 def test_weights_of_16_bits_have_no_other_copy() -> None:
-    for notes, master in (("no grad clip; bf16 params; TE", 0.0), ("TE", 4.0)):
-        state = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.state
+    for stated, master in (("bf16", 0.0), ("fp32", 4.0)):
+        own = row(framework="NeMo AutoModel", state_precision=stated)
+        state = map_row(own).job.framework.state
         assert (state.master_bytes, state.gradient_bytes) == (master, 2.0 + master / 2.0)
 
 
 def test_a_benchmark_s_balanced_gate_takes_neighbours() -> None:
-    for notes, neighbours in (("balanced fake gate, no grad clip", True), ("aux loss", False)):
-        kernels = map_row(row(framework="NeMo AutoModel", notes=notes)).job.framework.kernels
+    for routing, neighbours in (("forced, neighbouring experts", True), ("natural", False)):
+        kernels = map_row(row(framework="NeMo AutoModel", routing=routing)).job.framework.kernels
         assert kernels.neighbouring_experts == neighbours
 
 
@@ -243,15 +246,15 @@ GB200_MIXTURE = {
 @pytest.mark.parametrize(
     ("cells", "graphs", "overlap"),
     [
-        ({"software": "NeMo 25.09 container"}, True, False),
+        ({"software": "NeMo 25.09 container"}, False, False),
+        ({"software": "NeMo 25.09 container", "cuda_graphs": "y"}, True, False),
         ({"software": "NeMo 26.06 container"}, True, True),
-        ({"notes": "verified perf card: mean of steps 41-50"}, True, True),
-        ({"notes": "verified functional pretrain"}, False, False),
+        ({}, True, True),
+        ({"cuda_graphs": "none"}, False, True),
+        ({"cuda_graphs": "transformer_engine: attn moe_router"}, True, True),
+        ({"cuda_graphs": "transformer_engine"}, False, True),
         ({"software": "NeMo 26.06 container", "gpu": "H100-80GB"}, False, False),
         ({"software": "NeMo 26.06 container", "moe": ""}, False, False),
-        # A recipe of these versions is listed with its settings, and has none of these.
-        ({"software": "NeMo 26.06 container", "notes": "recipe=X@v0.5.0"}, False, False),
-        ({"software": "NeMo 26.08 container", "notes": "recipe=x@v0.6.0"}, True, True),
     ],
 )
 def test_recipes_of_mixtures_on_nvl72_use_graphs_and_hybridep(
@@ -265,14 +268,14 @@ def test_recipes_of_mixtures_on_nvl72_use_graphs_and_hybridep(
 
 def test_bloom_waited_for_every_kernel() -> None:
     own = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
-    bloom = map_row(row(notes="Jean-Zay A100 NVLink + Omni-Path", **own)).job.framework
+    bloom = map_row(row(host="blocking launches; PCIe and NUMA tuned", **own)).job.framework
     assert bloom.kernels.blocking_launches
     assert not map_row(row(**own)).job.framework.kernels.blocking_launches
 
 
 def test_megatron_of_before_april_2021_sends_whole_activations() -> None:
     assert map_row(row()).job.framework.kernels.pipeline_scatters
-    old = map_row(row(notes="HFU 44%; pre-April-2021 software"))
+    old = map_row(row(software="Megatron-LM 2021-01"))
     assert not old.job.framework.kernels.pipeline_scatters
 
 
@@ -291,7 +294,7 @@ def test_ranks_of_latent_attention_are_no_lora() -> None:
     assert mla is not None
     assert (mla.q_lora_rank, mla.kv_lora_rank) == (None, 512)
     with pytest.raises(UnpredictableRowError, match="LoRA"):
-        map_row(row(model="Llama3-70B (lora)"))
+        map_row(row(tuning="lora"))
 
 
 @pytest.mark.parametrize(
@@ -311,8 +314,8 @@ def test_loss_over_split_logits_of_torchtitan(cells: dict[str, str], peak: float
 
 def test_cross_entropy_of_transformer_engine_where_a_row_states_it() -> None:
     losses = [
-        map_row(row(framework="Megatron-Core", variant=text)).job.framework.kernels.loss_traffic
-        for text in ("", "cross-entropy-fusion-impl=te")
+        map_row(row(framework="Megatron-Core", loss=text)).job.framework.kernels.loss_traffic
+        for text in ("", "te-fused")
     ]
     assert losses == [
         load_framework(name).kernels.loss_traffic for name in ("megatron-core", "megatron-bridge")
@@ -323,8 +326,8 @@ def test_pax_of_2023_gathered_within_an_iteration() -> None:
     common = {"framework": "Paxml (JAX/XLA)", "zero": "zero3(FSDP)", "pp": "1", "vpp": "1"}
     prefetched = [
         map_row(
-            row(**common, source_ref=f"projects/pax/README.md {version}")
+            row(**common, software=f"JAX-Toolbox {version}")
         ).job.framework.overlap.fsdp_prefetch
-        for version in ("v2023-10", "latest (2024)")
+        for version in ("2023-10", "2024 (latest)")
     ]
     assert prefetched == [0.75, 1.0]

@@ -196,5 +196,5 @@ def test_paths_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"must be a config\.json or a model \.toml"):
         load_model(tmp_path / "x.yaml")
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ModelError, match="not a UTF-8 text file"):
+    with pytest.raises(ModelError, match="not a text file in UTF-8"):
         load_model(tmp_path / "bad.toml")

@@ -211,10 +211,10 @@ def test_refusals_name_the_file_the_field_and_the_rule(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"model_type": "llama",\n  oops}', "not valid JSON at line 2, column 3"),
+        (b'{"model_type": "llama",\n  oops}', "not valid JSON: line 2, column 3"),
         (b"[1, 2]", "holds a list; expected a JSON object"),
-        (b"\xff\xfe", "not a UTF-8 text file"),
-        (b"", "not valid JSON at line 1, column 1"),
+        (b"\xff\xfe", "not a text file in UTF-8"),
+        (b"", "not valid JSON: line 1, column 1"),
     ],
 )
 def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) -> None:

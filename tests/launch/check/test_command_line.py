@@ -188,10 +188,6 @@ def test_fix_never_overwrites(write: Write) -> None:
         ("a.toml", b"[training\nx = 1", "line 1"),
         ("a.yaml", b"num_processes: 8\n  bad: [1\n", "line"),
         ("a.yaml", b"hello: world\n", "neither accelerate"),
-        ("a.sh", b"#!/bin/bash\necho hi\n", "no command"),
-        ("a.sh", b"if [ x\ntorchrun pretrain_gpt.py --num-layers 4\n", "a.sh:1: syntax"),
-        ("a.sh", b"python other.py --x 1\n", "no framework"),
-        ("a.sh", b"torchrun train.py --config-file gone.yaml\n", "gone.yaml"),
     ],
 )
 def test_not_a_launch_file(tmp_path: Path, file: str, content: bytes, words: str) -> None:
@@ -204,13 +200,31 @@ def test_not_a_launch_file(tmp_path: Path, file: str, content: bytes, words: str
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"#!/bin/bash\necho hi\n", "no command"),
+        (b"if [ x\ntorchrun pretrain_gpt.py --num-layers 4\n", "a.sh:1: syntax"),
+        (b"python other.py --x 1\n", "no framework"),
+        (b"torchrun train.py --config-file gone.yaml\n", "gone.yaml"),
+        (b"#!/bin/bash\nbash train.sh\n", "train.sh, which was not given; give it too"),
+    ],
+)
+def test_a_script_that_does_not_say_enough(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "a.sh"
+    path.write_bytes(content)
+    result = check(path, *GPUS)
+    assert result.exit_code == 3, result.output
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--framework", "megatorn"), "megatron"),
         (("--framework", "nanotron"), "no nanotron file"),
         (("--env", "X"), "NAME=VALUE"),
         (("--measured-mfu", "fast"), "0.41 or 41%"),
-        (("--measured-step-time", "-1"), "positive"),
+        (("--measured-step-time", "-1"), "-1.0 is not in the range 0<x"),
         (("--gbs", "8", "--grad-acc", "2"), "not both"),
         (("-o", "x"), "--fix"),
         (("--json", "--csv"), "not both"),
@@ -224,7 +238,7 @@ def test_wrong_use(write: Write, arguments: tuple[str, ...], words: str) -> None
 
 def test_gpus_are_needed(write: Write) -> None:
     result = check(write("a.sh", GOOD))
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "--gpus" in result.output
 
 

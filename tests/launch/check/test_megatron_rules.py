@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.job.errors import UsageError
+from planner.job.errors import CannotTellError
 from planner.launch.check.assess import assess
 from planner.launch.check.spelling import edits_for
 from planner.launch.read.found import Problem
@@ -221,9 +221,9 @@ def test_shape_rules_are_named_with_places(read: Read, rule: str, options: str, 
 
 def test_ignored_rules_are_notes(read: Read) -> None:
     found = read(script(f"{SMALL} --my-own-option 3"))
-    assert not assess(found, "8xH100").passes
+    assert assess(found, "8xH100").verdict == "will not run"
     eased = assess(found, "8xH100", ignored=("unknown-option",))
-    assert eased.passes
+    assert eased.verdict == "runs and fits"
     assert [own.severity for own in eased.problems if own.rule == "unknown-option"] == ["note"]
 
 
@@ -239,7 +239,7 @@ def test_other_world_is_a_warning(read: Read) -> None:
 def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> None:
     own = assess(read(script(f"{SMALL} {options}")), "8xH100")
     assert own.plan is None
-    assert not own.passes
+    assert own.verdict == ("will not run" if own.errors else "cannot tell")
     assert own.unpredictable
 
 
@@ -325,5 +325,5 @@ def test_a_changed_layout_keeps_multi_token_prediction_apart(read: Read) -> None
 
 
 def test_a_script_that_starts_another_asks_for_it(read: Read) -> None:
-    with pytest.raises(UsageError, match=r"it starts scripts/train\.sh, which was not given"):
+    with pytest.raises(CannotTellError, match=r"it starts scripts/train\.sh, which was not given"):
         read("srun docker run image bash -c 'TP=2 bash scripts/train.sh 2>&1'\n", "run.sh")

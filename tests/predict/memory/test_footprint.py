@@ -13,7 +13,7 @@ from planner.predict.memory.footprint import (
 )
 from planner.predict.memory.tensors import kept_tensors
 from planner.predict.memory.terms import peak_parts, phase_rows
-from planner.report.memory_figure import memory_figure
+from planner.report.figures.memory import memory_figure
 
 CASES = {
     "one GPU": ("gpt2", "nanogpt", Degrees(mbs=12), "none"),

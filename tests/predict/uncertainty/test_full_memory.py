@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from math import log
 from statistics import NormalDist
@@ -96,7 +97,7 @@ def test_an_evaluated_plan_carries_its_risk() -> None:
     assert risk is not None
     assert risk.probability == pytest.approx(1.0 - plan.fit_probability)
     assert risk.step_time_s == pytest.approx(plan.step_time_s + 4 * 128 * EXCHANGE_S)
-    assert plan.step_time.high > risk.step_time_s
+    assert plan.step_time.high > 3.0 * plan.step_time_s
     assert any("with memory to spare" in text for text in plan.assumptions)
     ((name, text),) = full_memory_facts(plan)
     assert name == "memory full"
@@ -117,9 +118,9 @@ def test_the_note_names_the_plan_that_promises_most() -> None:
     assert full.full_memory is not None
     risky = full.full_memory.model_copy(update={"probability": 0.8})
     doubtful = full.model_copy(update={"full_memory": risky})
-    assert full_memory_note([doubtful, spare]).endswith("plan 2 promises most.")
-    assert "plan 1: " in full_memory_note([doubtful, spare])
-    assert "promises" not in full_memory_note([full])
+    assert full_memory_note([(1, doubtful), (2, spare)]).endswith("plan 2 promises most.")
+    assert "plan 1: " in full_memory_note([(1, doubtful), (2, spare)])
+    assert "promises" not in full_memory_note([(1, full)])
     assert full_memory_note([spare]) == ""
 
 
@@ -181,5 +182,5 @@ def test_evaluate_shows_the_risk() -> None:
     plan = "--tp 4 --pp 8 --dp 2 --zero 1 --mbs 1 --recompute none"
     result = CliRunner().invoke(cli, ["evaluate", *given.split(), *plan.split()])
     assert result.exit_code == 0, result.output
-    assert "memory full  2" in result.output
+    assert re.search(r"memory full  \d+ % chance", result.output)
     assert "expandable_segments:True" in result.output

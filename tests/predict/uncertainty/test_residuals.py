@@ -216,7 +216,7 @@ def test_held_out_intervals_do_not_see_their_own_source() -> None:
     found = [*runs("a", NEAR, -0.5, -0.49, -0.51), *runs("b", NEAR, 0.5, 0.49, 0.51)]
     coverage = held_out(table(*found), found)
     assert coverage == HeldOut(0.0, {"a": (0.0, 3), "b": (0.0, 3)})
-    assert coverage.sources == coverage.both == 0.0
+    assert coverage.sources == coverage.covered == 0.0
 
 
 def test_coverage_is_counted_by_row_and_by_source() -> None:
@@ -229,7 +229,7 @@ def test_coverage_is_counted_by_row_and_by_source() -> None:
     assert coverage.by_source == {"a": (pytest.approx(6 / 11), 11), "b": (0.75, 4)}
     assert coverage.rows == pytest.approx(9 / 15)
     assert coverage.sources == pytest.approx((6 / 11 + 0.75) / 2)
-    assert coverage.both == pytest.approx((coverage.rows + coverage.sources) / 2)
+    assert coverage.covered == pytest.approx((coverage.rows + coverage.sources) / 2)
 
 
 def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> None:
@@ -242,7 +242,7 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
         )
     ]
     fitted = fit(found, "time")
-    assert held_out(fitted.table, found).both == pytest.approx(0.8, abs=0.02)
+    assert held_out(fitted.table, found).covered == pytest.approx(0.8, abs=0.02)
     assert fitted.coverage == held_out(fitted.table, found)
     assert fitted.table.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
     assert fitted.table.source_power in (0.0, 0.25, 0.5)

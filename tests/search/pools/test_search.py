@@ -14,7 +14,8 @@ from constraints.layout import LAYOUT_RULES
 from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.search.explorer import TIE, Effort
+from planner.predict.plan import OPTIMAL_WITHIN
+from planner.search.explorer import Effort
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
@@ -101,9 +102,9 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         if rung.point is None:
             assert np.isinf(best)
             continue
-        assert best * (1 - 1e-9) <= rung.point.pace <= best * (1 + TIE)
+        assert best * (1 - 1e-9) <= rung.point.pace <= best * (1 + 2.0 * OPTIMAL_WITHIN)
         assert rung.bound <= best * (1 + 1e-9)
-        assert rung.gap <= TIE
+        assert rung.gap <= 2.0 * OPTIMAL_WITHIN
     assert rungs[0].point is not None
     evenly = [
         own.cost(row, parts, own._even(row))
@@ -167,7 +168,12 @@ def test_a_time_limit_is_said() -> None:
 
 def test_nothing_fits_names_changes_that_were_searched() -> None:
     request = Request(
-        model="llama-3-8b", gpus="1xH100+1xA100", gbs=16, recompute=("none",), require=("tp == 1",)
+        model="llama-3-8b",
+        gpus="1xH100+1xA100",
+        gbs=16,
+        recompute=("none",),
+        require=("tp == 1",),
+        fit_probability=0.5,
     )
     with pytest.raises(DoesNotFitError) as caught:
         find_plans(request)

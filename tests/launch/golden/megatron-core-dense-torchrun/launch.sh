@@ -95,7 +95,7 @@ else
     ARGUMENTS+=(--tokenizer-type NullTokenizer)
 fi
 if [[ -n "${CHECKPOINTS}" ]]; then
-    ARGUMENTS+=(--save "${CHECKPOINTS}" --load "${CHECKPOINTS}" --save-interval 83572 --ckpt-format torch_dist)
+    ARGUMENTS+=(--save "${CHECKPOINTS}" --load "${CHECKPOINTS}" --save-interval ... --ckpt-format torch_dist)
 fi
 if [[ -n "${TENSORBOARD}" ]]; then
     ARGUMENTS+=(--tensorboard-dir "${TENSORBOARD}")

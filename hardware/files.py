@@ -1,0 +1,169 @@
+"""Files that people give: read within limits of size, depth and number of values.
+
+What a file cannot be (missing, a folder, another format) is a HardwareError that names it. What
+the disk refuses (no permission, an error of reading) stays the OSError that it is, path included.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import math
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hardware.errors import HardwareError
+
+# Plan files and lists of prices are the largest that people have.
+MOST_BYTES = 64 * 2**20
+# Beyond any configuration that a person or a tool writes; deeper ones exhaust parsers.
+DEEPEST = 64
+MOST_VALUES = 1_000_000
+LARGEST_INTEGER = 2**63 - 1
+# What an OSError says of the name, not of the disk.
+_NAME_AT_FAULT = (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
+)  # fmt: skip
+
+
+def is_name_at_fault(error: OSError) -> bool:
+    """Whether another name would do: no such file, a folder, a name too long."""
+    return error.errno in _NAME_AT_FAULT
+
+
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """The text of a user's file, without a byte order mark. HardwareError, OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        raise HardwareError(f"{path} does not exist") from None
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and not is_name_at_fault(error):
+            raise
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise HardwareError(f"{path} is no name of a file: {why}") from None
+    try:
+        _demand_file(path, os.fstat(descriptor).st_mode)
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(most_bytes + 1)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(descriptor)
+    if len(content) > most_bytes:
+        raise HardwareError(f"{path}: too large; such a file has at most {most_bytes:,} bytes")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HardwareError(f"{path} is not a text file in UTF-8 ({error.reason})") from None
+    if "\0" in text:
+        raise HardwareError(f"{path} is not a text file: it holds a zero byte")
+    return text
+
+
+def _demand_file(path: Path, mode: int) -> None:
+    """HardwareError for a folder, and for a pipe that nobody may ever fill."""
+    if stat.S_ISDIR(mode):
+        raise HardwareError(f"{path} is a folder; give the name of a file")
+    if stat.S_ISFIFO(mode) and not str(path).startswith("/dev/"):
+        raise HardwareError(f"{path} is a named pipe; give the name of a file")
+
+
+def json_content(text: str, origin: str) -> Any:
+    """The value of a JSON text. HardwareError names `origin`, line and column."""
+    with _parsing(origin, "JSON"):
+        content = json.loads(text, parse_constant=_no_number)
+    demand_bounded(content, origin)
+    return content
+
+
+def toml_content(text: str, origin: str) -> dict[str, Any]:
+    """The tables of a TOML text. HardwareError names `origin`, line and column."""
+    with _parsing(origin, "TOML"):
+        content = tomllib.loads(text)
+    demand_bounded(content, origin)
+    return content
+
+
+def csv_rows(text: str, origin: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """(number of its line, cells) of each row of a CSV text that holds any. HardwareError."""
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+    try:
+        yield from ((reader.line_num, cells) for cells in reader if any(cells))
+    except csv.Error as error:
+        raise HardwareError(f"{origin}, line {reader.line_num}: is not CSV ({error})") from None
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+@contextmanager
+def _parsing(origin: str, format_name: str) -> Iterator[None]:
+    """What a parser raises, as a HardwareError that names the file."""
+    wrong = f"{origin}: not valid {format_name}"
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise HardwareError(f"{wrong}: {place}: {error.msg}") from None
+    except RecursionError:
+        raise HardwareError(
+            f"{origin}: nested too deep; at most {DEEPEST} levels are read"
+        ) from None
+    except ValueError as error:
+        raise HardwareError(f"{wrong}: {number_error(error)}") from None
+
+
+def number_error(error: ValueError) -> str:
+    """What a parser says, without Python's advice on very long numbers."""
+    return "a number of thousands of digits" if "sys.set_int_max" in str(error) else str(error)
+
+
+def demand_bounded(content: Any, origin: str) -> None:
+    """HardwareError for what is nested too deep or has too many values, and for values that
+    nothing can have: nan and inf, whole numbers beyond 64 bits, halves of characters.
+
+    Values that a YAML file refers to again count again: one that refers to itself never ends.
+    """
+    level, depth, count = [content], 0, 1
+    while level:
+        if depth > DEEPEST:
+            raise HardwareError(f"{origin}: nested too deep; at most {DEEPEST} levels are read")
+        below: list[Any] = []
+        for value in level:
+            below += _inner(value, origin)
+            if count + len(below) > MOST_VALUES:
+                raise HardwareError(f"{origin}: more than {MOST_VALUES:,} values")
+        level, depth, count = below, depth + 1, count + len(below)
+
+
+def _inner(value: Any, origin: str) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set):
+        return list(value)
+    if isinstance(value, str) and not value.isascii():
+        _demand_text(value, origin)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise HardwareError(f"{origin}: {value} is no number that anything could have")
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise HardwareError(f"{origin}: a whole number of {value.bit_length()} bits; 63 are read")
+    return ()
+
+
+def _demand_text(value: str, origin: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        letter = value[error.start]
+        raise HardwareError(
+            f"{origin}: {letter!a} is half of a character; no text holds it"
+        ) from None

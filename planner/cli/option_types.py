@@ -1,0 +1,255 @@
+"""Types of options: what a text means, and the range of every number, declared once.
+
+A type that is made of a function carries examples: what people write.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from constraints import ConstraintError, parse_degree_limit
+from planner.job.errors import UsageError
+from planner.job.request import LONGEST_SEQ, MOST_SEQUENCES, parse_tokens
+from planner.job.specs import MOST_LAYERS, WIDEST
+from planner.predict.plan import LARGEST_DEGREE, MOST_MICRO_BATCHES
+
+# Blocks of a pipeline that a list of layers may name.
+_MOST_BLOCKS = 2**16
+_LENGTHS = re.compile(r"^(\d{1,9})(?:[x×*](\d{1,9}))?$", re.ASCII)
+_DURATION = re.compile(r"^(\d{1,12}(?:\.\d{1,12})?)\s*(s|min|m|h|d)?$", re.ASCII)
+_SECONDS = {"s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S = 3650 * 86400.0
+_RATE = re.compile(r"^([A-Z]{3})=(\d{1,9}(?:\.\d{1,9})?)$", re.ASCII)
+
+
+class Number(click.FloatRange):
+    """A number in a range with two ends: neither nan nor inf is one."""
+
+    name = "number"
+
+    def __init__(self, low: float, high: float, *, low_open: bool = False, high_open: bool = False):
+        super().__init__(low, high, min_open=low_open, max_open=high_open)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+class Parsed(click.ParamType[Any]):
+    """A text that `parse` understands, or refuses with a ValueError that says what to write."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any], *examples: str) -> None:
+        self.name, self.parse, self.examples = name, parse, examples
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self.parse(value)
+        except (UsageError, ConstraintError) as error:
+            self.fail(str(error), param, ctx)
+
+
+def _number(text: str) -> float:
+    """The number that a text is; nan for none, which no range holds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _share(text: str) -> float | str:
+    if text.strip().lower() == "search":
+        return "search"
+    if not 0.0 <= (given := _number(text)) <= 1.0:
+        raise UsageError(f"{text!r}: give a share in 0<=x<=1, as 0.5, or search")
+    return given
+
+
+def _fraction(text: str) -> float:
+    if not 0.0 < (given := _number(text)) <= 1.0:
+        raise UsageError(f"{text!r}: give a fraction in 0<x<=1, as 0.5; no search chooses it")
+    return given
+
+
+def _probability(text: str) -> float:
+    """A probability between 0 and 1, as 80% or 0.8."""
+    given = _number(text.strip().removesuffix("%"))
+    given = given / 100.0 if text.strip().endswith("%") else given
+    if not 0.0 < given < 1.0:
+        raise UsageError(f"{text!r}: give a probability above 0 and below 1, as 80% or 0.8")
+    return given
+
+
+def _measured_share(text: str) -> float:
+    """`0.41`, `41%` or `41`."""
+    given = _number(text.strip().removesuffix("%"))
+    share = given / 100.0 if "%" in text or given > 1.0 else given
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"{text!r}: write a share above 0 and up to 1, as 0.41 or 41%")
+    return share
+
+
+def _sequence(text: str) -> int:
+    try:
+        given = parse_tokens(text)
+    except UsageError:
+        given = 0
+    if not 1 <= given <= LONGEST_SEQ:
+        raise UsageError(
+            f"{text!r}: a sequence has 1 to {LONGEST_SEQ:,} (128Mi) tokens, as 8192 or 8Ki"
+        )
+    return given
+
+
+def _trained_tokens(text: str) -> int:
+    try:
+        return parse_tokens(text)
+    except UsageError:
+        raise UsageError(
+            f"{text!r}: give the tokens to train on, a whole number above 0, as 15T or 300B"
+        ) from None
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    numbers: list[int] = []
+    for item in text.split(","):
+        match = _LENGTHS.match(item.strip())
+        if match is None:
+            raise UsageError(f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4")
+        layers, blocks = int(match[1]), int(match[2] or 1)
+        if layers > MOST_LAYERS or len(numbers) + blocks > _MOST_BLOCKS:
+            raise UsageError(
+                f"{item!r}: at most {MOST_LAYERS:,} layers a block, and {_MOST_BLOCKS:,} blocks"
+            )
+        numbers += [layers] * blocks
+    return tuple(numbers)
+
+
+def _duration_s(text: str) -> float:
+    match = _DURATION.match(text.strip())
+    given = float(match[1]) * _SECONDS[match[2] or ""] if match else math.nan
+    if not 0.0 <= given <= _LONGEST_S:
+        raise UsageError(f"{text!r}: write a time as 90s, 10min, 3h or 2d, up to ten years")
+    return given
+
+
+def _stage(text: str) -> str | int:
+    if text in ("heaviest", "all"):
+        return text
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_DEGREE)):
+        return int(text)
+    raise UsageError(f"{text!r}: heaviest, all, or a stage from 0 on")
+
+
+def _rate(text: str) -> tuple[str, float]:
+    match = _RATE.match(text.strip())
+    if match is None or float(match[2]) == 0.0:
+        raise UsageError(f"{text!r}: write EUR=1.10, US dollars for one EUR")
+    return match[1], float(match[2])
+
+
+def _currency(text: str) -> str:
+    if not re.fullmatch(r"[A-Z]{3}", text):
+        raise UsageError(f"{text!r}: write three capitals, as USD or EUR")
+    return text
+
+
+def _condition(verb: Any, text: str) -> str:
+    from constraints import user_condition
+
+    return user_condition(verb, text).text
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"\w+", name):
+        raise UsageError(f"{text!r}: write NAME=VALUE")
+    return name, value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise UsageError(f"{text!r}: write names, comma-separated, as none,full")
+    return names
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    items = [item.strip() for item in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,7}", item) and int(item) > 0 for item in items):
+        raise UsageError(f"{text!r}: write numbers of GPUs, as 512,768,1024")
+    return tuple(map(int, items))
+
+
+def _file(text: str) -> str:
+    if not text.strip():
+        raise UsageError(f"{text!r} names no file")
+    return text
+
+
+def _plot(endings: tuple[str, ...], text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.suffix.lower() not in endings:
+        raise UsageError(f"{text!r}: the name must end in {', '.join(endings)}")
+    return path
+
+
+def degree_limit(degree: str) -> Parsed:
+    """Allowed values of a degree."""
+    parse = partial(parse_degree_limit, degree=degree)
+    return Parsed("values", parse, "8", "1,2,4", "..8", "2..")
+
+
+def condition(verb: str, *examples: str) -> Parsed:
+    """A condition that can be read, as it was written."""
+    return Parsed("condition", partial(_condition, verb), *examples)
+
+
+DEGREE = click.IntRange(1, LARGEST_DEGREE)
+SHARD = click.IntRange(0, LARGEST_DEGREE)
+MICRO_BATCHES = click.IntRange(1, MOST_MICRO_BATCHES)
+SEQUENCES = click.IntRange(1, MOST_SEQUENCES)
+# Of an engine that serves.
+SERVED = click.IntRange(1, 10**6)
+WIDTH = click.IntRange(1, WIDEST)
+PLAN_NUMBER = click.IntRange(1, 10**6)
+PLANS = click.IntRange(1, 10**6)
+NODES = click.IntRange(0, LARGEST_DEGREE)
+PROCESSES = click.IntRange(1, 1024)
+SEED = click.IntRange(0, 2**31 - 1)
+# The longest that anyone waits: a year.
+TIME_LIMIT = Number(0, 365 * 86400, low_open=True)
+MEASURED_S = Number(0, 1e6, low_open=True)
+MEASURED_GIB = Number(0, 1e6, low_open=True)
+
+SHARE = Parsed("share", _share, "0", "0.5", "1", "search")
+FRACTION = Parsed("fraction", _fraction, "0.5", "1")
+PROBABILITY = Parsed("probability", _probability, "80%", "0.8")
+MEASURED_SHARE = Parsed("share", _measured_share, "0.41", "41%")
+TOKENS = Parsed("tokens", parse_tokens, "4M", "4Mi", "4194304")
+TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
+SEQUENCE = Parsed("tokens", _sequence, "8192", "8Ki")
+LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
+DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
+STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
+RATE = Parsed("rate", _rate, "EUR=1.10")
+CURRENCY = Parsed("code", _currency, "USD", "EUR")
+VARIABLE = Parsed("name=value", _variable, "TP=4")
+NAMES = Parsed("names", _names, "none", "none,full")
+COUNTS = Parsed("counts", _counts, "8", "8,16")
+# Modules, `off` or `search`: which there are, the framework says.
+MODULES = Parsed("modules", lambda text: text.strip().lower(), "off", "all", "search", "core_attn")
+FILE = Parsed("file", _file, "out.json")
+PLOT = Parsed("file", partial(_plot, (".html", ".svg", ".png")), "step.svg")

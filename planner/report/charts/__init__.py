@@ -1,0 +1,1 @@
+"""How figures look: the only package that knows Altair. Nothing is computed here."""

@@ -1,0 +1,240 @@
+"""Draws a plan: the front it lies on, memory by stage, time, the schedule, the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planner.job.quantities import GIB
+from planner.report.charts.drawing import (
+    BLUE,
+    GREY,
+    LIMIT_DASH,
+    PALETTE,
+    VERMILION,
+    Width,
+    colours,
+    table,
+)
+from planner.report.figures import schedule
+from planner.report.figures.candidates import Candidate
+from planner.report.figures.memory import GROUPS
+from planner.report.figures.plan import GROUP_KINDS, Bar, Cluster, FrontPlan
+
+_HEIGHT = 300
+_BAR_HEIGHT = 24
+_KIND_COLOURS = dict(
+    zip(
+        schedule.KINDS,
+        ("#0072b2", "#009e73", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#bbbbbb"),
+        strict=True,
+    )
+)
+_CLUSTER_COLOURS = tuple(colour for colour in PALETTE if colour != GREY)
+_GROUP_LABELS = {
+    "pp": "pipeline stage", "tp": "tensor group", "cp": "context group", "ep": "expert group",
+    "dp": "data-parallel group",
+}  # fmt: skip
+
+
+def front_chart(
+    plans: Sequence[FrontPlan],
+    riskier: Sequence[FrontPlan],
+    dots: Sequence[Candidate],
+    limit_bytes: float | None,
+    width: Width,
+) -> Any:
+    """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
+    ones hollow. The page sets the parameter `selected` to a plan's number."""
+    import altair as alt
+
+    selected = alt.param(name="selected", value=1)
+    x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
+    y = alt.Y("speed:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
+    tooltip = alt.Tooltip("text:N", title="configuration")
+    base = alt.Chart(table(_front_rows(plans))).encode(x=x, y=y)
+    chosen = "datum.number == selected"
+    layers = [
+        base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(order="gib:Q"),
+        base.mark_point(filled=True, opacity=1, cursor="pointer").encode(
+            size=alt.condition(
+                chosen, alt.value(230), alt.Size("radius:Q", scale=None, legend=None)
+            ),
+            color=alt.condition(chosen, alt.value(VERMILION), alt.value(BLUE)),
+            tooltip=tooltip,
+        ),
+        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="label:N"),
+    ]
+    if dots:
+        faint = alt.Chart(table(_dot_rows(dots))).mark_circle(size=22, opacity=0.35, color=GREY)
+        layers.insert(0, faint.encode(x=x, y=y, tooltip=tooltip))
+    if riskier:
+        hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
+        layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
+    if limit_bytes is not None:
+        layers.append(_limit(limit_bytes, "x"))
+    return alt.layer(*layers).add_params(selected).properties(width=width, height=_HEIGHT + 60)
+
+
+def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
+    return [
+        {
+            "number": plan.number, "label": f" {plan.label}", "radius": 110 if plan.label else 45,
+            "gib": plan.gib, "speed": plan.tokens_per_s, "text": plan.text,
+        }
+        for plan in plans
+    ]  # fmt: skip
+
+
+def _dot_rows(dots: Sequence[Candidate]) -> list[dict[str, object]]:
+    return [{"gib": dot.gib, "speed": dot.tokens_per_s, "text": dot.text} for dot in dots]
+
+
+def _limit(limit_bytes: float, channel: str) -> Any:
+    import altair as alt
+
+    data = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
+    rule = alt.Chart(data).mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
+    return rule.encode(**{channel: "limit:Q"}, tooltip=["text:N", "limit:Q"])
+
+
+def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
+    """Memory of every stage at its peak, stacked by term, against the HBM line."""
+    import altair as alt
+
+    names = [group.name for group in GROUPS]
+    used = [name for name in names if any(bar.part == name for bar in bars)]
+    palette = [PALETTE[names.index(name)] for name in used]
+    base = alt.Chart(table(_bar_rows(bars))).mark_bar()
+    stacked = base.encode(
+        x=alt.X("label:O", title="pipeline stage", axis=alt.Axis(labelAngle=0), sort=None),
+        y=alt.Y("start:Q", title="GiB"),
+        y2="end:Q",
+        color=alt.Color("part:N", title=None, scale=colours(used, palette), sort=names),
+        tooltip=alt.Tooltip("text:N", title="memory"),
+    )
+    return alt.layer(stacked, _limit(limit_bytes, "y")).properties(width=width, height=_HEIGHT)
+
+
+def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: Width) -> Any:
+    """Terms of the step time one after the other, the whole step below with its interval."""
+    import altair as alt
+
+    labels = [bar.label for bar in bars]
+    rows = [row | {"right": row["end"]} for row in _bar_rows(bars)]
+    rows[-1]["right"] = interval[1]
+    base = alt.Chart(table(rows)).encode(
+        y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(labelLimit=190))
+    )
+    steps = base.mark_bar(minBandSize=2).encode(
+        x=alt.X(
+            "start:Q",
+            title="seconds",
+            scale=alt.Scale(domain=[0.0, 1.12 * interval[1]], nice=False),
+        ),
+        x2="end:Q",
+        color=alt.Color("part:N", scale=colours(["term", "step"], (BLUE, GREY)), legend=None),
+        tooltip=alt.Tooltip("text:N", title="time"),
+    )
+    words = base.mark_text(align="left", dx=5).encode(x="right:Q", text="amount:N")
+    whisker_data = table([{"label": labels[-1], "low": interval[0], "high": interval[1]}])
+    whisker = alt.Chart(whisker_data).mark_rule(strokeWidth=1.5)
+    return alt.layer(
+        steps, words, whisker.encode(y=alt.Y("label:N", sort=labels), x="low:Q", x2="high:Q")
+    ).properties(width=width, height=_BAR_HEIGHT * len(bars))
+
+
+def _bar_rows(bars: Sequence[Bar]) -> list[dict[str, object]]:
+    return [
+        {
+            "label": bar.label, "part": bar.part, "start": bar.start, "end": bar.end,
+            "text": bar.text, "amount": f"{bar.end - bar.start:.3g} s",
+        }
+        for bar in bars
+    ]  # fmt: skip
+
+
+def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
+    """What every stage does when; what is grey is the bubble."""
+    import altair as alt
+
+    kinds = [kind for kind in schedule.KINDS if any(bar.kind == kind for bar in gantt.bars)]
+    rows = [
+        {
+            "s": bar.stage, "k": kinds.index(bar.kind), "a": round(bar.start_s, 4),
+            "b": round(bar.end_s, 4),
+            "c": bar.chunk, "m": bar.microbatch,
+        }
+        for bar in gantt.bars
+    ]  # fmt: skip
+    stages = 1 + max(bar.stage for bar in gantt.bars)
+    # Where passes are narrow, borders would hide them.
+    border = alt.ExprRef(f"width < {4 * len(gantt.bars) // stages} ? 0 : 0.5")
+    return (
+        alt.Chart(table(rows))
+        .transform_calculate(kind=f"{kinds!r}[datum.k]")
+        .transform_calculate(
+            text="datum.kind + (datum.m < 0 ? '' : ', micro-batch ' + datum.m + ', chunk ' "
+            "+ datum.c) + ': ' + format(datum.a, '.3~g') + ' to ' + format(datum.b, '.3~g') + ' s'"
+        )
+        .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=border, aria=False)
+        .encode(
+            x=alt.X("a:Q", title="seconds", scale=alt.Scale(nice=False)),
+            x2="b:Q",
+            y=alt.Y("s:O", title="pipeline stage", scale=alt.Scale(paddingInner=0.15)),
+            color=alt.Color(
+                "kind:N", title=None, scale=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds])
+            ),
+            tooltip=alt.Tooltip("text:N", title="pass"),
+        )
+        .properties(width=width, height=max(120, min(_BAR_HEIGHT, 900 // stages) * stages))
+    )
+
+
+def cluster_chart(cluster: Cluster, width: Width) -> Any:
+    """GPUs on their nodes, coloured by a group; pointing at one shows the group it is in."""
+    import altair as alt
+
+    shown = {_GROUP_LABELS[kind]: f"g{GROUP_KINDS.index(kind)}" for kind in cluster.kinds}
+    first = next(iter(shown))
+    colour_by = alt.param(
+        name="colour_by", value=first, bind=alt.binding_select(options=list(shown), name="Colour: ")
+    )
+    pointed = alt.selection_point(
+        name="pointed", fields=["group"], on="pointerover", clear="pointerout", empty=True
+    )
+    choice = "{" + ", ".join(f"'{name}': datum.{field}" for name, field in shown.items()) + "}"
+    rows = 1 + max(gpu.row for gpu in cluster.gpus)
+    return (
+        alt.Chart(table(_gpu_rows(cluster)), name="gpus")
+        .transform_calculate(group=f"{choice}[colour_by]")
+        .transform_calculate(colour=f"datum.group % {len(_CLUSTER_COLOURS)}")
+        .mark_rect()
+        .encode(
+            x=alt.X("x:O", axis=None, scale=alt.Scale(domain=_columns(cluster), paddingInner=0.08)),
+            y=alt.Y("y:O", axis=None, scale=alt.Scale(paddingInner=0.15)),
+            color=alt.Color(
+                "colour:O",
+                legend=None,
+                scale=alt.Scale(
+                    domain=list(range(len(_CLUSTER_COLOURS))), range=list(_CLUSTER_COLOURS)
+                ),
+            ),
+            opacity=alt.condition(pointed, alt.value(1.0), alt.value(0.2)),
+            tooltip=alt.Tooltip("text:N", title="GPU"),
+        )
+        .add_params(colour_by, pointed)
+        .properties(width=width, height=26 * rows)
+    )
+
+
+def _columns(cluster: Cluster) -> list[int]:
+    return list(range(1 + max(gpu.column for gpu in cluster.gpus)))
+
+
+def _gpu_rows(cluster: Cluster) -> list[dict[str, object]]:
+    return [
+        {"x": gpu.column, "y": gpu.row, "text": gpu.text}
+        | {f"g{index}": group for index, group in enumerate(gpu.groups)}
+        for gpu in cluster.gpus
+    ]

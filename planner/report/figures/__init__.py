@@ -1,0 +1,1 @@
+"""What figures show, as plain data: no plotting library is imported here."""

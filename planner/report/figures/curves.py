@@ -1,0 +1,168 @@
+"""Curves and points over two axes: scaling studies and comparisons of clusters, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from planner.compare.results import Comparison, Range, Run, ScalePoint, Scaling
+from planner.predict.plan_text import degrees_text
+from planner.report.comparison import BASIS_NAMES
+
+SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
+_FRONT, _DOMINATED = "none is both faster and cheaper", "others"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point with the ends of its 80 % interval on the vertical axis; `marked` gets a ring,
+    `label` stands beside it."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    text: str
+    marked: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one colour; `joined` by a line, in order."""
+
+    name: str
+    points: tuple[Point, ...]
+    joined: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes. `ideal`: the line of perfect scaling, if it has a meaning."""
+
+    title: str
+    x_title: str
+    y_title: str
+    series: tuple[Series, ...]
+    logarithmic: tuple[bool, bool] = (False, False)
+    ideal: tuple[tuple[float, float], ...] = ()
+    whole_numbers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The picture."""
+
+    title: str
+    note: str
+    panels: tuple[Panel, ...]
+
+
+def scaling_figure(scaling: Scaling) -> Figure:
+    """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
+    days = _by_gpus(scaling, _days)
+    first = next((line.points[0] for line in days if line.points), None)
+    counts = sorted({point.num_gpus for point in scaling.points})
+    ideal = () if first is None else tuple((n, first.y * first.x / n) for n in counts)
+    cost = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
+    panels = (
+        Panel(
+            "Days, interruptions included", "GPUs", "days", days, (True, True), ideal,
+            whole_numbers=True,
+        ),
+        Panel("MFU", "GPUs", "%", _by_gpus(scaling, _mfu), (True, False), whole_numbers=True),
+        Panel(
+            "Cost of the run", "GPUs", cost,
+            _by_gpus(scaling, lambda run: run.cost(scaling.basis)), (True, False),
+            whole_numbers=True,
+        ),
+        Panel(
+            "Cost against time", "days", cost,
+            _series(scaling, lambda run: _against_days(run, run.cost(scaling.basis))),
+        ),
+    )  # fmt: skip
+    return Figure(
+        f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
+        "Bars: 80 % interval of step time and of published failure rates. Ring: knee. "
+        "Dashed: perfect scaling.",
+        tuple(panel for panel in panels if any(line.points for line in panel.series)),
+    )
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Cost against time of every cluster that runs the job."""
+    groups: dict[str, list[Point]] = {_FRONT: [], _DOMINATED: []}
+    for row in comparison.rows:
+        found = None if row.run is None else _against_days(row.run, row.run.cost(comparison.basis))
+        if row.run is None or found is None:
+            continue
+        days, cost = found
+        text = f"{row.name}: {_run_text(row.run)}, {_range_text(cost)} {comparison.currency}"
+        point = Point(days, cost.value, cost.low, cost.high, text, label=row.name)
+        groups[_FRONT if row.on_front else _DOMINATED].append(point)
+    series = tuple(
+        Series(name, tuple(sorted(points, key=lambda point: point.x)), joined=name == _FRONT)
+        for name, points in groups.items()
+        if points
+    )
+    cost_title = f"{comparison.currency}, {BASIS_NAMES[comparison.basis]}"
+    panel = Panel("Cost against time", "days", cost_title, series)
+    return Figure(
+        f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
+        "Bars: 80 % interval. Clusters without a price or a plan are in the tables only.",
+        (panel,) if series else (),
+    )
+
+
+def _by_gpus(scaling: Scaling, value: Callable[[Run], Range | None]) -> tuple[Series, ...]:
+    def place(run: Run) -> tuple[float, Range] | None:
+        found = value(run)
+        return None if found is None else (run.job.num_gpus, found)
+
+    return _series(scaling, place)
+
+
+def _against_days(run: Run, cost: Range | None) -> tuple[float, Range] | None:
+    return None if cost is None else (run.days.value, cost)
+
+
+def _series(
+    scaling: Scaling, place: Callable[[Run], tuple[float, Range] | None]
+) -> tuple[Series, ...]:
+    """One series a kind of batch; `place`: where a run lies on both axes, None if nowhere."""
+    found = []
+    for batch, name in SERIES_NAMES.items():
+        points = [
+            _point(point, point.run, spot, point.num_gpus == scaling.knees.get(batch))
+            for point in scaling.series(batch)
+            if point.run is not None and (spot := place(point.run)) is not None
+        ]
+        if points:
+            found.append(Series(name, tuple(points)))
+    return tuple(found)
+
+
+def _point(point: ScalePoint, run: Run, spot: tuple[float, Range], is_knee: bool) -> Point:
+    x, value = spot
+    text = f"{point.num_gpus:,} GPUs: {_range_text(value)}; {_run_text(run)}"
+    return Point(x, value.value, value.low, value.high, text, is_knee)
+
+
+def _run_text(run: Run) -> str:
+    return f"{_range_text(run.days)} days, {degrees_text(run.plan.degrees)}"
+
+
+def _range_text(interval: Range) -> str:
+    return f"{interval.value:,.4g} ({interval.low:,.4g} to {interval.high:,.4g})"
+
+
+def _days(run: Run) -> Range:
+    return run.days
+
+
+def _mfu(run: Run) -> Range:
+    """Percent; a longer step is a lower MFU."""
+    plan = run.plan
+    mfu, error = plan.mfu * 100.0, plan.step_time
+    low, high = (mfu * plan.step_time_s / end for end in (error.high, error.low))
+    return Range(value=mfu, low=low, high=high)

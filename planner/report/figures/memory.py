@@ -1,0 +1,166 @@
+"""The picture of a step's memory as data: bars of phases, stacked by what holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.job.quantities import gib
+from planner.predict.memory.account import StageAccount
+from planner.predict.memory.footprint import Footprint
+from planner.predict.memory.terms import phase_rows
+from planner.predict.plan import StageMemory
+from planner.predict.plan_text import degrees_text
+from planner.report.memory import peak_text, phase_text, total_sentence
+from planner.search.explanation import MEMORY_TERMS
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Terms that share a colour: of a phase, and of a plan's stage (`StageMemory`)."""
+
+    name: str
+    terms: frozenset[str]
+
+
+GROUPS = (
+    Group(
+        "weights",
+        frozenset(
+            {"weights", "master weights", "gathered weights", "weight casts", "gather_buffers"}
+        ),
+    ),
+    Group(
+        "optimizer",
+        frozenset({"optimizer state", "optimizer temporaries", "optimizer", "optimizer_temporary"}),
+    ),
+    Group(
+        "gradients",
+        frozenset({"gradients", "gradient buckets", "unsharded gradients", "reduction"}),
+    ),
+    Group("activations kept", frozenset({"activations"})),
+    Group("working set, recomputed", frozenset({"working", "recomputed"})),
+    Group("logits and loss", frozenset({"logits"})),
+    Group("other tensors", frozenset()),
+    Group("beside the tensors", frozenset({"fragmentation", "context", "communication"})),
+)
+_OTHER, _OUTSIDE = 6, 7
+# A limit this many times above the bars would leave nothing to see of them.
+_DWARFED = 0.25
+_MOST_LABELS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A phase; `sizes` in bytes, one for each of `GROUPS`."""
+
+    step: str
+    phase: str
+    sizes: tuple[float, ...]
+    is_peak: bool
+
+    @property
+    def total_bytes(self) -> float:
+        """Height of the bar."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """The bars of one stage. `interval`: 80 % of the heaviest stage's total, on that stage only."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    limit_bytes: float
+    interval: tuple[float, float] | None
+
+    @property
+    def shows_limit(self) -> bool:
+        """Whether the limit is on the scale; it is not if it dwarfs the bars."""
+        return self._highest_bytes > _DWARFED * self.limit_bytes
+
+    @property
+    def limit_text(self) -> str:
+        """What the line of the limit says, or the arrow towards it."""
+        beyond = "" if self.shows_limit else " (beyond the top)"
+        return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
+
+    @property
+    def _highest_bytes(self) -> float:
+        highest = max(bar.total_bytes for bar in self.bars)
+        return max(highest, self.interval[1] if self.interval else 0.0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What stands under the bars; of a long warm-up only the first and the last forward."""
+        if len(self.bars) <= _MOST_LABELS:
+            return tuple(bar.phase for bar in self.bars)
+        return tuple(
+            bar.phase if bar.is_peak or _is_end_of_warm_up(bar.phase) else "" for bar in self.bars
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Title, a sentence with the verdict, one panel a stage, and a note."""
+
+    title: str
+    subtitle: str
+    panels: tuple[Panel, ...]
+    note: str
+
+
+def _is_end_of_warm_up(phase: str) -> bool:
+    """Whether a phase is no forward of a warm-up (`forward 3/8`), or its first or last."""
+    words = phase.removeprefix("forward ").partition(",")[0]
+    index, slash, count = words.partition("/")
+    return not slash or index in ("1", count)
+
+
+def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Figure:
+    """The picture of some stages of a configuration."""
+    configuration = footprint.configuration
+    job, degrees = configuration.job, configuration.degrees
+    return Figure(
+        f"{job.model.name} on {degrees.gpus:,} {job.cluster.gpu.name}, {job.framework.name}",
+        f"{degrees_text(degrees)}, {degrees.mbs:,} × {job.seq:,} tokens: "
+        f"{total_sentence(footprint)}",
+        tuple(memory_panel(footprint, account) for account in stages),
+        f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
+        "Beside the tensors: as at the peak.",
+    )
+
+
+def memory_panel(footprint: Footprint, account: StageAccount) -> Panel:
+    """The bars of one stage."""
+    outside = sum(account.outside.values())
+    bars = tuple(
+        Bar(
+            "step 1" if row.step == "first" else "step 2 and later",
+            phase_text(row.phase.name),
+            group_sizes(dict(row.phase.terms), outside),
+            row.is_peak,
+        )
+        for row in phase_rows(account)
+    )
+    interval = footprint.interval
+    return Panel(
+        f"Stage {account.stage} of {len(footprint.stages)}, peak: {peak_text(account)}",
+        bars,
+        footprint.limit_bytes,
+        (interval.low, interval.high) if account is footprint.heaviest else None,
+    )
+
+
+def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
+    """Bytes of each of `GROUPS`; `outside` those beside the tensors that `terms` leaves out."""
+    sizes = [sum(terms.get(name, 0.0) for name in group.terms) for group in GROUPS]
+    sizes[_OTHER] = sum(terms.values()) - sum(sizes)
+    sizes[_OUTSIDE] += outside
+    # The difference of two sums is no term of its own.
+    return tuple(size if size > 1.0 else 0.0 for size in sizes)
+
+
+def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
+    """`group_sizes` of a plan's stage at its peak."""
+    return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_TERMS})

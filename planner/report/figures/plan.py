@@ -1,0 +1,169 @@
+"""Pictures of a plan, from its plan file alone: the front, memory by stage, time, the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from planner.job.quantities import gib, percent_sure, seconds
+from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import configuration_text
+from planner.report.figures.memory import GROUPS, stage_sizes
+from planner.search.explanation import time_terms
+
+# GPUs of the drawn part of a cluster, and how many a row of the drawing holds at least.
+MOST_GPUS = 1024
+_ROW_GPUS = 32
+GROUP_KINDS = ("pp", "tp", "cp", "ep", "dp")
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPlan:
+    """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
+    `label`: its number, if it is shown in full."""
+
+    number: int
+    label: str
+    gib: float
+    tokens_per_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A part of a bar, from `start` to `end`."""
+
+    label: str
+    part: str
+    start: float
+    end: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of the cluster: its place in the drawing, and its rank's group of every kind."""
+
+    column: int
+    row: int
+    rank: int
+    node: int
+    stage: int
+    groups: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """GPUs in rank order; `left_out`: those that are not drawn."""
+
+    gpus: tuple[Gpu, ...]
+    kinds: tuple[str, ...]
+    left_out: int
+
+
+def front_plans(
+    plans: Sequence[Plan], labelled: Collection[int], names: Sequence[str] = ()
+) -> tuple[FrontPlan, ...]:
+    """Every plan with its number, those `labelled` with a label; `names`: the cluster of each,
+    where there are several."""
+    found = []
+    for number, plan in enumerate(plans, start=1):
+        where = f" on {names[number - 1]}" if names else ""
+        label = str(number) if number in labelled else ""
+        found.append(_front_plan(plan, number, label, f"plan {number}{where}"))
+    return tuple(found)
+
+
+def riskier_plans(plans: Sequence[Plan]) -> tuple[FrontPlan, ...]:
+    """Plans that fit less surely than was asked: number 0, as they have none."""
+    return tuple(
+        _front_plan(plan, 0, "", f"fits with {percent_sure(plan.fit_probability)}")
+        for plan in plans
+    )
+
+
+def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
+    text = (
+        f"{name}: {configuration_text(plan)}; {seconds(plan.step_time_s)}, "
+        f"{gib(plan.peak_bytes)} GiB"
+    )
+    return FrontPlan(number, label, _gib(plan.peak_bytes), plan.tokens_per_s_per_gpu, text)
+
+
+def stage_bars(plan: Plan) -> tuple[Bar, ...]:
+    """Memory of every pipeline stage at its peak, GiB, stacked by group of terms."""
+    bars = []
+    for stage in plan.stages:
+        start = 0.0
+        for group, size in zip(GROUPS, stage_sizes(stage), strict=True):
+            if size:
+                end = start + _gib(size)
+                text = f"stage {stage.stage}, {group.name}: {gib(size, 2)} GiB"
+                bars.append(Bar(str(stage.stage), group.name, start, end, text))
+                start = end
+    return tuple(bars)
+
+
+def waterfall(plan: Plan) -> tuple[Bar, ...]:
+    """Terms of the step time, each where the ones above it end, s; the whole step last."""
+    bars, start = [], 0.0
+    for term in time_terms(plan):
+        text = f"{term.label}: {seconds(term.amount)}, {term.share:.1%}"
+        end = start + term.amount
+        bars.append(Bar(term.label, "term", start, end, text))
+        start = end
+    low, high = plan.step_time.low, plan.step_time.high
+    text = f"step: {seconds(start)} ({seconds(low)} to {seconds(high)} with 80 % probability)"
+    return (*bars, Bar("step", "step", 0.0, start, text))
+
+
+def cluster_of(degrees: Degrees, gpus_per_node: int) -> Cluster:
+    """Ranks on their nodes, in the order tp-cp-ep-dp-pp that `planner.cost.placement` costs."""
+    node_gpus = min(gpus_per_node, degrees.gpus)
+    nodes_a_row = max(1, _ROW_GPUS // node_gpus)
+    drawn = min(degrees.gpus, MOST_GPUS)
+    gpus = tuple(_gpu(rank, degrees, node_gpus, nodes_a_row) for rank in range(drawn))
+    kinds = tuple(kind for kind in GROUP_KINDS if getattr(degrees, kind) > 1)
+    return Cluster(gpus, kinds or ("dp",), degrees.gpus - drawn)
+
+
+def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Gpu:
+    node, inside = divmod(rank, node_gpus)
+    row, place = divmod(node, nodes_a_row)
+    coordinates, groups = _coordinates(rank, degrees), _groups(rank, degrees)
+    where = ", ".join(f"{kind} {value}" for kind, value in coordinates.items())
+    return Gpu(
+        place * (node_gpus + 1) + inside, row, rank, node, coordinates["pp"],
+        tuple(groups[kind] for kind in GROUP_KINDS), f"rank {rank}, node {node}: {where}",
+    )  # fmt: skip
+
+
+def _coordinates(rank: int, degrees: Degrees) -> dict[str, int]:
+    """Place of a rank in its groups: rank = t + tp (c + cp (d + dp p))."""
+    rest, tensor = divmod(rank, degrees.tp)
+    rest, context = divmod(rest, degrees.cp)
+    stage, replica = divmod(rest, degrees.dp)
+    found = {"tp": tensor, "cp": context, "dp": replica, "pp": stage}
+    if degrees.ep > 1:
+        found["ep"] = rank // degrees.etp % degrees.ep
+    return found
+
+
+def _groups(rank: int, degrees: Degrees) -> dict[str, int]:
+    """Number of the group of each kind that a rank is in. Of `pp` it is the stage: the ranks that
+    hold the same layers."""
+    tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
+    place = _coordinates(rank, degrees)
+    inner, outer = rank % degrees.etp, rank // (degrees.etp * degrees.ep)
+    return {
+        "tp": rank // tp,
+        "cp": rank % tp + tp * (rank // (tp * cp)),
+        "dp": rank % (tp * cp) + tp * cp * (rank // (tp * cp * dp)),
+        "pp": place["pp"],
+        "ep": inner + degrees.etp * outer,
+    }
+
+
+def _gib(size_bytes: float) -> float:
+    return size_bytes / 2**30

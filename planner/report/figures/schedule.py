@@ -1,0 +1,163 @@
+"""A pipeline schedule played pass by pass, as bars on a time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.job.schedules import SCHEDULES
+from planner.predict import pipeline_simulator as simulator
+from planner.predict.pipeline_simulator import ChunkTimes, Pass, Schedule
+from planner.predict.plan import Plan
+
+# Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
+MOST_PASSES = 2400
+_MOST_DETAILED = 800
+_SMALL_PART = 0.03
+KINDS = (
+    "forward", "backward", "weight gradients", "recompute", "communication", "optimizer", "bubble",
+)  # fmt: skip
+_KIND_OF = {"F": "forward", "B": "backward", "W": "weight gradients", "D": "backward"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a stage does from `start_s` to `end_s`."""
+
+    stage: int
+    kind: str
+    start_s: float
+    end_s: float
+    chunk: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gantt:
+    """The bars, bubbles below all others; `microbatches` of `of` are played."""
+
+    bars: tuple[Bar, ...]
+    microbatches: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Parts of a pass: of a stage's backward pass what runs again, of every pass what communicates;
+    parts below `least` are not drawn."""
+
+    recompute: tuple[float, ...]
+    communication: float
+    least: float
+
+
+def schedule_gantt(plan: Plan) -> Gantt | None:
+    """The schedule of a plan with as many micro-batches as can be seen; None without a pipeline,
+    and where there is too much to draw."""
+    count = _microbatches(plan)
+    if plan.degrees.pp == 1 or count == 0:
+        return None
+    schedule = _schedule(plan, count)
+    outcome = simulator.simulate(schedule, _chunk_times(plan, schedule))
+    detailed = sum(len(steps) for steps in schedule.steps) <= _MOST_DETAILED
+    shares = _shares(plan, 0.0 if detailed else _SMALL_PART)
+    span_s = max(outcome.end_s)
+    bars = []
+    for stage, played in enumerate(outcome.played):
+        bars.append(Bar(stage, "bubble", 0.0, span_s, -1, -1))
+        for run, start_s, end_s in played:
+            bars += _pass_bars(stage, run, start_s, end_s, shares)
+        bars += _end_bars(plan, stage, span_s)
+    return Gantt(tuple(bars), count, plan.degrees.grad_acc)
+
+
+def _microbatches(plan: Plan) -> int:
+    """Micro-batches to play: all, or as many as show the pattern; 0 if even these are too many."""
+    degrees = plan.degrees
+    pp, acc = degrees.pp, degrees.grad_acc
+    chunks = len(plan.layout.block_layers) // pp
+    folded = SCHEDULES[plan.schedule].placement != "straight"
+    for rounds in (4, 3, 2, 1):
+        count = min(acc, max(rounds * pp, 8 if rounds == 4 and pp < 4 else 1))
+        if folded and count < min(acc, 2 * pp):
+            return 0
+        if plan.schedule == "interleaved":
+            count -= count % pp
+        if count and 2 * count * pp * max(chunks, degrees.vpp) <= MOST_PASSES:
+            return count
+    return 0
+
+
+def _schedule(plan: Plan, count: int) -> Schedule:
+    pp, vpp = plan.degrees.pp, plan.degrees.vpp
+    orders = {
+        "1f1b": lambda: simulator.one_forward_one_backward(pp, count),
+        "interleaved": lambda: simulator.interleaved(pp, vpp, count),
+        "gpipe": lambda: simulator.gpipe(pp, count),
+        "zb-h1": lambda: simulator.zero_bubble(pp, count, vpp),
+        "zb-h2": lambda: simulator.zero_bubble(pp, count, rounds=2),
+        "zb-v": lambda: simulator.zb_v(pp, count),
+        "dualpipe": lambda: simulator.dualpipe(pp, count),
+        "dualpipev": lambda: simulator.dualpipe_v(pp, count),
+    }
+    return orders[plan.schedule]()
+
+
+def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
+    """Seconds of every chunk's passes: a stage's, over its chunks alike. Where the backward pass
+    is split, both halves are taken to last equally long."""
+    mirrored = SCHEDULES[plan.schedule].placement == "mirrored"
+    each = 1 if mirrored else len(schedule.device) // plan.degrees.pp
+    split = 0.5 if SCHEDULES[plan.schedule].splits_backward else 0.0
+    return [
+        ChunkTimes(
+            plan.stages[device].forward_s / each,
+            plan.stages[device].backward_s / each * (1.0 - split),
+            plan.stages[device].backward_s / each * split,
+        )
+        for device in schedule.device
+    ]
+
+
+def _shares(plan: Plan, least: float) -> _Shares:
+    """Parts of the slowest stage's passes, from the terms of the step; stages recompute in
+    proportion to their layers that do."""
+    time, count = plan.time, plan.degrees.grad_acc
+    slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
+    busy_s = count * (slowest.forward_s + slowest.backward_s)
+    again_s = min(time.recompute_s / (count * slowest.backward_s), 0.9)
+    sums = [plan.layout.recomputed, *plan.layout.others.values()]
+    layers = [
+        sum(counts[stage.stage] for counts in sums) / max(1, stage.layers) for stage in plan.stages
+    ]
+    most = layers[slowest.stage] or 1.0
+    recompute = tuple(again_s * share / most for share in layers)
+    communication = time.tp_s + time.cp_s + time.ep_s + time.fsdp_s + time.pp_s
+    return _Shares(recompute, min(communication / busy_s, 0.9), least)
+
+
+def _pass_bars(
+    stage: int, run: Pass, start_s: float, end_s: float, shares: _Shares
+) -> Iterator[Bar]:
+    """The bars of one pass: what runs again first, what communicates last."""
+    again = shares.recompute[stage] if run.kind in ("B", "D") else 0.0
+    talk = (1.0 - again) * shares.communication
+    again, talk = (share if share > shares.least else 0.0 for share in (again, talk))
+    length_s = end_s - start_s
+    for kind, share in (
+        ("recompute", again),
+        (_KIND_OF[run.kind], 1.0 - again - talk),
+        ("communication", talk),
+    ):
+        if share > 0.0:
+            stop_s = start_s + share * length_s
+            yield Bar(stage, kind, start_s, stop_s, run.chunk, run.microbatch)
+            start_s = stop_s
+
+
+def _end_bars(plan: Plan, stage: int, span_s: float) -> Iterator[Bar]:
+    """Gradient traffic that nothing hides, and the update."""
+    for kind, length_s in (("communication", plan.time.dp_s), ("optimizer", plan.time.optimizer_s)):
+        if length_s > 0.0:
+            yield Bar(stage, kind, span_s, span_s + length_s, -1, -1)
+            span_s += length_s

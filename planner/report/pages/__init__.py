@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: figures and reports through Jinja2 templates."""

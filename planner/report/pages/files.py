@@ -1,0 +1,90 @@
+"""Which page a JSON file of the planner becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from planner.compare.cluster_front import ClusterFront, ClusterPoint
+from planner.compare.results import Comparison, Scaling
+from planner.job.errors import UsageError
+from planner.report.pages.page import Page
+from planner.report.pages.plans import Entry, plans_page
+from planner.report.pages.studies import comparison_page, scaling_page
+from planner.search.plan_file import read_plan_file
+
+Model = TypeVar("Model", bound=BaseModel)
+_MADE_BY = "search, evaluate, compare and scale write such files with -o FILE.json"
+
+
+def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
+    """The page of a plan file, or of what `compare` or `scale` wrote. UsageError says what is
+    wrong with the file. `before_costing` is called before shapes are costed."""
+    document = _read(path)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
+    if "points" in document and "results" in document:
+        front = _validated(path, ClusterFront, document)
+        entries = [_entry(path, front, point) for point in front.points]
+        before_costing()
+        return plans_page(path, entries, front.notes)
+    if "plans" in document and "request" in document:
+        result = read_plan_file(path)
+        numbers = range(1, len(result.plans) + 1)
+        before_costing()
+        return plans_page(path, [Entry(result, number) for number in numbers])
+    if "rows" in document and "basis" in document:
+        runs = _with_stages(document["rows"])
+        return comparison_page(_validated(path, Comparison, document | {"rows": runs}))
+    if "points" in document and "knees" in document:
+        runs = _with_stages(document["points"])
+        return scaling_page(_validated(path, Scaling, document | {"points": runs}))
+    raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
+
+
+def _entry(path: Path, front: ClusterFront, point: ClusterPoint) -> Entry:
+    result = front.results.get(point.cluster)
+    if result is None or not 1 <= point.plan <= len(result.plans):
+        raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")
+    return Entry(result, point.plan, point.cluster)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON ({error}); {_MADE_BY}") from None
+
+
+def _with_stages(rows: Any) -> Any:
+    """Rows whose plans have the stages that these files leave out."""
+    if not isinstance(rows, list):
+        return rows
+    return [_with_stage(row) for row in rows]
+
+
+def _with_stage(row: Any) -> Any:
+    match row:
+        case {"run": {"plan": dict(plan)} as run}:
+            return row | {"run": run | {"plan": {"stages": []} | plan}}
+        case _:
+            return row
+
+
+def _validated(path: Path, kind: type[Model], document: Any) -> Model:
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: field {field!r}: {first['msg']}; {_MADE_BY}") from None

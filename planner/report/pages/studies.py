@@ -1,0 +1,77 @@
+"""Pages of `planner compare` and `planner scale`, and of a step's memory."""
+
+from __future__ import annotations
+
+from planner.compare.results import Comparison, Scaling
+from planner.job.quantities import gib
+from planner.report.charts import curves as curve_charts
+from planner.report.charts import memory as memory_charts
+from planner.report.charts.drawing import specification
+from planner.report.comparison import comparison_report
+from planner.report.figures import memory
+from planner.report.figures.curves import Figure, comparison_figure, scaling_figure
+from planner.report.pages.page import Drawing, Page, Section
+from planner.report.scaling import scaling_report
+from planner.report.tables import Column, Report, TableData
+
+
+def scaling_page(scaling: Scaling) -> Page:
+    """Figures of a scaling study above the tables of its report."""
+    return _page(scaling_figure(scaling), scaling_report(scaling))
+
+
+def comparison_page(comparison: Comparison) -> Page:
+    """Cost against time above the tables of a comparison."""
+    return _page(comparison_figure(comparison), comparison_report(comparison))
+
+
+def _page(figure: Figure, report: Report) -> Page:
+    drawings = [
+        Drawing(
+            f"curves-{number}",
+            panel.title,
+            specification(curve_charts.panel_chart(panel, "container")),
+        )
+        for number, panel in enumerate(figure.panels, start=1)
+    ]
+    sections = [Section("Tables", blocks=report.blocks)]
+    if drawings:
+        sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
+    return Page(figure.title, figure.note, sections)
+
+
+def memory_page(figure: memory.Figure) -> Page:
+    """A step's memory: a chart and its numbers for every stage."""
+    sections = [
+        Section(panel.title, [memory_drawing(panel, f"stage-{number}")], [_numbers(panel)])
+        for number, panel in enumerate(figure.panels, start=1)
+    ]
+    return Page(figure.title, f"{figure.subtitle}. {figure.note}", sections)
+
+
+def memory_drawing(panel: memory.Panel, name: str, title: str = "", note: str = "") -> Drawing:
+    """The chart of one stage."""
+    return Drawing(name, title, specification(memory_charts.panel_chart(panel, "container")), note)
+
+
+def _numbers(panel: memory.Panel) -> TableData:
+    """The bars of a panel as a table, without groups that nothing is in."""
+    used = [
+        (index, group.name)
+        for index, group in enumerate(memory.GROUPS)
+        if any(bar.sizes[index] for bar in panel.bars)
+    ]
+    left = (Column("step", "left"), Column("phase", "left"))
+    return TableData(
+        (*left, *(Column(name) for _, name in used), Column("total")),
+        tuple(
+            (
+                bar.step,
+                bar.phase + (" (peak)" if bar.is_peak else ""),
+                *(gib(bar.sizes[index], 2) for index, _ in used),
+                gib(bar.total_bytes, 2),
+            )
+            for bar in panel.bars
+        ),
+        "GiB of a GPU",
+    )

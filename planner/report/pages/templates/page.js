@@ -1,0 +1,106 @@
+"use strict";
+const element = document.getElementById("charts");
+const charts = element ? JSON.parse(element.textContent) : {};
+const views = {};
+
+// A chart is drawn when it is first seen: a hidden place has no width.
+async function draw(place) {
+  const name = place.dataset.chart;
+  if (name in views || !place.clientWidth) return;
+  views[name] = null;
+  const chart = charts[name];
+  const narrow = place.clientWidth < 560;
+  if (narrow) {
+    chart.config.legend.columns = 2;
+    chart.config.axis.labelLimit = 110;
+  }
+  const result = await vegaEmbed(place, chart, {
+    renderer: "svg",
+    actions: !narrow && {
+      export: { svg: true, png: true }, source: false, compiled: false, editor: false,
+    },
+    downloadFileName: name,
+  });
+  views[name] = result.view;
+  result.view.addEventListener("click", (event, item) => {
+    if (item && item.datum && item.datum.number) select(item.datum.number);
+  });
+  tell(result.view);
+}
+
+const choice = document.getElementById("plan");
+const known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
+let selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
+
+function tell(view) {
+  if (view && "selected" in view.getState().signals) view.signal("selected", selected).run();
+}
+
+function show() {
+  for (const section of document.querySelectorAll("section[data-plan]"))
+    section.hidden = Number(section.dataset.plan) !== selected;
+  if (choice) choice.value = String(selected);
+  for (const view of Object.values(views)) tell(view);
+  for (const place of document.querySelectorAll(".chart")) draw(place);
+}
+
+function select(number) {
+  if (!known.includes(Number(number))) return;
+  selected = Number(number);
+  history.replaceState(null, "", "#plan-" + selected);
+  show();
+}
+
+if (choice) {
+  choice.addEventListener("change", () => select(choice.value));
+  const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
+  if (known.includes(asked)) selected = asked;
+}
+for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
+show();
+
+// The first number of a cell with its power of ten, else its text.
+const powers = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
+
+function key(cell) {
+  const text = cell ? cell.textContent.trim() : "";
+  const number = text.replaceAll(",", "").match(/^[^\w+-]*([+-]?\d[\d.]*(?:e[+-]?\d+)?)(?: ([kMBT])\b)?/);
+  return number ? Number(number[1]) * (powers[number[2]] || 1) : text.toLowerCase();
+}
+
+function before(one, other) {
+  if (typeof one === typeof other) return one < other ? -1 : one > other ? 1 : 0;
+  return typeof one === "number" ? -1 : 1;
+}
+
+for (const button of document.querySelectorAll("th button"))
+  button.addEventListener("click", () => {
+    const head = button.closest("th");
+    const body = head.closest("table").tBodies[0];
+    const sign = head.ariaSort === "ascending" ? -1 : 1;
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
+    const rows = [...body.rows];
+    rows.sort((a, b) =>
+      sign * before(key(a.cells[head.cellIndex]), key(b.cells[head.cellIndex])));
+    body.append(...rows);
+  });
+
+for (const button of document.querySelectorAll(".copy"))
+  button.addEventListener("click", async () => {
+    const code = button.parentElement.querySelector("code");
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+  });
+
+for (const input of document.querySelectorAll("input[type=search]"))
+  input.addEventListener("input", () => {
+    const wanted = input.value.toLowerCase();
+    for (const row of input.parentElement.querySelectorAll("tbody tr"))
+      row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });

@@ -1,0 +1,114 @@
+"""From the fastest plan within each of a ladder of memory limits to the exact front.
+
+Between two limits of the ladder there may be a plan that is lighter than the upper one's and faster
+than the lower one's. So each gap is searched again just below the plan above it, until none is left
+in which a plan could lie: the epsilon-constraint method (Haimes et al. 1971), at a resolution of
+TIME and MEMORY_BYTES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from planner.predict.plan import OPTIMAL_WITHIN
+from planner.search.rungs import SLOWEST, TIE, Point, Rung, Stopped
+
+# No two plans of a complete front are closer than this share of the step time and these bytes, and
+# no plan is missing that lies further from all of them.
+TIME = OPTIMAL_WITHIN
+MEMORY_BYTES = 0.1 * 2**30
+
+
+class Explored(Protocol):
+    """What searches within memory limits: `planner.search.shares.SharesExplorer`."""
+
+    @property
+    def stopped(self) -> Stopped:
+        """What cut the search short, if anything did."""
+
+    @property
+    def tired(self) -> bool:
+        """Whether the work that is allowed is done."""
+
+    def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
+        """The rungs from a limit down, until nothing fits or plans take far longer than a pace."""
+
+    def within(self, limits: Sequence[float], target_paces: Sequence[float]) -> list[Rung]:
+        """The fastest plan within each of some falling limits, of those that beat a pace."""
+
+
+def fastest_plan(explorer: Explored, limit_bytes: float, memory_bytes: float) -> list[Rung]:
+    """The fastest plan within a limit, then lighter ones that are as fast, to within TIE."""
+    found = explorer.within([limit_bytes], [np.inf])
+    target = _pace(found[0]) * (1.0 + TIE) ** 2
+    while (point := found[-1].point) is not None and not _ended(explorer):
+        if point.peak <= memory_bytes:
+            break
+        lighter = explorer.within([point.peak - memory_bytes], [target])
+        if _pace(lighter[0]) > target:
+            break
+        found += lighter
+    return found
+
+
+def complete_front(explorer: Explored, first: Sequence[Rung], memory_bytes: float) -> list[Rung]:
+    """The fastest plan with all plans that are lighter, down to the lightest that is not far too
+    slow.
+
+    `first`: `fastest_plan`; `memory_bytes`: resolution. What was left undecided when the search was
+    stopped, or tired, is in the gaps.
+    """
+    found, fastest = list(first), min(_pace(rung) for rung in first)
+    while (point := found[-1].point) is not None and point.pace <= SLOWEST * fastest:
+        if point.peak <= memory_bytes or _ended(explorer):
+            break
+        below = explorer.ladder(point.peak - memory_bytes, fastest)
+        found += _without_gaps(explorer, below, memory_bytes)
+    return [rung for rung in found if _pace(rung) <= SLOWEST * fastest] or list(first)
+
+
+def _without_gaps(explorer: Explored, ladder: Sequence[Rung], memory_bytes: float) -> list[Rung]:
+    """Rungs by falling limit, between which no plan could lie."""
+    found = list(ladder)
+    while not _ended(explorer):
+        gaps = [
+            (upper.point.peak - memory_bytes, _pace(lower) / (1.0 + TIE))
+            for upper, lower in pairwise(found)
+            if upper.point is not None
+            and upper.point.peak - memory_bytes > lower.limit_bytes
+            and upper.point.pace * (1.0 + TIE) < _pace(lower)
+        ]
+        if not gaps:
+            break
+        limits, paces = zip(*gaps, strict=True)
+        found += explorer.within(limits, paces)
+        found.sort(key=lambda rung: -rung.limit_bytes)
+    return found
+
+
+def _ended(explorer: Explored) -> bool:
+    return bool(explorer.stopped) or explorer.tired
+
+
+def _pace(rung: Rung) -> float:
+    return np.inf if rung.point is None else rung.point.pace
+
+
+def undominated(points: Sequence[Point]) -> list[Point]:
+    """Points, fastest first, of which none is both lighter and as fast as another, to within TIE:
+    of points as fast the lightest stands for all."""
+    kept: list[Point] = []
+    fastest = -np.inf
+    for point in sorted(dict.fromkeys(points), key=lambda own: (own.pace, own.peak)):
+        if kept and point.peak >= kept[-1].peak:
+            continue
+        if kept and point.pace <= fastest * (1.0 + TIE):
+            kept[-1] = point
+        else:
+            fastest = point.pace
+            kept.append(point)
+    return kept

@@ -1,0 +1,152 @@
+"""Files of every kind that commands read: good ones, which the fuzzing then breaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=1
+TP=${TP:-2}
+ARGS=(--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024
+  --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16
+  --tensor-model-parallel-size $TP --sequence-parallel --use-distributed-optimizer
+  --tokenizer-type NullTokenizer --vocab-size 32000)
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc-per-node 8 pretrain_gpt.py "${ARGS[@]}"
+"""
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 1024, "vocab_size": 32000,
+    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "rope_scaling": {"rope_type": "llama3", "original_max_position_embeddings": 2048},
+}  # fmt: skip
+MODEL = """source = "ours"
+[shape]
+layers = 4
+hidden = 512
+heads = 8
+kv_heads = 4
+head_dim = 64
+ffn = 1024
+vocab = 32000
+max_positions = 4096
+pretraining_seq = 2048
+"""
+CLUSTER = """num_gpus = 16
+like = "dgx-h100"
+gpus_per_node = 8
+nics_per_node = 8
+nic_rate = "400 Gbit/s"
+oversubscription = 1.0
+host_speed = 1.4
+fabric = "infiniband"
+"""
+OFFERS = """[[cluster]]
+name = "one"
+gpus = "1xH100"
+on_demand = 2.5
+currency = "USD"
+date = "2026-10-01"
+"""
+PRICES = """gpu,provider,kind,usd_per_gpu_hour,date,instance_gpus
+H100,ours,on_demand,2.5,2026-10-01,8
+H100,ours,spot,1.5,2026-10,8
+"""
+SKYPILOT = """InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region
+big,H100,8,20.5,10.5,here
+"""
+RUNS = """source,model,layers,hidden,heads,seq,gpu,num_gpus,framework,tp,pp,mbs,gbs,step_time_s
+ours,tiny,4,512,8,1024,H100,8,megatron-core,2,1,1,8,0.05
+ours,tiny,4,512,8,1024,H100,8,megatron-core,1,1,1,8,0.04
+"""
+DEEPSPEED: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "overlap_comm": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+}  # fmt: skip
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 8
+fsdp_config:
+  fsdp_sharding_strategy: FULL_SHARD
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+"""
+NANOTRON = """general: {project: x}
+parallelism: {dp: 4, tp: 2, pp: 1}
+tokens: {micro_batch_size: 1, sequence_length: 1024, batch_accumulation_per_replica: 2}
+model:
+  model_config: {hidden_size: 512, num_hidden_layers: 4, num_attention_heads: 8,
+    num_key_value_heads: 8, intermediate_size: 1024, vocab_size: 32000,
+    max_position_embeddings: 1024, is_llama_config: true}
+"""
+TORCHTITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 2048
+[parallelism]
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "none"
+"""
+# File -> its content, and the arguments of the command that reads it.
+TEXTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "run.sh": (SCRIPT, ("check", "run.sh", "--gpus", "8xH100", "--time-limit", "0.1", "-q")),
+    "ds.json": (
+        json.dumps(DEEPSPEED, indent=1),
+        ("check", "ds.json", "--gpus", "8xH100", "--model", "gpt2", "--time-limit", "0.1", "-q"),
+    ),
+    "accelerate.yaml": (
+        ACCELERATE,
+        ("check", "accelerate.yaml", "--gpus", "8xH100", "--model", "gpt2", "--time-limit", "0.1"),
+    ),
+    "nanotron.yaml": (
+        NANOTRON,
+        ("check", "nanotron.yaml", "--gpus", "8xH100", "--time-limit", "0.1", "-q"),
+    ),
+    "titan.toml": (
+        TORCHTITAN,
+        ("check", "titan.toml", "--gpus", "8xH100", "--time-limit", "0.1", "-q"),
+    ),
+    "config.json": (json.dumps(CONFIG, indent=1), ("models", "config.json")),
+    "model.toml": (MODEL, ("models", "model.toml")),
+    "cluster.toml": (
+        CLUSTER,
+        ("evaluate", "--model", "gpt2", "--cluster", "cluster.toml", "--gbs", "16"),
+    ),
+    "offers.toml": (
+        OFFERS,
+        (
+            "compare", "--model", "gpt2", "--gbs", "8", "--clusters", "offers.toml",
+            "--tokens", "1B", "--time-limit", "0.1", "--jobs", "1", "--recompute", "none", "-q",
+        ),
+    ),
+    "prices.csv": (
+        PRICES,
+        (
+            "compare", "--model", "gpt2", "--gbs", "8", "--gpus", "1xH100", "--prices",
+            "prices.csv", "--tokens", "1B", "--time-limit", "0.1", "--jobs", "1",
+            "--recompute", "none", "-q",
+        ),
+    ),
+    "vms.csv": (
+        SKYPILOT,
+        (
+            "compare", "--model", "gpt2", "--gbs", "8", "--gpus", "1xH100", "--skypilot",
+            "vms.csv", "--tokens", "1B", "--time-limit", "0.1", "--jobs", "1",
+            "--recompute", "none", "-q",
+        ),
+    ),
+    "runs.csv": (RUNS, ("validate", "--data", "runs.csv", "-q")),
+}  # fmt: skip
+
+
+def write_all(folder: Path, plan_file: str) -> None:
+    """Every file, and the plan file."""
+    for name, (text, _) in TEXTS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "plans.json").write_text(plan_file, encoding="utf-8")

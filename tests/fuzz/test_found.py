@@ -1,0 +1,263 @@
+"""Inputs that once crashed, hung or passed for good: each stays refused, or read, as it should."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli.errors import ExitStatus, refusal
+from tests.fuzz.command_line import BASES, POSITIONAL
+from tests.fuzz.material import CONFIG, SCRIPT, TEXTS, write_all
+from tests.fuzz.outcome import Outcome, demand_kept_promises, run
+from tests.fuzz.properties import plan_file
+
+_COMPARE = ("compare", *BASES["compare"])
+_SECONDS = 10.0
+
+
+def tried(folder: Path, *arguments: str, **files: str | bytes) -> Outcome:
+    """A command beside good files and others; `a_sh` is the file a.sh."""
+    write_all(folder, plan_file("one cluster"))
+    for name, content in files.items():
+        path = folder / name.replace("_", ".")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    own = run(arguments, folder)
+    demand_kept_promises(own)
+    assert own.seconds < _SECONDS, own.describe()
+    return own
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (*_COMPARE, "--load", "nan"),
+        (*_COMPARE, "--utilisation", "nan"),
+        (*_COMPARE, "--pue", "inf"),
+        (*_COMPARE, "--capex", "1e400"),
+        (*_COMPARE, "--mtbf-node", "nan"),
+        (*_COMPARE, "--spares", "2147483648"),
+        (*_COMPARE, "--carbon", "nan"),
+        (*_COMPARE, "--time-limit", "inf"),
+        ("evaluate", *BASES["evaluate"], "--seq", "1,2,"),
+        ("evaluate", *BASES["evaluate"], "--gbs", "9" * 10_000),
+        ("evaluate", *BASES["evaluate"], "--layers-per-stage", "4x1000000000"),
+        ("evaluate", *BASES["evaluate"], "--cp", "1000000"),
+        ("evaluate", "--model", "gpt2", "--gpus", "8xH100", "--gbs", "8", "--tp", "16"),
+        ("search", *BASES["search"], "--seq", "9999999999"),
+        ("memory", *BASES["memory"], "--html", "x"),
+        ("hardware", "\udcff"),
+        ("models", "a\0b"),
+        ("explain", "x" * 300),
+        ("explain", "."),
+        ("validate", "--data", "runs.csv", "--html", ""),
+    ],
+    ids=lambda own: " ".join(own[-2:])[:40].encode("ascii", "replace").decode(),
+)
+def test_wrong_options_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert tried(tmp_path, *options).status == ExitStatus.WRONG_INPUT
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_hidden_layers": 1_000_000},
+        {"hidden_size": 2**63},
+        {"intermediate_size": 2**63 - 1},
+        {"vocab_size": 10**30},
+        {"rms_norm_eps": float("inf")},
+        {"num_attention_heads": -8},
+    ],
+    ids=str,
+)
+def test_sizes_beyond_reason_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    if "rms_norm_eps" in change:
+        text = json.dumps(CONFIG).replace("1e-05", "1e999")
+    else:
+        text = json.dumps(CONFIG | change)
+    own = tried(tmp_path, "evaluate", "--model", "config.json", "--gpus", "8xH100", "--gbs", "8",
+                config_json=text)  # fmt: skip
+    assert own.status == ExitStatus.WRONG_INPUT
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_LAUGHS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+_MERGES = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ds_json", '{"a":' * 3_000 + "1" + "}" * 3_000),
+        ("ds_json", '{"train_batch_size": ' + "9" * 10_000 + "}"),
+        ("ds_json", '{"train_batch_size": 1e999}'),
+        ("ds_json", '{"train_batch_size": 8, "x": "\\ud800"}'),
+        ("titan_toml", "x = " + "[" * 3_000),
+        ("titan_toml", "[training]\n" + ".".join("a" * 3_000) + " = 1\n"),
+        ("titan_toml", "[training]\nseq_len = " + "9" * 10_000),
+        ("accelerate_yaml", "distributed_type: FSDP\nx: " + "[" * 3_000),
+        ("accelerate_yaml", "distributed_type: FSDP\nx: &a [*a]\n"),
+        ("accelerate_yaml", "&a\ndistributed_type: FSDP\nfsdp_config: *a\n"),
+        ("accelerate_yaml", f"distributed_type: FSDP\na0: &a0 [x]\n{_LAUGHS}"),
+        ("accelerate_yaml", f"distributed_type: FSDP\na0: &a0 {{k: 1}}\n{_MERGES}"),
+        ("accelerate_yaml", "distributed_type: FSDP\nd: 2026-13-45\n"),
+        ("accelerate_yaml", 'distributed_type: FSDP\nd: !!int ""\n'),
+        ("accelerate_yaml", "distributed_type: FSDP\nd: !!python/object/apply:os.system [id]\n"),
+        ("cluster_toml", 'num_gpus = 16\nlike = -1\ngpu = "H100"\n'),
+        ("cluster_toml", 'num_gpus = 16\ngpu = "H100"\nscale_up_domain = 1e400\n'),
+        ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = inf\n'),
+        ("offers_toml", '[[cluster]]\ngpus = "1xH100"\non_demand = 1\ndate = "2026-13-45"\n'),
+        ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour,date\nH100,x,spot,1,2026-13-45\n"),
+        ("prices_csv", "gpu,provider,kind,usd_per_gpu_hour\nH100,x,spot,nan\n"),
+        ("runs_csv", b"\xff\xfe\x00"),
+    ],
+)  # fmt: skip
+def test_hostile_files_are_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
+    arguments = TEXTS[name.replace("_", ".")][1]
+    own = tried(tmp_path, *arguments, **{name: content})
+    assert own.status == ExitStatus.WRONG_INPUT, own.describe()
+    assert name.replace("_", ".") in own.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus", "status"), [(8, ExitStatus.DONE), (16, ExitStatus.WRONG_INPUT)], ids=str
+)
+def test_nodes_without_a_network(tmp_path: Path, gpus: int, status: ExitStatus) -> None:
+    text = f'num_gpus = {gpus}\nlike = "dgx-h100"\nnics_per_node = 0\n'
+    own = tried(tmp_path, *TEXTS["cluster.toml"][1], cluster_toml=text)
+    assert own.status == status, own.describe()
+
+
+def _several_without_cluster(document: dict[str, Any]) -> dict[str, Any]:
+    return {"version": document["version"], "points": [{"plan": 1}], "results": {}}
+
+
+def _with_index(document: dict[str, Any]) -> dict[str, Any]:
+    document["plans"][0]["heaviest_stage"] = 7
+    return document
+
+
+def _with_version(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"version": [2]}
+
+
+def _with_half_a_character(document: dict[str, Any]) -> dict[str, Any]:
+    document["request"]["model"] = "\ud800"
+    return document
+
+
+def _with_layers(document: dict[str, Any]) -> dict[str, Any]:
+    document["plans"][0]["layout"]["block_layers"] = [10**18]
+    return document
+
+
+@pytest.mark.parametrize("command", ["explain", "launch"])
+@pytest.mark.parametrize(
+    "change",
+    [_several_without_cluster, _with_index, _with_version, _with_half_a_character, _with_layers],
+)
+def test_plan_files_with_something_out_of_place(
+    tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]], command: str
+) -> None:
+    text = json.dumps(change(json.loads(plan_file("one cluster"))))
+    arguments = (command, *POSITIONAL[command].values(), *BASES[command])
+    assert tried(tmp_path, *arguments, plans_json=text).status == ExitStatus.WRONG_INPUT
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+_READ = (ExitStatus.DONE, ExitStatus.NOTHING_FITS)
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"),
+    [
+        (":(){ :|:& };:", _READ),
+        ("f() { f; f; }\nf", _READ),
+        ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 30, (ExitStatus.CANNOT_TELL,)),
+        ("B=(1 2 3)\n" + 'B=("${B[@]}" "${B[@]}")\n' * 30, (ExitStatus.CANNOT_TELL,)),
+        ("B=(1 2)\nX=${B[-5]}\nY=$(( (9**64)**64 % 7 ))", _READ),
+        ("if true; then\n" * 1_500 + "echo\n" + "fi\n" * 1_500, (ExitStatus.CANNOT_TELL,)),
+        ("X=" + "${A:-" * 500 + "1" + "}" * 500, (ExitStatus.CANNOT_TELL,)),
+        ("X=$(( " + "(" * 3_000 + "1" + ")" * 3_000 + " ))\nY=$((1/0))\nZ=$((1<<999))", _READ),
+        ("echo " + "\\a" * 200_000, _READ),
+        ("".join(f"f{n}() {{ f{n + 1}; f{n + 1}; }}\n" for n in range(30)) + "f0",
+         (ExitStatus.CANNOT_TELL,)),
+        ("E='eval \"$E\"'\neval \"$E\"", (ExitStatus.CANNOT_TELL, *_READ)),
+        ("touch pwned; $(touch pwned); `touch pwned`", _READ),
+        ("A=" + "x" * 2_000_000, (ExitStatus.WRONG_INPUT,)),
+    ],
+    ids=lambda own: own[:24].encode("unicode_escape").decode() if isinstance(own, str) else "",
+)  # fmt: skip
+def test_scripts_that_never_end(
+    tmp_path: Path, script: str, statuses: tuple[ExitStatus, ...]
+) -> None:
+    own = tried(tmp_path, *TEXTS["run.sh"][1], run_sh=f"{script}\n{SCRIPT}")
+    assert own.status in statuses, own.describe()
+    assert not (tmp_path / "pwned").exists()
+    if own.status == ExitStatus.CANNOT_TELL:
+        assert "the script is not read to its end" in own.stderr
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def planner(command: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """`planner` in a shell of its own; PLANNER in the command stands for it."""
+    words = command.replace("PLANNER", f"{sys.executable} -m planner")
+    return subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, check=False, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("PLANNER models > /dev/full", ExitStatus.FILE_TROUBLE, "No space left on device"),
+        ("PLANNER --help > /dev/full", ExitStatus.FILE_TROUBLE, "No space left on device"),
+        ("PLANNER models | true; exit ${PIPESTATUS[0]}", None, ""),
+        ("PLANNER models gpt2 >&-", ExitStatus.DONE, ""),
+        ("COLUMNS=abc PLANNER models gpt2", ExitStatus.DONE, ""),
+        ("PLANNER explain /dev/zero", ExitStatus.WRONG_INPUT, "too large"),
+        ("PLANNER explain $'\\xff'", ExitStatus.WRONG_INPUT, "UTF-8"),
+    ],
+)
+def test_disks_pipes_and_terminals(command: str, status: ExitStatus | None, said: str) -> None:
+    done = planner(command)
+    assert done.returncode == status if status is not None else done.returncode in (0, 74)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    if not said:
+        assert done.stderr == ""
+
+
+def test_a_pipe_that_nobody_fills(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = planner(f"mkfifo {tmp_path}/p && PLANNER explain {tmp_path}/p")
+    assert (done.returncode, "named pipe" in done.stderr) == (ExitStatus.WRONG_INPUT, True)
+    assert time.monotonic() - started < 30.0
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (errno.ENOSPC, ExitStatus.FILE_TROUBLE), (errno.EACCES, ExitStatus.FILE_TROUBLE),
+        (errno.EIO, ExitStatus.FILE_TROUBLE), (errno.EROFS, ExitStatus.FILE_TROUBLE),
+        (errno.ENOENT, ExitStatus.WRONG_INPUT), (errno.ENAMETOOLONG, ExitStatus.WRONG_INPUT),
+        (errno.EISDIR, ExitStatus.WRONG_INPUT),
+    ],
+)  # fmt: skip
+def test_trouble_with_files_names_the_path(number: int, status: ExitStatus) -> None:
+    own = refusal(OSError(number, "no such luck", "/some/where"))
+    assert (own.exit_code, "/some/where" in own.message) == (status, True)

@@ -1,0 +1,41 @@
+"""A thousand hostile inputs, the same in every run; `python -m tests.fuzz` looks for new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.cli.main import COMMANDS
+from tests.fuzz.command_line import BASES, command_of, values
+from tests.fuzz.properties import PROPERTIES
+
+
+@pytest.mark.parametrize(
+    ("promise", "inputs", "examples"), PROPERTIES, ids=lambda own: getattr(own, "__name__", "")
+)
+def test_hostile_inputs(
+    promise: Callable[[Any], None], inputs: st.SearchStrategy[Any], examples: int
+) -> None:
+    quiet = settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    quiet(given(inputs)(promise))()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_number_has_a_range_with_two_ends(name: str) -> None:
+    assert name in BASES
+    for param in command_of(name).params:
+        kind = param.type
+        values(param)
+        if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
+            assert getattr(kind, "max", None) is not None, param.name
