@@ -52,7 +52,7 @@ def golden_files(launch: Launch) -> Mapping[str, str]:
 
 
 def _kept(text: str) -> str:
-    """A file without its predictions: memory that the preflight wants, steps between checkpoints."""
+    """A file without its predictions: memory of the preflight, steps between checkpoints."""
     text = re.sub(r"MEMORY_GIB = [\d.]+", "MEMORY_GIB = ...", text)
     return re.sub(r"(save.interval[ =])\d+", r"\1...", text)
 
