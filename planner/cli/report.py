@@ -6,14 +6,17 @@ from pathlib import Path
 
 import click
 
+from planner.cli import option_types as types
 from planner.cli.pictures import demand_plot
 from planner.cli.progress import compile_if_first_run
 from planner.search.plan_file import refuse_to_overwrite, write_text
 
 
 @click.command("report", epilog="Example: planner report plans.json -o report.html")
-@click.argument("file", metavar="FILE.json")
-@click.option("-o", "--output", required=True, metavar="FILE.html", help="The page to write.")
+@click.argument("file", metavar="FILE.json", type=types.FILE)
+@click.option(
+    "-o", "--output", type=types.FILE, required=True, metavar="FILE.html", help="The page to write."
+)
 @click.option("--force", is_flag=True, help="Overwrite the page.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(file: str, output: str, force: bool, quiet: bool) -> None:

@@ -74,7 +74,7 @@ def to_json(result: SearchResult) -> str:
 
 def read_plan_file(path: Path) -> SearchResult:
     """The result in a plan file. UsageError says what is wrong with it."""
-    document = _read_json(path)
+    document = read_json(path)
     if not isinstance(document, dict) or "version" not in document:
         raise UsageError(f"{path} is JSON but not a plan file; {_MADE_BY}")
     _check_version(path, document)
@@ -159,7 +159,7 @@ def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
     In the file of a search of one cluster the two numbers are the same; that of several clusters
     numbers the plans of its front. UsageError says what is wrong.
     """
-    document = _read_json(path)
+    document = read_json(path)
     if not isinstance(document, dict) or "points" not in document or "results" not in document:
         return read_plan_file(path), number
     _check_version(path, document)
@@ -175,7 +175,7 @@ def read_plan(path: Path, number: int) -> tuple[SearchResult, int]:
     return _result(path, results.get(point.cluster)), point.plan
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     try:
         return json_content(read_text(path), str(path))
     except HardwareError as error:

@@ -33,6 +33,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "hardware": (),
     "frameworks": (),
     "warmup": ("-q",),
+    "report": ("-o", "page.html", "--force", "-q"),
 }  # fmt: skip
 # Arguments that are no options, in order.
 POSITIONAL: Mapping[str, Mapping[str, str]] = {
@@ -40,6 +41,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "explain": {"plan_file": "plans.json", "number": "1"},
     "launch": {"plan_file": "plans.json", "number": "1"},
     "models": {"name": "gpt2"},
+    "report": {"file": "plans.json"},
     "hardware": {"name": "H100"},
     "frameworks": {"name": "megatron-core"},
 }

@@ -133,7 +133,7 @@ def test_the_front_over_clusters_names_them(tmp_path: Path) -> None:
     clusters = ("8xH100", "8xA100")
     front = search_clusters(JOB.model_copy(update={"gpus": None}), clusters)
     page = _written(tmp_path / "front.json", front.model_dump_json())
-    for cluster in {point.cluster for point in front.points}:
+    for cluster in {point.cluster for point in front.points[:MOST_PLANS]}:
         assert f": {cluster}, " in reading.shown(page)
     assert page.count("<option ") == min(len(front.points), MOST_PLANS)
 
@@ -158,8 +158,8 @@ def test_comparisons_and_scaling_studies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"not json", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
+        (b"not json", "not valid JSON"),
+        (b"[" * 100_000, "nested too deep"),
         (b"\xff\xfe", "is not a text file"),
         (b"[1, 2]", "no answer of the planner"),
         (b'{"a": 1}', "no answer of the planner"),
@@ -199,5 +199,5 @@ def test_a_plan_that_contradicts_itself_is_refused(
     document["plans"][0] |= change
     path = tmp_path / "plans.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(UsageError, match="of plan 1 do not fit it"):
+    with pytest.raises(UsageError, match=r"of plan 1 do not fit it|does not agree with pp"):
         page_of_file(path)

@@ -32,7 +32,10 @@ def _page(*cells: dict[str, str]) -> str:
 
 def test_the_page_holds_every_row_and_nothing_from_elsewhere() -> None:
     models = [f"model-{index}" for index in range(7)]
-    page = _page(*({"model": name, "peak_mem_gib": "60"} for name in models), {"model": "LoRA"})
+    page = _page(
+        *({"model": name, "peak_mem_gib": "60"} for name in models),
+        {"model": "LoRA", "tuning": "lora"},
+    )
     text = reading.shown(page)
     for name in (*models, "LoRA"):
         assert f"{name} here" in text

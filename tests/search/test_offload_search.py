@@ -210,7 +210,9 @@ def test_a_search_starts_from_known_plans_at_their_own_share(alone: SearchResult
     plan = alone.plans[0]
     shares = cost_shares(ALONE.resolve())
     known = list(
-        _Solver(ALONE, ALONE.resolve(), plan, lambda _what, _done, _total: None).known(shares)
+        _Solver(ALONE, ALONE.resolve(), plan, lambda _what, _done, _total: None, Until()).known(
+            shares
+        )
     )
     assert known
     assert {shares.jobs[source].job.optimizer_offload for source, _, _ in known} == {

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hardware import HardwareError
 from planner.evidence.runs.rows import PUBLISHED, MeasuredRow, read_rows
 from planner.job.errors import UsageError
 
@@ -15,7 +16,7 @@ def run(main: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None
     are wrong."""
     try:
         main(arguments)
-    except UsageError as error:
+    except (UsageError, HardwareError) as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from planner.job.errors import UsageError
 from planner.report.pages.page import Page
 from planner.report.pages.plans import Entry, plans_page
 from planner.report.pages.studies import comparison_page, scaling_page
-from planner.search.plan_file import read_plan_file
+from planner.search.plan_file import read_json, read_plan_file
 
 Model = TypeVar("Model", bound=BaseModel)
 _MADE_BY = "search, evaluate, compare and scale write such files with -o FILE.json"
@@ -24,7 +23,7 @@ _MADE_BY = "search, evaluate, compare and scale write such files with -o FILE.js
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
     """The page of a plan file, or of what `compare` or `scale` wrote. UsageError says what is
     wrong with the file. `before_costing` is called before shapes are costed."""
-    document = _read(path)
+    document = read_json(path)
     if not isinstance(document, dict):
         raise UsageError(f"{path} is JSON but no answer of the planner: {_MADE_BY}")
     if "points" in document and "results" in document:
@@ -51,19 +50,6 @@ def _entry(path: Path, front: ClusterFront, point: ClusterPoint) -> Entry:
     if result is None or not 1 <= point.plan <= len(result.plans):
         raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")
     return Entry(result, point.plan, point.cluster)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist; {_MADE_BY}") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file; {_MADE_BY}") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not JSON ({error}); {_MADE_BY}") from None
 
 
 def _with_stages(rows: Any) -> Any:

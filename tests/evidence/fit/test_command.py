@@ -19,5 +19,5 @@ def test_a_path_that_is_not_there_is_said_in_a_sentence(
         run(getattr(module, "main"), [str(tmp_path / "none.csv")])  # noqa: B009
     assert ended.value.code == 2
     shown = capsys.readouterr().err
-    assert "none.csv: cannot be read" in shown
+    assert "none.csv does not exist" in shown
     assert "Traceback" not in shown

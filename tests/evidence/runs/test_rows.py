@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hardware import HardwareError
 from planner.evidence.runs.rows import REQUIRED_COLUMNS, demand_measurements, read_rows
 from planner.job.errors import UsageError
 from tests.evidence.runs.rows_for_tests import row
@@ -31,7 +32,7 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
 def test_a_file_without_runs_says_so(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "runs.csv"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises((UsageError, HardwareError), match=said):
         list(read_rows(path))
 
 

@@ -121,7 +121,7 @@ def test_the_note_names_the_plan_that_promises_most() -> None:
     assert full_memory_note([(1, doubtful), (2, spare)]).endswith("plan 2 promises most.")
     assert "plan 1: " in full_memory_note([(1, doubtful), (2, spare)])
     assert "promises" not in full_memory_note([(1, full)])
-    assert full_memory_note([spare]) == ""
+    assert full_memory_note([(1, spare)]) == ""
 
 
 def test_other_frameworks_get_the_cure_and_no_seconds() -> None:
@@ -132,7 +132,7 @@ def test_other_frameworks_get_the_cure_and_no_seconds() -> None:
     assert seconds_unknown is not None
     assert seconds_unknown.step_time_s is None
     assert "kept their speed" in seconds_unknown.note
-    assert full_memory_note([plan.model_copy(update={"full_memory": seconds_unknown})]) == CURE
+    assert full_memory_note([(1, plan.model_copy(update={"full_memory": seconds_unknown}))]) == CURE
 
 
 # Ultra-Scale Playbook sweep, 80B on 64 H100, batch 256 of 4,096: tp, pp, dp, ZeRO, micro-batch,
