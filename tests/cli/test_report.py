@@ -39,7 +39,7 @@ def test_a_bad_file_leaves_the_old_page(run: Run, tmp_path: Path) -> None:
     path.write_text("mine", encoding="utf-8")
     bad.write_text("{", encoding="utf-8")
     done = run("report", str(bad), "-o", str(path), "--force")
-    assert done.exit_code == 2 and "is not JSON" in done.stderr
+    assert done.exit_code == 2 and "not valid JSON" in done.stderr
     assert path.read_text(encoding="utf-8") == "mine"
 
 
@@ -47,7 +47,7 @@ def test_a_bad_file_leaves_the_old_page(run: Run, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("absent.json", "-o", "report.html"), "does not exist"),
-        ((".", "-o", "report.html"), "cannot be read"),
+        ((".", "-o", "report.html"), "is a folder"),
         (("absent.json",), "Missing option '-o'"),
         (("absent.json", "-o", "no/folder.html"), "the folder no does not exist"),
     ],
