@@ -34,14 +34,14 @@ def kinds_for(model: ModelNumbers, kinds: tuple[ContextKind, ...]) -> tuple[Cont
     Sliding windows: not in a ring. Sinks: with all heads' whole sequences alone. Latent attention,
     whose keys are wider than its values: in a ring, of all ranks or of groups.
     """
-    own = set(kinds)
+    one_set = set(kinds)
     if model.sliding_window:
-        own &= {"all_gather", "a2a"}
+        one_set &= {"all_gather", "a2a"}
     if model.attention_sinks:
-        own &= {"a2a"}
+        one_set &= {"a2a"}
     if model.has_mla:
-        own &= {"p2p", "a2a+p2p"}
-    return tuple(kind for kind in kinds if kind in own)
+        one_set &= {"p2p", "a2a+p2p"}
+    return tuple(kind for kind in kinds if kind in one_set)
 
 
 def inner_ranks(

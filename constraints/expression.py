@@ -105,7 +105,7 @@ class Condition:
 def names_in(tree: ast.expr) -> tuple[str, ...]:
     """Names in a part of a condition, from left to right."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return tuple(dict.fromkeys(node.id for node in sorted(found, key=lambda own: own.col_offset)))
+    return tuple(dict.fromkeys(node.id for node in sorted(found, key=lambda item: item.col_offset)))
 
 
 def _pairs(name: ast.expr, numbers: ast.expr) -> list[tuple[str, int]]:
@@ -114,9 +114,9 @@ def _pairs(name: ast.expr, numbers: ast.expr) -> list[tuple[str, int]]:
         return []
     listed = numbers.elts if isinstance(numbers, ast.Tuple | ast.List | ast.Set) else [numbers]
     return [
-        (name.id, own.value)
-        for own in listed
-        if isinstance(own, ast.Constant) and isinstance(own.value, int)
+        (name.id, item.value)
+        for item in listed
+        if isinstance(item, ast.Constant) and isinstance(item.value, int)
     ]
 
 
@@ -203,8 +203,10 @@ class _Checker:
             case ast.Compare():
                 self._comparison(node, depth)
             case _:
-                own = node.op if isinstance(node, ast.UnaryOp) else node
-                self.refuse(node, _REFUSED.get(type(own), f"this has no meaning here; {_EXAMPLE}"))
+                one_op = node.op if isinstance(node, ast.UnaryOp) else node
+                self.refuse(
+                    node, _REFUSED.get(type(one_op), f"this has no meaning here; {_EXAMPLE}")
+                )
         return "condition" if _is_condition(node) else "number"
 
     def _constant(self, node: ast.Constant) -> None:

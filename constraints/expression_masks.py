@@ -77,12 +77,12 @@ class _Rows:
         holds = np.arange(len(rows))
         left = self.number(node.left, rows)
         for compare, side in zip(node.ops, node.comparators, strict=True):
-            own = rows[holds]
+            row = rows[holds]
             if isinstance(compare, ast.In | ast.NotIn):
-                right, obeyed = left, self._within(left, side, own)
+                right, obeyed = left, self._within(left, side, row)
                 obeyed = obeyed if isinstance(compare, ast.In) else ~obeyed
             else:
-                right = self.number(side, own)
+                right = self.number(side, row)
                 obeyed = _COMPARE[type(compare)](left, right)
             holds, left = holds[obeyed], right[obeyed]
         mask = np.zeros(len(rows), dtype=np.bool_)
@@ -144,6 +144,6 @@ def _stays_small(left: IntArray, right: IntArray, operation: ast.operator) -> bo
     """Whether no combination of the extremes can leave the 64-bit integers."""
     if not len(left):
         return True
-    sizes = [max(abs(int(own.min())), abs(int(own.max()))) for own in (left, right)]
+    sizes = [max(abs(int(item.min())), abs(int(item.max()))) for item in (left, right)]
     largest = sizes[0] * sizes[1] if isinstance(operation, ast.Mult) else sum(sizes)
     return largest <= LARGEST_INTEGER

@@ -84,14 +84,14 @@ class BlocksNotEmpty:
 
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """At least one layer in each block that may not be alone."""
-        for block, own in enumerate(variables.layers):
-            variables.hold(model, model.add(own >= ctx.least_layers(block)), self.name)
+        for block, layer in enumerate(variables.layers):
+            variables.hold(model, model.add(layer >= ctx.least_layers(block)), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """At least one layer in each block that may not be alone."""
         return all(
-            own >= ctx.least_layers(block, layout.mtp_apart)
-            for block, own in enumerate(layout.block_layers)
+            block_layer >= ctx.least_layers(block, layout.mtp_apart)
+            for block, block_layer in enumerate(layout.block_layers)
         )
 
 
@@ -133,8 +133,8 @@ class SplitExpressible:
         """Fix the blocks to the framework's split, or tie those that must be equal."""
         layers = variables.layers
         if ctx.layouts in ("even", "greedy"):
-            for own, wanted in zip(layers, ctx.usual_split, strict=True):
-                variables.hold(model, model.add(own == wanted), self.name)
+            for layer, wanted in zip(layers, ctx.usual_split, strict=True):
+                variables.hold(model, model.add(layer == wanted), self.name)
         elif ctx.layouts == "even-or-ends":
             for one, other in _equal_blocks(ctx):
                 variables.hold(model, model.add(layers[one] == layers[other]), self.name)
@@ -152,8 +152,8 @@ class SplitExpressible:
 def _equal_blocks(ctx: LayoutContext) -> Iterator[tuple[int, int]]:
     """Pairs of blocks that hold the same number: chunks of a stage, and the middle stages."""
     for stage in range(ctx.pp):
-        own = ctx.stage_blocks(stage)
-        yield from pairwise(own)
+        stage_blocks = ctx.stage_blocks(stage)
+        yield from pairwise(stage_blocks)
     for stage in range(2, ctx.pp - 1):
         yield stage - 1, stage
 
@@ -210,12 +210,12 @@ class RecomputeExpressible:
             for again, _ in pairs:
                 model.add(again == 0)
         elif ctx.recomputation == "all":
-            for again, own in pairs:
-                model.add(again == own)
+            for again, pair in pairs:
+                model.add(again == pair)
         elif ctx.recomputation == "shared":
             count = model.new_int_var(1, ctx.layers, "shared_count")
-            for again, own in pairs:
-                model.add_min_equality(again, [count, own])
+            for again, pair in pairs:
+                model.add_min_equality(again, [count, pair])
         else:
             self._add_free(model, variables, ctx)
 
@@ -223,8 +223,8 @@ class RecomputeExpressible:
         """Some layer recomputes; a stage's later chunk only once the earlier ones are full."""
         taken = variables.taken()
         model.add(sum(taken[-1]) >= 1)
-        for own in taken:
-            self._fill(model, own, variables, ctx)
+        for expression in taken:
+            self._fill(model, expression, variables, ctx)
 
     def _fill(
         self,
@@ -235,8 +235,8 @@ class RecomputeExpressible:
     ) -> None:
         """Counts of each block within its layers, a stage's earlier chunks first."""
         layers = variables.layers
-        for own, most in zip(taken, layers, strict=True):
-            model.add(own <= most)
+        for expression, most in zip(taken, layers, strict=True):
+            model.add(expression <= most)
         for stage in range(ctx.pp):
             for earlier, block in pairwise(ctx.stage_blocks(stage)):
                 used = model.new_bool_var("")

@@ -100,7 +100,7 @@ class LayoutContext:
     def period(self) -> int:
         """After how many layers the sequence of kinds repeats; all of them if it does not."""
         for period in range(1, self.layers // 2 + 1):
-            if all(own == self.kinds[at % period] for at, own in enumerate(self.kinds)):
+            if all(kind == self.kinds[at % period] for at, kind in enumerate(self.kinds)):
                 return period
         return self.layers
 
@@ -108,7 +108,7 @@ class LayoutContext:
     def prefix(self) -> tuple[tuple[int, ...], ...]:
         """prefix[kind][n]: how many of the first n layers are of that kind."""
         return tuple(
-            tuple(accumulate((int(own == kind) for own in self.kinds), initial=0))
+            tuple(accumulate((int(one_kind == kind) for one_kind in self.kinds), initial=0))
             for kind in range(self.kind_count)
         )
 
@@ -123,7 +123,7 @@ class LayoutContext:
     def other_counts(self, layout: Layout) -> list[list[list[int]]]:
         """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
         taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
-        ends = [self.first_layers(layout, own) for own in taken]
+        ends = [self.first_layers(layout, item) for item in taken]
         return [
             [
                 [last - first for first, last in zip(*kinds, strict=True)]
@@ -186,12 +186,12 @@ def _shared_recomputed(layout: Layout) -> tuple[int, ...] | None:
 def _filled(layout: Layout) -> tuple[tuple[int, ...], ...] | None:
     """Each stage's counts, taken from its first chunk on; None if nothing recomputes."""
     wanted = [list(layout.recomputed)]
-    for own in layout.others:
-        wanted.append([one + more for one, more in zip(wanted[-1], own, strict=True)])
+    for other in layout.others:
+        wanted.append([one + more for one, more in zip(wanted[-1], other, strict=True)])
     if not any(wanted[-1]):
         return None
-    blocks = [_filled_blocks(layout, own) for own in wanted]
-    filled = [own for own in blocks if own is not None]
+    blocks = [_filled_blocks(layout, count) for count in wanted]
+    filled = [block for block in blocks if block is not None]
     return tuple(filled) if len(filled) == len(blocks) else None
 
 

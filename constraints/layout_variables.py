@@ -39,14 +39,14 @@ class LayoutVariables:
         self, per_block: list[list[Expression]], stage: int, ctx: LayoutContext
     ) -> list[Expression]:
         """Sums by kind over the chunks of a stage."""
-        own = [per_block[block] for block in ctx.stage_blocks(stage)]
-        return [sum(chunk) for chunk in zip(*own, strict=True)]
+        items = [per_block[block] for block in ctx.stage_blocks(stage)]
+        return [sum(chunk) for chunk in zip(*items, strict=True)]
 
     def taken(self) -> list[list[Expression]]:
         """[n][block]: layers that take the shape's mode or one of the first n other modes."""
         rows: list[list[Expression]] = [list(self.recomputed)]
-        for own in self.others:
-            rows.append([one + more for one, more in zip(rows[-1], own, strict=True)])
+        for other in self.others:
+            rows.append([one + more for one, more in zip(rows[-1], other, strict=True)])
         return rows
 
     def present(
@@ -76,7 +76,7 @@ def make_variables(model: CpModel, ctx: LayoutContext, explain: bool = False) ->
     plain = LayoutVariables(layers, recomputed, [], [], None, others)
     sequence = _sequence(model, layers, ctx)
     kind_layers = sequence.layers()
-    kind_taken = [_kind_taken(sequence, own, kind_layers, ctx) for own in plain.taken()]
+    kind_taken = [_kind_taken(sequence, item, kind_layers, ctx) for item in plain.taken()]
     kind_others = [
         [_difference(more, less) for more, less in zip(after, before, strict=True)]
         for before, after in pairwise(kind_taken)
@@ -121,13 +121,13 @@ class _OneKind:
     """All layers alike."""
 
     def __init__(self, layers: list[IntVar]) -> None:
-        self.counts: list[list[Expression]] = [[own] for own in layers]
+        self.counts: list[list[Expression]] = [[layer] for layer in layers]
 
     def layers(self) -> list[list[Expression]]:
         return self.counts
 
     def first(self, taken: Sequence[Expression]) -> list[list[Expression]]:
-        return [[own] for own in taken]
+        return [[expression] for expression in taken]
 
 
 class _Runs:
@@ -137,10 +137,10 @@ class _Runs:
         self.model, self.ctx = model, ctx
         totals = ctx.totals
         self.counts = [[model.new_int_var(0, most, "") for most in totals] for _ in layers]
-        for own, block in zip(self.counts, layers, strict=True):
-            model.add(sum(own) == block)
+        for count, block in zip(self.counts, layers, strict=True):
+            model.add(sum(count) == block)
         for kind, total in enumerate(totals):
-            model.add(sum(own[kind] for own in self.counts) <= total)
+            model.add(sum(count[kind] for count in self.counts) <= total)
         for kind in range(ctx.kind_count - 1):
             self._follow(kind)
 
@@ -149,31 +149,34 @@ class _Runs:
         model, total, after = self.model, self.ctx.totals[kind], self.ctx.totals[kind + 1]
         placed: Expression = 0
         over = None
-        for own in self.counts:
-            placed = placed + own[kind]
+        for count in self.counts:
+            placed = placed + count[kind]
             before, over = over, model.new_bool_var("")
             model.add(placed >= total * over)
-            model.add(own[kind + 1] <= after * over)
+            model.add(count[kind + 1] <= after * over)
             if before is not None:
                 model.add_implication(before, over)
 
     def layers(self) -> list[list[Expression]]:
-        return [list(own) for own in self.counts]
+        return [list(count) for count in self.counts]
 
     def first(self, taken: Sequence[Expression]) -> list[list[Expression]]:
-        return [self._first(own, count) for own, count in zip(self.counts, taken, strict=True)]
+        return [
+            self._first(one_count, count)
+            for one_count, count in zip(self.counts, taken, strict=True)
+        ]
 
-    def _first(self, own: list[IntVar], count: Expression) -> list[Expression]:
+    def _first(self, int_vars: list[IntVar], count: Expression) -> list[Expression]:
         """Kinds of the first `count` layers of a block: a kind once the last one is used up."""
         model, totals = self.model, self.ctx.totals
         part = [model.new_int_var(0, most, "") for most in totals]
         model.add(sum(part) == count)
-        for taken, there in zip(part, own, strict=True):
+        for taken, there in zip(part, int_vars, strict=True):
             model.add(taken <= there)
         for kind in range(len(part) - 1):
             used_up = model.new_bool_var("")
             model.add(part[kind + 1] <= totals[kind + 1] * used_up)
-            model.add(own[kind] - part[kind] <= totals[kind] * (1 - used_up))
+            model.add(int_vars[kind] - part[kind] <= totals[kind] * (1 - used_up))
         return list(part)
 
 
@@ -183,9 +186,9 @@ class _Positions:
     def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
         self.model, self.ctx = model, ctx
         self.starts = [model.new_constant(0)]
-        for own in layers:
-            self.starts.append(self._position(self.starts[-1] + own))
-        self.before = [self._before(own) for own in self.starts]
+        for layer in layers:
+            self.starts.append(self._position(self.starts[-1] + layer))
+        self.before = [self._before(start) for start in self.starts]
 
     def _position(self, expression: Expression) -> IntVar:
         position = self.model.new_int_var(0, self.ctx.layers, "")

@@ -38,8 +38,8 @@ class StageMemory:
             return
         for stage in range(ctx.pp):
             held = _Held(model, variables, ctx, stage)
-            for own in memory.moments:
-                constraint = model.add(held.size(own) <= memory.limit)
+            for moment in memory.moments:
+                constraint = model.add(held.size(moment) <= memory.limit)
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
@@ -50,7 +50,7 @@ class StageMemory:
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
         others = ctx.other_counts(layout)
         return all(
-            memory.peak(stage, layers[stage], again[stage], [own[stage] for own in others])
+            memory.peak(stage, layers[stage], again[stage], [other[stage] for other in others])
             <= memory.limit
             for stage in range(ctx.pp)
         )
@@ -66,7 +66,9 @@ class _Held:
         self.layers = variables.stage(variables.kind_layers, stage, ctx)
         again = variables.stage(variables.kind_recomputed, stage, ctx)
         self.again = [] if ctx.recomputation == "none" else again
-        self.others = [variables.stage(own, stage, ctx) for own in variables.kind_others]
+        self.others = [
+            variables.stage(kind_other, stage, ctx) for kind_other in variables.kind_others
+        ]
 
     def size(self, moment: PhaseNumbers) -> Expression:
         """Units at a moment, at least."""
@@ -77,8 +79,8 @@ class _Held:
             kept -= _weighted(counts, freed[stage])
         working = [("layers", self.layers, moment.working)]
         working.append(("again", self.again, moment.working_recomputed))
-        for mode, own in enumerate(zip(self.others, moment.working_others, strict=True)):
-            working.append((f"other{mode}", *own))
+        for mode, pair in enumerate(zip(self.others, moment.working_others, strict=True)):
+            working.append((f"other{mode}", *pair))
         gather = [("layers", self.layers, moment.gather)]
         return moment.stage[stage] + kept + self._largest(working) + self._largest(gather)
 

@@ -56,9 +56,9 @@ class PhaseNumbers:
             return False
         rows = zip(self.layer, self.freed, other.layer, other.freed, strict=True)
         per_layer = all(
-            own <= theirs and own - freed <= theirs - saved
+            layer <= theirs and layer - freed <= theirs - saved
             for layers, freed_here, others, freed_there in rows
-            for own, freed, theirs, saved in zip(
+            for layer, freed, theirs, saved in zip(
                 layers, freed_here, others, freed_there, strict=True
             )
         )
@@ -67,16 +67,16 @@ class PhaseNumbers:
             (*other.stage, *other.working, *other.working_recomputed, *other.gather),
             strict=True,
         )
-        return per_layer and all(own <= theirs for own, theirs in maxima)
+        return per_layer and all(item <= theirs for item, theirs in maxima)
 
 
 def undominated(moments: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
     """The moments that some layout may have as its peak, in order."""
     kept: list[PhaseNumbers] = []
-    for own in moments:
-        if any(own.never_exceeds(other) for other in kept):
+    for moment in moments:
+        if any(moment.never_exceeds(other) for other in kept):
             continue
-        kept = [other for other in kept if not other.never_exceeds(own)] + [own]
+        kept = [other for other in kept if not other.never_exceeds(moment)] + [moment]
     return tuple(kept)
 
 
@@ -99,4 +99,4 @@ class MemoryNumbers:
         others: Sequence[Sequence[int]] = (),
     ) -> int:
         """Peak of one stage that holds these layers of each kind, in units."""
-        return max(own.size(stage, layers, recomputed, others) for own in self.moments)
+        return max(moment.size(stage, layers, recomputed, others) for moment in self.moments)

@@ -39,13 +39,13 @@ def leaving_layers(kinds: Sequence[int], groups: Sequence[int], fraction: float)
 
     `kinds`: of the block's layers. They differ by the layer that the fraction divides, if any.
     """
-    own = [groups[kind] for kind in kinds]
-    kept = kept_groups(sum(own), fraction)
-    whole = some = len(own)
+    items = [groups[kind] for kind in kinds]
+    kept = kept_groups(sum(items), fraction)
+    whole = some = len(items)
     total = 0
     while total < kept:
         whole -= 1
-        total += own[whole]
+        total += items[whole]
         some -= total <= kept
     return whole, some
 
@@ -118,8 +118,8 @@ class OffloadChunks:
     def add(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """Not one layer in a stage's last chunk."""
         for block, least in _last_chunks(ctx):
-            own = variables.layers[block]
-            variables.hold(model, model.add(own > 1 if least else own != 1), self.name)
+            layer = variables.layers[block]
+            variables.hold(model, model.add(layer > 1 if least else layer != 1), self.name)
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """Not one layer in a stage's last chunk."""

@@ -60,7 +60,9 @@ def greedy_stages_filled(columns: Columns, ctx: RuleContext) -> Mask | bool:
         return True
     pp, model = columns["pp"], ctx.model
     costs = greedy_costs(model.hidden, model.ffn, model.vocab)
-    fills = [own for own in np.unique(pp).tolist() if all(greedy_split(model.layers, own, *costs))]
+    fills = [
+        item for item in np.unique(pp).tolist() if all(greedy_split(model.layers, item, *costs))
+    ]
     return np.isin(pp, fills)
 
 

@@ -131,4 +131,4 @@ def condition_rule(condition: UserCondition) -> ShapeRule:
 
 def rules_of(ctx: RuleContext) -> tuple[ShapeRule, ...]:
     """Every rule of a search: the user's conditions first, then `RULES`."""
-    return (*(condition_rule(own) for own in ctx.conditions), *RULES)
+    return (*(condition_rule(condition) for condition in ctx.conditions), *RULES)

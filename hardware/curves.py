@@ -42,7 +42,7 @@ class Parameter(_Frozen):
 class _Curve(_Frozen):
     def values(self) -> dict[str, float]:
         """Its figures by name."""
-        return {name: own.value for name, own in self if isinstance(own, Parameter)}
+        return {name: item.value for name, item in self if isinstance(item, Parameter)}
 
 
 class AttentionCurve(_Curve):
@@ -153,18 +153,18 @@ class ComputeCurves(_Frozen):
 
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Table `name`, completed from the architecture it is `like`; attention kernels likewise."""
-    own = dict(tables[name])
-    origin = own.pop("like", None)
+    one_dict = dict(tables[name])
+    origin = one_dict.pop("like", None)
     if origin is None:
-        return {"name": name, **own}
+        return {"name": name, **one_dict}
     copied = _inherit(origin, tables)
     base = {key: as_extrapolated(copied[key], origin) for key in copied if key != "gpus"}
-    kernels = own.pop("attention", {})
+    kernels = one_dict.pop("attention", {})
     chosen = {
         kernel: {**base["attention"].get(fields.get("like", kernel), {}), **_without_like(fields)}
         for kernel, fields in kernels.items()
     }
-    return {**base, **own, "name": name, "attention": chosen or base["attention"]}
+    return {**base, **one_dict, "name": name, "attention": chosen or base["attention"]}
 
 
 def _without_like(fields: dict[str, Any]) -> dict[str, Any]:

@@ -123,13 +123,13 @@ class CurveTable(_Frozen):
 
 def _inherit(name: str, tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Table `name` completed from the kind it is `like`, if any."""
-    own = dict(tables[name])
-    origin = own.pop("like", None)
+    one_dict = dict(tables[name])
+    origin = one_dict.pop("like", None)
     if origin is None:
-        return {"name": name, **own}
+        return {"name": name, **one_dict}
     base = _inherit(origin, tables)
     copied = {key: as_extrapolated(value, origin) for key, value in base.items()}
-    return {**copied, **own, "name": name}
+    return {**copied, **one_dict, "name": name}
 
 
 @cache

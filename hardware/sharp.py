@@ -41,17 +41,21 @@ STREAMS_PER_SWITCH = 2
 def generation(name: str) -> Generation:
     """A generation by name. HardwareError lists them otherwise."""
     wanted = name.strip().lower().removeprefix("sharp").lstrip("-")
-    for own in GENERATIONS:
-        if own.name == wanted:
-            return own
-    known = [own.name for own in GENERATIONS]
-    listed = ", ".join(f"{own.name} ({own.switches})" for own in GENERATIONS)
+    for one_generation in GENERATIONS:
+        if one_generation.name == wanted:
+            return one_generation
+    known = [generation.name for generation in GENERATIONS]
+    listed = ", ".join(f"{generation.name} ({generation.switches})" for generation in GENERATIONS)
     raise HardwareError(f"sharp {name!r} is not one of {listed}.{did_you_mean(name, known)}")
 
 
 def generation_of(cluster: Cluster) -> Generation | None:
     """The generation of switches that the cluster's NICs are made for; None: none that reduces."""
-    fitting = [own for own in GENERATIONS if own.nic_bytes_per_s <= cluster.nic_bytes_per_s * 1.01]
+    fitting = [
+        generation
+        for generation in GENERATIONS
+        if generation.nic_bytes_per_s <= cluster.nic_bytes_per_s * 1.01
+    ]
     return fitting[-1] if fitting and cluster.fabric == "infiniband" else None
 
 
@@ -86,8 +90,8 @@ def with_sharp(cluster: Cluster, name: str = "") -> Cluster:
     reason = why_not(cluster)
     if reason:
         raise HardwareError(f"no SHARP: {reason}")
-    own = generation(name) if name else generation_of(cluster)
-    return cluster.model_copy(update={"sharp": own.name if own else ""})
+    one_generation = generation(name) if name else generation_of(cluster)
+    return cluster.model_copy(update={"sharp": one_generation.name if one_generation else ""})
 
 
 def leaf_nodes(cluster: Cluster) -> int:
@@ -96,8 +100,10 @@ def leaf_nodes(cluster: Cluster) -> int:
     With r:1 oversubscription r/(r + 1) of a leaf switch's ports lead down. With rails these are as
     many nodes; without, a node takes a port for each of its NICs.
     """
-    own = generation_of(cluster)
-    if own is None or cluster.nics_per_node == 0:
+    one_generation_of = generation_of(cluster)
+    if one_generation_of is None or cluster.nics_per_node == 0:
         return 0
-    down = int(own.ports * cluster.oversubscription / (cluster.oversubscription + 1.0))
+    down = int(
+        one_generation_of.ports * cluster.oversubscription / (cluster.oversubscription + 1.0)
+    )
     return down if cluster.rail_optimised else down // cluster.nics_per_node

@@ -134,8 +134,8 @@ def _measured(options: dict[str, Any]) -> Measured | None:
     from planner.launch.check.measured import Measured
 
     names = ("measured_step_time", "measured_mfu", "measured_memory")
-    own = Measured(*(options[name] for name in names))
-    return own if own.is_given else None
+    measured = Measured(*(options[name] for name in names))
+    return measured if measured.is_given else None
 
 
 def _fix_target(paths: tuple[str, ...], options: dict[str, Any]) -> _Target | None:
@@ -180,7 +180,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
     if assessment.setup is None or assessment.job is None or assessment.plan is None:
         raise CannotTellError(
             "nothing to compare the measurement with: there is no prediction for these files ("
-            + "; ".join(own.text for own in (assessment.errors or assessment.unpredictable))
+            + "; ".join(error.text for error in (assessment.errors or assessment.unpredictable))
             + ")"
         )
     return compare(assessment.setup, assessment.job, assessment.plan, measured)
@@ -199,7 +199,7 @@ def _write_fixed(
     from planner.search.plan_file import write_text
 
     fixed = fixed_files(assessment, changes, paths, hints, watch)
-    written = [(target.path(own, len(fixed.texts)), text) for own, text in fixed.texts.items()]
+    written = [(target.path(name, len(fixed.texts)), text) for name, text in fixed.texts.items()]
     for path, text in written:
         write_text(path, text)
     names = ", ".join(str(path) for path, _ in written)

@@ -162,9 +162,15 @@ def _print_chain(comparison: Comparison, settings: Settings, style: str, name: s
         print_report(trace_report(f"{name}: {row.cluster}", chapters))
         return
     steps = [
-        {"chapter": own.title, "name": s.name, "value": s.value, "how": s.how, "source": s.source}
-        for own in chapters
-        for s in own.steps
+        {
+            "chapter": chapter.title,
+            "name": s.name,
+            "value": s.value,
+            "how": s.how,
+            "source": s.source,
+        }
+        for chapter in chapters
+        for s in chapter.steps
     ]
     if style == "json":
         click.echo(json.dumps({"cluster": name, "steps": steps}, indent=1, ensure_ascii=False))

@@ -41,7 +41,9 @@ SEARCHES_A_PROCESS = 4
 def without(function: Command, *names: str) -> Command:
     """The command without some options of a shared group."""
     declared: list[click.Parameter] = function.__dict__["__click_params__"]
-    function.__dict__["__click_params__"] = [own for own in declared if own.name not in names]
+    function.__dict__["__click_params__"] = [
+        parameter for parameter in declared if parameter.name not in names
+    ]
     return function
 
 

@@ -147,9 +147,9 @@ def _findings(options: dict[str, Any]) -> _Findings:
 
 def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     """Options of serving as given, None where they were not. UsageError for those of training."""
-    own = _own_of_serving()
+    own_of_serving = _own_of_serving()
     given = {name for name in options if _is_given(ctx, name)}
-    strange = sorted(given - own - set(_SHARED))
+    strange = sorted(given - own_of_serving - set(_SHARED))
     if strange:
         raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
     if options["solve"] in SOLVE_TRAINING:
@@ -157,7 +157,9 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
             f"--solve {options['solve']} is of training; with --inference: "
             + ", ".join(SOLVE_CHOICES)
         )
-    return {name: value if name in given | own else None for name, value in options.items()}
+    return {
+        name: value if name in given | own_of_serving else None for name, value in options.items()
+    }
 
 
 def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:

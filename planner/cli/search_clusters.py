@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def several_gpus(function: Command) -> Command:
     """`--gpus` of `job_options`, here as often as the user likes."""
     declared: list[click.Parameter] = function.__dict__["__click_params__"]
-    for own in declared:
-        if own.name == "gpus" and isinstance(own, click.Option):
-            declared[declared.index(own)] = click.Option(
+    for parameter in declared:
+        if parameter.name == "gpus" and isinstance(parameter, click.Option):
+            declared[declared.index(parameter)] = click.Option(
                 ["--gpus"],
                 multiple=True,
                 metavar="TEXT",
@@ -72,7 +72,7 @@ def search_several(
     if output is not None and front.points:
         write_text(output, _json(front))
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
-    shown.sort(key=lambda own: sort_value(front.plan_of(own), sort))
+    shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
     _print(front, shown, style, output)
     context = click.get_current_context()
     if front.stopped == "interrupted":

@@ -145,11 +145,15 @@ def _predictions(given: Sequence[str], only_stated: bool, unnamed: bool) -> list
 
     rows = [row for path in _paths(given) for row in read_rows(path)]
     predictions = predict_rows(row.unnamed if unnamed else row for row in rows)
-    if all(own.error for own in predictions):
+    if all(prediction.error for prediction in predictions):
         raise UsageError(
             f"none of {len(predictions):,} rows can be predicted; the first: {predictions[0].error}"
         )
-    kept = [own for own in predictions if is_stated(own)] if only_stated else predictions
+    kept = (
+        [prediction for prediction in predictions if is_stated(prediction)]
+        if only_stated
+        else predictions
+    )
     if not kept:
         raise UsageError(
             f"--only-stated: none of {len(predictions):,} rows states what it recomputes and its "
@@ -179,7 +183,9 @@ def _json_text(predictions: Sequence[Prediction], family: Family) -> str:
     from planner.evidence.runs.report import report
 
     content = document(predictions, family)
-    content["summary"]["left_out"] = [asdict(own) for own in report(_left_out(predictions), family)]
+    content["summary"]["left_out"] = [
+        asdict(item) for item in report(_left_out(predictions), family)
+    ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -189,7 +195,7 @@ def _csv_text(predictions: Sequence[Prediction]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, csv_columns(predictions), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(csv_record(own) for own in predictions)
+    writer.writerows(csv_record(prediction) for prediction in predictions)
     return text.getvalue()
 
 
@@ -203,8 +209,11 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
     page = validation_page(
         document(predictions, family),
         validation_report(_validation(predictions, family)),
-        [family(own) for own in predictions],
-        [f"{own.row.file} line {own.row.line}: {describe(own)}" for own in predictions],
+        [family(prediction) for prediction in predictions],
+        [
+            f"{prediction.row.file} line {prediction.row.line}: {describe(prediction)}"
+            for prediction in predictions
+        ],
     )
     return render(page)
 
@@ -213,8 +222,12 @@ def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     """Rows of sources that constants were fitted on, predicted without those sources."""
     from planner.evidence.fit.held_out import predict_held_out, shipped
 
-    factors = {source: own.factors for source, own in shipped().items()}
-    known = [own for own in predictions if own.row.source in factors and not own.error]
+    factors = {source: item.factors for source, item in shipped().items()}
+    known = [
+        prediction
+        for prediction in predictions
+        if prediction.row.source in factors and not prediction.error
+    ]
     return predict_held_out(known, factors)
 
 

@@ -96,11 +96,11 @@ class ClusterFront(_Frozen):
         """One row a point with its number: SI units, then everything of its plan."""
         import pandas as pd
 
-        frames = {name: own.to_frame() for name, own in self.results.items()}
+        frames = {name: result.to_frame() for name, result in self.results.items()}
         rows = []
-        for number, own in enumerate(self.points, start=1):
-            whole = frames[own.cluster].iloc[own.plan - 1].to_dict()
-            rows.append({"number": number} | own.model_dump() | whole)
+        for number, point in enumerate(self.points, start=1):
+            whole = frames[point.cluster].iloc[point.plan - 1].to_dict()
+            rows.append({"number": number} | point.model_dump() | whole)
         return pd.DataFrame(rows)
 
     def plan_of(self, point: ClusterPoint) -> Plan:
@@ -142,25 +142,39 @@ def _joined(
     entries: Sequence[Entry], found: dict[str, Outcome], notes: tuple[str, ...]
 ) -> ClusterFront:
     searched = [_searched(entry, found.get(entry.offer.label)) for entry in entries]
-    results = {name: own.result for name, own in found.items() if own.result is not None}
-    prices = {own.cluster: own.usd_per_gpu_hour for own in searched}
+    results = {
+        name: outcome.result for name, outcome in found.items() if outcome.result is not None
+    }
+    prices = {searched.cluster: searched.usd_per_gpu_hour for searched in searched}
     points = [
-        _point(own.cluster, number, plan, own.num_gpus, prices[own.cluster], results[own.cluster])
-        for own in searched
-        if own.cluster in results
-        for number, plan in enumerate(results[own.cluster].plans, start=1)
+        _point(
+            searched.cluster,
+            number,
+            plan,
+            searched.num_gpus,
+            prices[searched.cluster],
+            results[searched.cluster],
+        )
+        for searched in searched
+        if searched.cluster in results
+        for number, plan in enumerate(results[searched.cluster].plans, start=1)
     ]
     priced = all(prices[point.cluster] is not None for point in points)
     kept = front_points(points, priced)
-    count = {own.cluster: sum(p.cluster == own.cluster for p in kept) for own in searched}
+    count = {
+        searched.cluster: sum(p.cluster == searched.cluster for p in kept) for searched in searched
+    }
     return ClusterFront(
         planner_version=__version__,
         dimensions=("tokens_per_s", "peak_bytes", "num_gpus")
         + (("usd_per_billion_tokens",) if priced else ()),
-        proven=all(own.proven for own in searched),
-        stopped=next((own.stopped for own in results.values() if own.stopped), ""),
+        proven=all(searched.proven for searched in searched),
+        stopped=next((result.stopped for result in results.values() if result.stopped), ""),
         points=tuple(kept),
-        clusters=tuple(own.model_copy(update={"on_front": count[own.cluster]}) for own in searched),
+        clusters=tuple(
+            searched.model_copy(update={"on_front": count[searched.cluster]})
+            for searched in searched
+        ),
         results=results,
         notes=notes,
     )
@@ -169,7 +183,7 @@ def _joined(
 def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
     settings = Settings()
     choice = choose(entry.offer, entry.cluster, "on_demand", settings)
-    own = ClusterSearched(
+    cluster_searched = ClusterSearched(
         cluster=entry.offer.label,
         num_gpus=entry.cluster.num_gpus,
         usd_per_gpu_hour=None if choice is None else choice.amount,
@@ -178,12 +192,14 @@ def _searched(entry: Entry, outcome: Outcome | None) -> ClusterSearched:
         else f"{choice.price.provider}, {choice.price.date or 'no date'}",
     )
     if outcome is None:
-        return own.model_copy(update={"reason": str(entry.problem), "proven": True})
+        return cluster_searched.model_copy(update={"reason": str(entry.problem), "proven": True})
     if outcome.result is None:
-        return own.model_copy(update={"reason": outcome.reason, "proven": outcome.proven})
+        return cluster_searched.model_copy(
+            update={"reason": outcome.reason, "proven": outcome.proven}
+        )
     result = outcome.result
     proven = result.proven and all(plan.status == "optimal" for plan in result.plans)
-    return own.model_copy(update={"plans": len(result.plans), "proven": proven})
+    return cluster_searched.model_copy(update={"plans": len(result.plans), "proven": proven})
 
 
 def _point(
@@ -223,12 +239,12 @@ def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPo
 def _table(points: Sequence[ClusterPoint], priced: bool) -> Floats:
     """[points, dimensions], each to be small, seconds a token first."""
     columns = [
-        [1.0 / own.tokens_per_s for own in points],
-        [own.peak_bytes for own in points],
-        [float(own.num_gpus) for own in points],
+        [1.0 / point.tokens_per_s for point in points],
+        [point.peak_bytes for point in points],
+        [float(point.num_gpus) for point in points],
     ]
     if priced:
-        columns.append([own.usd_per_billion_tokens or 0.0 for own in points])
+        columns.append([point.usd_per_billion_tokens or 0.0 for point in points])
     return np.array(columns).T
 
 
@@ -237,8 +253,8 @@ def shortened(points: Sequence[ClusterPoint], most: int) -> list[ClusterPoint]:
     of each; fastest first."""
     ranks: dict[str, int] = {}
     ranked = []
-    for position, own in enumerate(points):
-        ranks[own.cluster] = ranks.get(own.cluster, 0) + 1
-        ranked.append((ranks[own.cluster], position))
+    for position, point in enumerate(points):
+        ranks[point.cluster] = ranks.get(point.cluster, 0) + 1
+        ranked.append((ranks[point.cluster], position))
     chosen = sorted(ranked)[: max(most, len(ranks))]
     return [points[position] for position in sorted(position for _, position in chosen)]

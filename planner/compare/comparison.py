@@ -62,13 +62,13 @@ def compare(
     time, in processes of their own (needs a main module that can be imported). A cluster on which
     nothing fits stays, with its reason. UsageError for input that holds for no cluster.
     """
-    own = settings or Settings()
+    one_settings = settings or Settings()
     named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
-    _check(named, tokens, sort, own)
+    _check(named, tokens, sort, one_settings)
     base, batch_note = with_batch(request)
     entries = [enter(offer, base, fallback_precision, prepare) for offer in named]
     raise_common_problem(entries)
-    check_currencies(entries, own)
+    check_currencies(entries, one_settings)
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
@@ -79,10 +79,10 @@ def compare(
         )
     )
     rows = [
-        _row(entry, next(outcomes) if entry.job is not None else None, tokens, own)
+        _row(entry, next(outcomes) if entry.job is not None else None, tokens, one_settings)
         for entry in entries
     ]
-    front = front_names(rows, own)
+    front = front_names(rows, one_settings)
     marked = [row.model_copy(update={"on_front": row.name in front}) for row in rows]
     model = load_model(request.model).spec
     return Comparison(
@@ -91,10 +91,10 @@ def compare(
         parameters=parameter_count(model).total,
         framework=load_framework(request.framework).name,
         tokens=tokens,
-        currency=own.currency,
-        basis=own.basis,
+        currency=one_settings.currency,
+        basis=one_settings.basis,
         sort=sort,
-        rows=tuple(sorted(marked, key=lambda row: _sort_value(row, sort, own))),
+        rows=tuple(sorted(marked, key=lambda row: _sort_value(row, sort, one_settings))),
         notes=(batch_note,) if batch_note else (),
     )
 

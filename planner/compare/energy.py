@@ -52,9 +52,11 @@ class Purchase:
 def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
     """Purchase price of a cluster, a GPU; None if nobody gave one."""
     nothing = Figure(value=0.0, unit="USD", source="", note="part of the purchase price")
-    own = offer.capex_per_gpu
-    if own is not None:
-        usd = settings.model_copy(update={"currency": "USD"}).converted(own, offer.currency)
+    capex_per_gpu = offer.capex_per_gpu
+    if capex_per_gpu is not None:
+        usd = settings.model_copy(update={"currency": "USD"}).converted(
+            capex_per_gpu, offer.currency
+        )
         return Purchase(
             Figure(value=usd, unit="USD", source=offer.source, date=offer.date), nothing
         )

@@ -100,15 +100,15 @@ def goodput(run: Run, settings: Settings) -> Goodput:
     share = _share(rate, stop_s, write_s, restart_s, settings)
     most = _share(rate * low, stop_s, write_s, restart_s, settings)
     least = min(
-        _share(own, stop_s, write_s, _worst_restart_s(own, settings) + write_s, settings)
-        for own in (rate * factor for factor in highs)
+        _share(value, stop_s, write_s, _worst_restart_s(value, settings) + write_s, settings)
+        for value in (rate * factor for factor in highs)
     )
     hardware = rate * settings.value("hardware_share")
     repair_s = settings.value("repair") * HOUR_S
     waiting = 0.0
     if settings.spares is not None:
         waiting = reliability.waiting_share(hardware, repair_s, settings.spares)
-    middle, most, least = (own * (1.0 - waiting) for own in (share, most, least))
+    middle, most, least = (item * (1.0 - waiting) for item in (share, most, least))
     return Goodput(
         share=middle,
         low=min(least, middle),
@@ -223,8 +223,8 @@ class AccountCheck:
 
 def check_accounts(settings: Settings | None = None) -> dict[str, AccountCheck]:
     """Every published account of the catalogue against the model."""
-    own = settings or Settings()
-    return {name: _check(entry, own) for name, entry in load_economics().accounts.items()}
+    one_settings = settings or Settings()
+    return {name: _check(entry, one_settings) for name, entry in load_economics().accounts.items()}
 
 
 def _check(account: Account, settings: Settings) -> AccountCheck:

@@ -46,7 +46,7 @@ def time_shares(plan: Plan, cluster: Cluster) -> tuple[TimeShare, ...]:
         ("host", "", times.host_s),
     ]
     shares = [TimeShare(name, traffic, time / total) for name, traffic, time in entries if time]
-    return tuple(sorted(shares, key=lambda own: -own.share))
+    return tuple(sorted(shares, key=lambda share: -share.share))
 
 
 def _link(cluster: Cluster, group: int) -> str:
@@ -60,4 +60,4 @@ def _link(cluster: Cluster, group: int) -> str:
 
 def main_loss(shares: tuple[TimeShare, ...]) -> TimeShare | None:
     """What costs most beside the computation itself."""
-    return next((own for own in shares if own.resource != "GPU"), None)
+    return next((share for share in shares if share.resource != "GPU"), None)

@@ -81,7 +81,7 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
     """
     document = toml_content(read_text(path), str(path))
     tables = document.pop("cluster", None)
-    listed = isinstance(tables, list) and all(isinstance(own, dict) for own in tables)
+    listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
     if document or not listed or not tables:
         raise UsageError(
             f"{path}: write one table [[cluster]] for each offer, with gpus = '64xH100' or cluster "

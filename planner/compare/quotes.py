@@ -75,9 +75,9 @@ def _candidates(
     offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings
 ) -> Sequence[Price]:
     gpu = cluster.gpu.name
-    own = [price for price in offer.quotes(gpu) if price.kind == kind]
-    if own:
-        return own
+    items = [price for price in offer.quotes(gpu) if price.kind == kind]
+    if items:
+        return items
     allowed = {offer.provider} if offer.provider else set(settings.providers)
     for prices in (settings.prices, load_prices()):
         found = [

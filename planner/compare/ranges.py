@@ -26,11 +26,11 @@ def several_clusters(texts: tuple[str, ...]) -> tuple[str, ...]:
     """
     found: list[str] = []
     for text in texts:
-        for own in _range_of(text) if is_range(text) else (text,):
-            parse_one_type(own) if "+" not in own else _refuse_pool(own)
-            if own in found:
-                raise UsageError(f"--gpus: {own} is given twice; give each cluster once")
-            found.append(own)
+        for item in _range_of(text) if is_range(text) else (text,):
+            parse_one_type(item) if "+" not in item else _refuse_pool(item)
+            if item in found:
+                raise UsageError(f"--gpus: {item} is given twice; give each cluster once")
+            found.append(item)
     if len(found) > MOST_CLUSTERS:
         raise UsageError(
             f"--gpus {' '.join(texts)}: {len(found)} clusters, each searched on its own; give at "

@@ -110,11 +110,11 @@ class Run(_Frozen):
         """Cost at one kind of price; None where it is not known."""
         if basis == "owned":
             return None if self.owning is None else self.owning.cost
-        return next((own.cost for own in self.rentals if own.kind == basis), None)
+        return next((rental.cost for rental in self.rentals if rental.kind == basis), None)
 
     def rental(self, kind: PriceKind) -> Rental | None:
         """The rental of a kind."""
-        return next((own for own in self.rentals if own.kind == kind), None)
+        return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
 class ComparisonRow(_Frozen):
@@ -253,7 +253,7 @@ def flat_run(run: Run | None) -> dict[str, Any]:
         row |= _ranged("owned_cost", run.owning.cost)
         row["owned_per_gpu_hour"] = run.owning.per_gpu_hour
         row["owned_per_trillion_tokens"] = run.owning.per_trillion_tokens
-    return row | {"limited_by": "; ".join(own.text for own in run.shares[:3])}
+    return row | {"limited_by": "; ".join(share.text for share in run.shares[:3])}
 
 
 def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _flat_rental(kind: str, rental: Rental | None) -> dict[str, Any]:
     }
 
 
-def _ranged(name: str, own: Range | None) -> dict[str, Any]:
-    if own is None:
+def _ranged(name: str, one_range: Range | None) -> dict[str, Any]:
+    if one_range is None:
         return {}
-    return {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
+    return {name: one_range.value, f"{name}_low": one_range.low, f"{name}_high": one_range.high}

@@ -47,12 +47,12 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
     """The run of a plan; None if interruptions leave no useful time."""
     settings, cluster = placed.settings, placed.cluster
     used = cluster.with_gpus(summary.used_gpus)
-    own = goodput(run_of(replace(placed.job, cluster=used)), settings)
-    if own.share <= 0.0:
+    one_goodput = goodput(run_of(replace(placed.job, cluster=used)), settings)
+    if one_goodput.share <= 0.0:
         return None
     ideal = ideal_days(plan, placed.tokens)
-    days = with_interruptions(ideal, own)
-    billed = cluster.num_gpus + own.spares * cluster.gpus_per_node
+    days = with_interruptions(ideal, one_goodput)
+    billed = cluster.num_gpus + one_goodput.spares * cluster.gpus_per_node
     hours = days.times(HOURS_PER_DAY * billed)
     power = power_of(cluster, settings)
     rentals, missing = _rentals(placed, hours)
@@ -66,7 +66,7 @@ def run_at(placed: Placed, summary: JobSummary, plan: Plan) -> Run | None:
         days=days,
         billed_gpus=billed,
         gpu_hours=hours,
-        goodput=own,
+        goodput=one_goodput,
         energy=_energy(days.times(HOURS_PER_DAY * cluster.num_gpus), power, settings),
         rentals=rentals,
         owning=owning,
@@ -88,13 +88,13 @@ def ideal_days(plan: Plan, tokens: int) -> Range:
     )
 
 
-def with_interruptions(ideal: Range, own: Goodput) -> Range:
+def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
     """Days with interruptions; the two errors are independent and add up in quadrature of logs."""
-    value = ideal.value / own.share
-    below = hypot(log(ideal.value / ideal.low), log(own.high / own.share))
+    value = ideal.value / goodput.share
+    below = hypot(log(ideal.value / ideal.low), log(goodput.high / goodput.share))
     above = inf
-    if own.low > 0.0:
-        above = hypot(log(ideal.high / ideal.value), log(own.share / own.low))
+    if goodput.low > 0.0:
+        above = hypot(log(ideal.high / ideal.value), log(goodput.share / goodput.low))
     return Range(value=value, low=value * exp(-below), high=value * exp(above))
 
 

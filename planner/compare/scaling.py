@@ -69,17 +69,17 @@ def scale(
     series (strong scaling), and that of the first count of the scaled series (weak scaling), whose
     batch grows with the GPUs. `counts`: numbers of GPUs, ascending. UsageError for wrong input.
     """
-    own = settings or Settings()
+    one_settings = settings or Settings()
     check_tokens(tokens)
     _check_counts(counts, gpu)
     base, batch_note = with_batch(request)
     plain = Offer(gpus=f"{counts[0]}x{gpu}")
-    check_providers(own, (plain,))
+    check_providers(one_settings, (plain,))
     wanted = [(batch, count) for batch in batches for count in counts]
     entries = [_entry(base, gpu, count, counts[0], batch, prepare) for batch, count in wanted]
     if all(entry.problem is not None for entry in entries) and entries[0].problem is not None:
         raise entries[0].problem
-    check_currencies(entries, own)
+    check_currencies(entries, one_settings)
     ready = [entry for entry in entries if entry.job is not None]
     outcomes = iter(
         run_searches(
@@ -90,7 +90,9 @@ def scale(
         )
     )
     points = [
-        _point(batch, entry, next(outcomes) if entry.job is not None else None, tokens, own)
+        _point(
+            batch, entry, next(outcomes) if entry.job is not None else None, tokens, one_settings
+        )
         for (batch, _), entry in zip(wanted, entries, strict=True)
     ]
     related = tuple(point for batch in batches for point in with_speedups(_of(points, batch)))
@@ -99,8 +101,8 @@ def scale(
         model=load_model(request.model).spec.name,
         gpu=entries[0].cluster.gpu.name,
         tokens=tokens,
-        currency=own.currency,
-        basis=own.basis,
+        currency=one_settings.currency,
+        basis=one_settings.basis,
         points=related,
         knees={batch: knee(_of(related, batch)) for batch in batches},
         batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),

@@ -85,7 +85,8 @@ def run_searches(
 def _interrupted_before(found: Mapping[str, Outcome]) -> Outcome | None:
     """What a search gives after Ctrl-C ended one before it."""
     if any(
-        own.result is not None and own.result.stopped == "interrupted" for own in found.values()
+        outcome.result is not None and outcome.result.stopped == "interrupted"
+        for outcome in found.values()
     ):
         return Outcome(reason="interrupted before its search", proven=False)
     return None
@@ -97,8 +98,8 @@ def _tell(progress: Progress | None, name: str, done: int, total: int) -> None:
 
 
 def _key(task: Task) -> str:
-    own = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans}"
-    return f"{own} {task.request.model_dump_json()}"
+    text = f"{task.seed} {task.time_limit_s} {task.top} {task.only_plans}"
+    return f"{text} {task.request.model_dump_json()}"
 
 
 def _threads(processes: int) -> int:
@@ -132,7 +133,7 @@ def search_one(task: Task) -> Outcome:
             launch=task.launch,
         )
     except DoesNotFitError as error:
-        needs = tuple(relaxation_sentence(own) for own in error.why.relaxations)
+        needs = tuple(relaxation_sentence(relaxation) for relaxation in error.why.relaxations)
         text = f"nothing fits: {error.why.conflict[0].text}"
         return Outcome(reason=text, proven=error.why.proven, needs=needs)
     except (NothingFitsError, UsageError, HardwareError) as error:

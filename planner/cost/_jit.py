@@ -157,7 +157,7 @@ class Entry:
 
     def plain(self, *arguments: Any) -> Any:
         """The same, not compiled: on plain objects, divisions by zero as in compiled code."""
-        own = [
+        items = [
             light(value, row)
             if row is not None
             else light_records(value)
@@ -166,9 +166,9 @@ class Entry:
             for value, row in zip(arguments, self._rows, strict=True)
         ]
         with np.errstate(all="ignore"):
-            result = self.function(*own)
+            result = self.function(*items)
         for index in self._outputs:
-            write_back(own[index], arguments[index])
+            write_back(items[index], arguments[index])
         return result
 
     def compile_for(self, *arguments: Any) -> None:

@@ -94,8 +94,8 @@ def layer_bytes(
 ) -> tuple[float, float, float]:  # fmt: skip
     """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
     the update, gathered weights if it is the largest); `holds`: `stage_layers` without ends."""
-    own = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
-    zero, one = no_maxima(), Pass(0.0, own.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    one_fullest_pass = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
+    zero, one = no_maxima(), Pass(0.0, one_fullest_pass.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
     base = phase_bytes(LAYER, empty, zero, one, key, grid, job, framework)
     held = min(
@@ -121,13 +121,13 @@ def layer_columns(
     holds = stage_layers(0, costs, counts, key, grid, job, framework)
     share = microbatch_share(framework.schedule)
     for kind in range(job.kinds):
-        own, cost = terms[kind], costs[kind]
-        again = own[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
+        term, cost = terms[kind], costs[kind]
+        again = term[TERM_RECOMPUTE] if recompute == RECOMPUTE_ALL else 0.0
         held, update, gather = layer_bytes(kind, holds, costs, key, grid, job, framework)
         plain = layer_maxima(cost, 1.0, 0.0, key, grid, framework)
         remade = layer_maxima(cost, 0.0, 1.0, key, grid, framework)
-        out[kind, LAYER_SECONDS] = share * (own[TERM_FORWARD] + own[TERM_BACKWARD] + again)
-        out[kind, LAYER_RECOMPUTE] = share * max(own[TERM_RECOMPUTE], 0.0)
+        out[kind, LAYER_SECONDS] = share * (term[TERM_FORWARD] + term[TERM_BACKWARD] + again)
+        out[kind, LAYER_RECOMPUTE] = share * max(term[TERM_RECOMPUTE], 0.0)
         out[kind, LAYER_PERSISTENT] = held
         out[kind, LAYER_SAVED] = cost.saved
         out[kind, LAYER_SAVED_RECOMPUTED] = min(cost.saved, cost.saved_recomputed)
@@ -163,18 +163,18 @@ def empty_stages(
     holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        own = fullest_pass(held, grid.grad_acc, framework)
+        one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
-        base = phase_bytes(LAYER, holds, zero, own, key, grid, job, framework)
-        stages[stage, STAGE_FLIGHT] = own.in_flight
-        stages[stage, STAGE_DEFERRED] = own.deferred
+        base = phase_bytes(LAYER, holds, zero, one_fullest_pass, key, grid, job, framework)
+        stages[stage, STAGE_FLIGHT] = one_fullest_pass.in_flight
+        stages[stage, STAGE_DEFERRED] = one_fullest_pass.deferred
         stages[stage, STAGE_BYTES] = base
         stages[stage, STAGE_OPTIMIZER_BYTES] = phase_bytes(
-            OPTIMIZER, holds, zero, own, key, grid, job, framework
+            OPTIMIZER, holds, zero, one_fullest_pass, key, grid, job, framework
         )
         for phase in range(MTP + 1):
-            if exists(phase, holds, own, grid):
-                size = phase_bytes(phase, holds, zero, own, key, grid, job, framework)
+            if exists(phase, holds, one_fullest_pass, grid):
+                size = phase_bytes(phase, holds, zero, one_fullest_pass, key, grid, job, framework)
                 stages[stage, STAGE_ENDS] = max(stages[stage, STAGE_ENDS], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
@@ -288,10 +288,10 @@ def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -
     """Forward and backward seconds of a micro-batch through the whole model."""
     total_s = 0.0
     for piece in range(job.pieces):
-        own = terms[piece]
-        seconds = own[TERM_FORWARD] + own[TERM_BACKWARD]
+        term = terms[piece]
+        seconds = term[TERM_FORWARD] + term[TERM_BACKWARD]
         if recompute == RECOMPUTE_ALL and piece < job.kinds:
-            seconds += own[TERM_RECOMPUTE]
+            seconds += term[TERM_RECOMPUTE]
         total_s += totals[piece] * seconds
     return total_s
 

@@ -242,8 +242,8 @@ def exchange_bytes(payload_bytes: float, size: float, members: float) -> tuple[f
 
     S (m - 1)/n and S (n - m)/n.
     """
-    own = min(members, size)
-    return payload_bytes * (own - 1.0) / size, payload_bytes * (size - own) / size
+    member = min(members, size)
+    return payload_bytes * (member - 1.0) / size, payload_bytes * (size - member) / size
 
 
 @jit
@@ -288,9 +288,9 @@ def deduplicated_bytes(
 ) -> tuple[float, float]:
     """Bytes inside and between domains where a token crosses once to each rank and each domain
     that holds some of its experts: see `deduplicated_exchange_time_s`."""
-    own = min(members, size)
-    domains = math.ceil(size / own)
-    inside = token_bytes * distinct_groups(size, copies) * (own - 1.0) / own
+    member = min(members, size)
+    domains = math.ceil(size / member)
+    inside = token_bytes * distinct_groups(size, copies) * (member - 1.0) / member
     leaving = token_bytes * distinct_groups(float(domains), copies) * (domains - 1.0) / domains
     return inside, leaving
 

@@ -64,19 +64,19 @@ def reduce_stream(
     arXiv 2304.11277, section 3.2.2).
     """
     kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
-    own, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
+    value, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
     expert_stride = key.etp * key.ep
     first = after(
-        sharded_stream(kind, own, key, grid, job, network),
+        sharded_stream(kind, value, key, grid, job, network),
         collective_stream(kind, grid.expert_shards, expert_stride, own_expert, job, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
-    own, own_expert = own / grid.shards, own_expert / grid.expert_shards
+    value, own_expert = value / grid.shards, own_expert / grid.expert_shards
     stride, expert_stride = key.tp * grid.shards, expert_stride * grid.expert_shards
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
-        parameter_stream(kind, grid.replicas, stride, own, job, network),
+        parameter_stream(kind, grid.replicas, stride, value, job, network),
         parameter_stream(kind, grid.replicas, expert_stride, own_expert, job, network),
     )
     return after(first, second)

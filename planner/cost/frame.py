@@ -51,25 +51,28 @@ def fill_traffic(
     """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
     for piece in range(job.pieces):
         dense, expert = costs[piece].dense_parameters, costs[piece].expert_parameters
-        own = traffic[piece]
+        one_traffic = traffic[piece]
         size = framework.gradient_communication_bytes
         stream = reduce_stream(dense, expert, size, key, grid, job, network)
-        own.reduce_s, own.reduce_inside, own.reduce_between = stream
+        one_traffic.reduce_s, one_traffic.reduce_inside, one_traffic.reduce_between = stream
         size = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
         stream = gather_stream(dense, expert, size, key, grid, job, network)
-        own.gather_s, own.gather_inside, own.gather_between = stream
+        one_traffic.gather_s, one_traffic.gather_inside, one_traffic.gather_between = stream
 
 
 @jit
 def fill_passes(costs: Rows, grid: Row, framework: FrameworkInputs, traffic: Rows) -> None:
     """Fill the seconds of each piece whose traffic is known."""
     for piece in range(costs.shape[0]):
-        cost, own = costs[piece], traffic[piece]
-        own.forward_s, own.backward_s = forward_seconds(cost), backward_seconds(cost)
-        own.recompute_s = recompute_seconds(cost)
-        own.sharded_s = fsdp_seconds(cost, own, False, grid, framework)
-        own.sharded_again_s = fsdp_seconds(cost, own, True, grid, framework)
-        end_traffic(cost, own, grid, framework)
+        cost, one_traffic = costs[piece], traffic[piece]
+        one_traffic.forward_s, one_traffic.backward_s = (
+            forward_seconds(cost),
+            backward_seconds(cost),
+        )
+        one_traffic.recompute_s = recompute_seconds(cost)
+        one_traffic.sharded_s = fsdp_seconds(cost, one_traffic, False, grid, framework)
+        one_traffic.sharded_again_s = fsdp_seconds(cost, one_traffic, True, grid, framework)
+        end_traffic(cost, one_traffic, grid, framework)
 
 
 @jit

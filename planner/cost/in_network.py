@@ -97,9 +97,9 @@ def in_network_stream(
         rate = ring_rate_bytes_per_s(members, links, root_groups)
         inside = inner_bytes / rate
         inner = transfer_time_s(inner_bytes, rate, links.scale_up_half_bytes)
-    own = payload_bytes / members
-    between = own / links.in_network_bytes_per_s
-    outer = transfer_time_s(own, links.in_network_bytes_per_s, links.scale_out_half_bytes)
+    value = payload_bytes / members
+    between = value / links.in_network_bytes_per_s
+    outer = transfer_time_s(value, links.in_network_bytes_per_s, links.scale_out_half_bytes)
     seconds = links.collective_launch_s + latency_s + max(inner, outer)
     return Stream(seconds, min(inside, seconds), min(between, seconds))
 
@@ -111,12 +111,12 @@ def parameter_stream(
     """A collective over gradients or weights among `size` ranks that lie `stride` apart: through
     the hosts, or through the switches where they serve and are faster."""
     links = network[0]
-    own = collective_stream(kind, size, stride, size_bytes, job, network)
-    if own.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:
-        return own
+    one_collective_stream = collective_stream(kind, size, stride, size_bytes, job, network)
+    if one_collective_stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:
+        return one_collective_stream
     group = group_of(size, stride, job, links)
     members, roots = float(group.members_per_domain), float(group.root_groups)
     if not serves(kind, size, members, job.world / size, links):
-        return own
+        return one_collective_stream
     switched = in_network_stream(kind, size_bytes, size, members, links, roots)
-    return switched if switched.seconds < own.seconds else own
+    return switched if switched.seconds < one_collective_stream.seconds else one_collective_stream

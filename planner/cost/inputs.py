@@ -27,8 +27,8 @@ def as_declared(inputs: Inputs) -> Inputs:
 
 def filled(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
     """A NamedTuple with its fields taken by name from values that may be more."""
-    own = {name: values[name] for name in kind.__annotations__ if name in values}
-    return as_declared(kind(**own))
+    table = {name: values[name] for name in kind.__annotations__ if name in values}
+    return as_declared(kind(**table))
 
 
 @cache

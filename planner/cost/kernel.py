@@ -80,7 +80,7 @@ def cost_shapes(
     for index in range(order.shape[0]):
         row = int(order[index])
         grid = shapes[row]
-        key, own = keys[int(grid.key)], costs[int(grid.key)]
+        key, cost = keys[int(grid.key)], costs[int(grid.key)]
         if grid.frame != last:
             last = grid.frame
             if pp != int(grid.pp) or vpp != int(grid.vpp):
@@ -91,16 +91,16 @@ def cost_shapes(
                     for stage in range(found):
                         recomputed[kind, stage] = counts[kind, stage]
             fill_frame(
-                counts, own, key, grid, job, framework, gpu, network, traffic, groups[:found]
+                counts, cost, key, grid, job, framework, gpu, network, traffic, groups[:found]
             )
-            frame = step_frame(totals, own, key, grid, job, framework, gpu, network)
-        fill_passes(own, grid, framework, traffic)
-        exposed_s = exposed_pipeline_seconds(own, traffic, key, grid, job, framework, network)
+            frame = step_frame(totals, cost, key, grid, job, framework, gpu, network)
+        fill_passes(cost, grid, framework, traffic)
+        exposed_s = exposed_pipeline_seconds(cost, traffic, key, grid, job, framework, network)
         evaluate_step(
-            counts, recomputed if key.modules != 0 else nothing, own, traffic, groups[:found],
+            counts, recomputed if key.modules != 0 else nothing, cost, traffic, groups[:found],
             frame, exposed_s, key, grid, job, framework, network, out[row], stages,
         )  # fmt: skip
-        step_bounds(totals, own, traffic, frame, exposed_s, grid, job, framework, out[row])
+        step_bounds(totals, cost, traffic, frame, exposed_s, grid, job, framework, out[row])
 
 
 @jit

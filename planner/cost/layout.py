@@ -38,13 +38,13 @@ def greedy_block_layers(
     nanotron models/base.py, build_model.
     """
     total = layers * layer_cost + head_cost
-    stage, own = 0, 0
+    stage, item = 0, 0
     for layer in range(1, layers + 1):
         if stage == block:
-            own += 1
+            item += 1
         if stage + 1 < blocks and layer * layer_cost > total * ((stage + 1) / blocks):
             stage += 1
-    return own
+    return item
 
 
 @jit
@@ -107,8 +107,8 @@ def usual_counts(
     for block in range(blocks):
         end = start + usual_block_layers(job, blocks, block)
         for kind in range(job.kinds):
-            own = block_stage(block, pp, schedule)
-            counts[kind, own] += prefix[kind, end] - prefix[kind, start]
+            one_block_stage = block_stage(block, pp, schedule)
+            counts[kind, one_block_stage] += prefix[kind, end] - prefix[kind, start]
         start = end
     place_ends(counts, pp, job, schedule)
     if schedule == SCHEDULE_DUALPIPE and pp > 1:

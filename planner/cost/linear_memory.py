@@ -60,12 +60,12 @@ def no_maxima() -> LayerMaxima:
 
 @jit
 def phase_bytes(
-    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Bytes of a stage at a phase."""
     rest = at_rest(holds, key, grid, job, framework)
-    return total_bytes(phase_terms(phase, rest, holds, most, own, key, grid, job, framework))
+    return total_bytes(phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework))
 
 
 @jit
@@ -103,9 +103,9 @@ def stage_layers(
     fill_layers(stage, 0, 2.0, 0.0, costs, counts, key, grid, job, framework, out[1])
     for kind in range(job.kinds):
         for again in range(2):
-            own = out[2 + again * job.kinds + kind]
+            one_out = out[2 + again * job.kinds + kind]
             fill_layers(
-                stage, kind, 1.0, float(again), costs, counts, key, grid, job, framework, own
+                stage, kind, 1.0, float(again), costs, counts, key, grid, job, framework, one_out
             )
     return out
 
@@ -127,15 +127,15 @@ def present(most: LayerMaxima, done_making: float, done: float) -> LayerMaxima:
 
 @jit
 def fill_phase(
-    row: int, phase: int, own: Pass, stage: int, holds: Rows, costs: Rows, key: Row,
+    row: int, phase: int, one_pass: Pass, stage: int, holds: Rows, costs: Rows, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
     """Coefficients of one phase of one stage; `holds`: `stage_layers`."""
     empty, two = holds[0], holds[1]
-    if phase != OPTIMIZER and not exists(phase, two, own, grid):
+    if phase != OPTIMIZER and not exists(phase, two, one_pass, grid):
         return
     zero = no_maxima()
-    base = phase_bytes(phase, empty, zero, own, key, grid, job, framework)
+    base = phase_bytes(phase, empty, zero, one_pass, key, grid, job, framework)
     out.stage[row, stage] = base
     making, done = -np.inf, -np.inf
     for kind in range(job.kinds):
@@ -143,24 +143,24 @@ def fill_phase(
         making, done = max(making, most.done_making), max(done, most.done)
     if phase != LAYER_SECOND:
         making = done = 0.0
-    bare = phase_bytes(phase, two, zero, own, key, grid, job, framework)
+    bare = phase_bytes(phase, two, zero, one_pass, key, grid, job, framework)
     for kind in range(job.kinds):
         plain, again = holds[2 + kind], holds[2 + job.kinds + kind]
-        first = phase_bytes(phase, plain, zero, own, key, grid, job, framework)
-        second = phase_bytes(phase, again, zero, own, key, grid, job, framework)
+        first = phase_bytes(phase, plain, zero, one_pass, key, grid, job, framework)
+        second = phase_bytes(phase, again, zero, one_pass, key, grid, job, framework)
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
         largest = LayerMaxima(most.largest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        gather = phase_bytes(phase, two, largest, own, key, grid, job, framework)
+        gather = phase_bytes(phase, two, largest, one_pass, key, grid, job, framework)
         out.gather[row, kind] = gather - bare
         alone = present(most, making, done)
-        size = phase_bytes(phase, two, alone, own, key, grid, job, framework)
+        size = phase_bytes(phase, two, alone, one_pass, key, grid, job, framework)
         out.working[row, kind] = size - bare
         # As many layers as a checkpoint has bring back all that one does.
         remade = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
         alone = present(remade, making, done)
-        size = phase_bytes(phase, two, alone, own, key, grid, job, framework)
+        size = phase_bytes(phase, two, alone, one_pass, key, grid, job, framework)
         out.working_again[row, kind] = size - bare
 
 
@@ -181,15 +181,27 @@ def memory_phases(
     counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        own = passes(held, grid.grad_acc, framework)
+        one_passes = passes(held, grid.grad_acc, framework)
         holds = stage_layers(stage, costs, counts, key, grid, job, framework)
         for index in range(PASSES):
-            if own[index].counts == 0.0:
+            if one_passes[index].counts == 0.0:
                 continue
             for phase in range(PHASES - 1):
                 row = index * (PHASES - 1) + phase
                 fill_phase(
-                    row, phase, own[index], stage, holds, costs, key, grid, job, framework, out
+                    row,
+                    phase,
+                    one_passes[index],
+                    stage,
+                    holds,
+                    costs,
+                    key,
+                    grid,
+                    job,
+                    framework,
+                    out,
                 )
-        fill_phase(ROWS - 1, OPTIMIZER, own[0], stage, holds, costs, key, grid, job, framework, out)
+        fill_phase(
+            ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, costs, key, grid, job, framework, out
+        )
     return out

@@ -231,10 +231,16 @@ def pipeline_traffic_seconds(
     if grid.mtp_apart == 0.0:
         return seconds
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
-    own = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
+    one_transfer_alone_seconds = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
     wide = transfer_alone_seconds(key, grid, job, framework, network, 1.0 + job.mtp_layers)
     shown = 1.0 - (framework.hide_pipeline if grid.vpp > 1.0 else 0.0)
-    seconds += 2.0 * (grid.grad_acc * shown + 1.0) * (wide - own) * transfer / own
+    seconds += (
+        2.0
+        * (grid.grad_acc * shown + 1.0)
+        * (wide - one_transfer_alone_seconds)
+        * transfer
+        / one_transfer_alone_seconds
+    )
     same_domain = key.tp * key.cp * grid.dp * grid.pp <= network[0].scale_up_domain
     shape = point_to_point_time_s(SHAPE_BYTES, same_domain, network[0]) + framework.issue_s
     return float(seconds + 2.0 * (grid.grad_acc * grid.vpp + grid.pp - 1.0) * shape)

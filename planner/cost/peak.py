@@ -42,16 +42,16 @@ def fill_known(
     out.resting_bytes = resting_bytes(rest) - rest.inputs
     out.update_moving_bytes = moving_bytes(rest)
     held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    own = passes(held, grid.grad_acc, framework)
+    one_passes = passes(held, grid.grad_acc, framework)
     for phase in range(PHASES - 1):
         out.known_bytes[phase] = bytes_of_parameters(
-            phase, rest.gradients, out, most, own[0], grid, framework
+            phase, rest.gradients, out, most, one_passes[0], grid, framework
         )
         out.known_bytes[PHASES - 1 + phase] = out.known_bytes[phase]
     if framework.persistent_gradients == 0.0 or framework.gradients_at_backward > 0.0:
         for phase in range(PHASES - 1):
             out.known_bytes[PHASES - 1 + phase] = bytes_of_parameters(
-                phase, rest.gradients, out, most, own[1], grid, framework
+                phase, rest.gradients, out, most, one_passes[1], grid, framework
             )
 
 
@@ -65,7 +65,7 @@ def is_less(phase: int, most: LayerMaxima) -> bool:
 
 @jit
 def pass_bytes(
-    own: Pass, known: int, group: Row, most: LayerMaxima, key: Row, grid: Row,
+    one_pass: Pass, known: int, group: Row, most: LayerMaxima, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Most bytes, resting ones apart, in any phase of a pass; 0 if another pass exceeds it.
@@ -73,12 +73,12 @@ def pass_bytes(
     `known`: where its phases start in `group.known_bytes`.
     """
     moving = 0.0
-    if own.counts == 0.0:
+    if one_pass.counts == 0.0:
         return moving
     for phase in range(PHASES - 1):
-        if is_less(phase, most) or not exists(phase, group, own, grid):
+        if is_less(phase, most) or not exists(phase, group, one_pass, grid):
             continue
-        size = bytes_of_activations(phase, group, most, own, key, grid, job, framework)
+        size = bytes_of_activations(phase, group, most, one_pass, key, grid, job, framework)
         moving = max(moving, group.known_bytes[known + phase] + size)
     return moving
 

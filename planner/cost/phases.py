@@ -103,8 +103,8 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 def bucket_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """DDP's flat copies of the gradients, or the bucket of ZeRO-2."""
     if grid.zero == 0 and grid.shards > 1.0:
-        own = framework.gradient_bytes * (holds.dense + holds.expert)
-        return framework.ddp_bucket_copies * own
+        value = framework.gradient_bytes * (holds.dense + holds.expert)
+        return framework.ddp_bucket_copies * value
     return framework.bucket_bytes if is_sharded(grid) and grid.zero == 2 else 0.0
 
 
@@ -137,17 +137,17 @@ def gives_back(grid: Row, framework: FrameworkInputs) -> bool:
 
 
 @jit
-def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) -> KeptCopies:
+def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> KeptCopies:
     """Micro-batches kept for backward of each part of a stage.
 
     But for GPipe the head's backward follows its forward at once, so it keeps one's. A stage of one
     chunk gives layers back one after the other, others a chunk in the end; where backward is split,
     a chunk whose inputs are done still keeps what its weights need.
     """
-    plain = again = own.in_flight
-    mtp = head = own.head - 1.0
+    plain = again = one_pass.in_flight
+    mtp = head = one_pass.head - 1.0
     mtp_done = head_done = 0.0
-    weight = own.deferred
+    weight = one_pass.deferred
     if phase <= HEAD:
         mtp, head = mtp + 1.0, head + 1.0
         head_done = 1.0 if phase == HEAD else 0.0
@@ -163,24 +163,34 @@ def kept_copies(phase: int, own: Pass, grid: Row, framework: FrameworkInputs) ->
         plain -= 1.0
         again -= 1.0 if phase == LAYER_LAST else 0.0
     return KeptCopies(
-        plain, again, own.in_flight, mtp, mtp_done, head, head_done, weight, own.head_deferred
+        plain,
+        again,
+        one_pass.in_flight,
+        mtp,
+        mtp_done,
+        head,
+        head_done,
+        weight,
+        one_pass.head_deferred,
     )
 
 
 @jit
-def on_their_way(phase: int, holds: Row, own: Pass) -> float:
+def on_their_way(phase: int, holds: Row, one_pass: Pass) -> float:
     """Offloaded tensors that are on the GPU all the same."""
-    if phase == LAYER_LAST and own.in_flight <= 1.0:
+    if phase == LAYER_LAST and one_pass.in_flight <= 1.0:
         return holds.fetched
-    if phase == EMBEDDING and own.in_flight <= 1.0:
+    if phase == EMBEDDING and one_pass.in_flight <= 1.0:
         return 0.0
     return holds.resident
 
 
 @jit
-def kept_bytes(phase: int, holds: Row, own: Pass, grid: Row, framework: FrameworkInputs) -> float:
+def kept_bytes(
+    phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs
+) -> float:
     """Bytes kept for backward."""
-    copies = kept_copies(phase, own, grid, framework)
+    copies = kept_copies(phase, one_pass, grid, framework)
     return (
         copies.plain * holds.plain_kept
         + copies.again * (holds.layer_kept - holds.plain_kept)
@@ -191,7 +201,7 @@ def kept_bytes(phase: int, holds: Row, own: Pass, grid: Row, framework: Framewor
         - copies.head_done * holds.head_logits
         + copies.weight * holds.layer_weight
         + copies.head_weight * holds.head_weight
-        + on_their_way(phase, holds, own)
+        + on_their_way(phase, holds, one_pass)
     )
 
 
@@ -225,12 +235,12 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
 
 @jit
 def held_gradients(
-    phase: int, settled: float, holds: Row, own: Pass, grid: Row, framework: FrameworkInputs
+    phase: int, settled: float, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Gradients in a phase of a pass; `settled`: those that the optimizer reads."""
-    if own.accumulates == 0.0:
+    if one_pass.accumulates == 0.0:
         return made_gradients(phase, holds, grid, framework)
-    if own.before == 0.0 and phase <= FORWARD:
+    if one_pass.before == 0.0 and phase <= FORWARD:
         return 0.0
     if is_sharded(grid) and framework.unreduced_gradients > 0.0:
         return gradient_per_parameter(framework) * (holds.dense + holds.expert)
@@ -266,7 +276,7 @@ def mtp_working_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> floa
 
 @jit
 def working_bytes(
-    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Gradients in flight and tensors made again."""
@@ -284,9 +294,9 @@ def working_bytes(
     if phase == MTP:
         size += mtp_working_bytes(holds, grid, framework)
     elif phase == LAYER:
-        size += most.making if own.accumulates == 0.0 else most.working
+        size += most.making if one_pass.accumulates == 0.0 else most.working
     elif phase == LAYER_AGAIN:
-        size += most.making_again if own.accumulates == 0.0 else most.working_again
+        size += most.making_again if one_pass.accumulates == 0.0 else most.working_again
     elif phase == LAYER_LAST:
         size += most.last
     else:
@@ -396,7 +406,7 @@ def at_rest(
 
 @jit
 def phase_terms(
-    phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, own: Pass, key: Row,
+    phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> PhaseTerms:  # fmt: skip
     """Bytes in one phase of a pass; `rest` is `at_rest` of the same contents.
@@ -407,9 +417,9 @@ def phase_terms(
     """
     if phase == OPTIMIZER:
         return rest
-    kept = kept_bytes(phase, holds, own, grid, framework)
+    kept = kept_bytes(phase, holds, one_pass, grid, framework)
     if phase == LAYER_SECOND:
-        kept += most.done_making if own.accumulates == 0.0 else most.done
+        kept += most.done_making if one_pass.accumulates == 0.0 else most.done
     return PhaseTerms(
         rest.weights,
         rest.master_weights,
@@ -418,12 +428,12 @@ def phase_terms(
         rest.buffers,
         rest.inputs,
         rest.workspaces,
-        held_gradients(phase, rest.gradients, holds, own, grid, framework),
+        held_gradients(phase, rest.gradients, holds, one_pass, grid, framework),
         kept,
         cast_bytes(phase, holds),
         0.0,
         loss_bytes(phase, holds, framework),
-        working_bytes(phase, holds, most, own, key, grid, job, framework),
+        working_bytes(phase, holds, most, one_pass, key, grid, job, framework),
         gathered_bytes(phase, holds, most, grid, framework),
         waiting_bytes(phase, holds, grid, framework),
         reduction_bytes(phase, holds, most, grid, framework),
@@ -433,13 +443,13 @@ def phase_terms(
 
 @jit
 def bytes_of_parameters(
-    phase: int, settled: float, holds: Row, most: LayerMaxima, own: Pass, grid: Row,
+    phase: int, settled: float, holds: Row, most: LayerMaxima, one_pass: Pass, grid: Row,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase (but the optimizer's) that parameters alone decide, resting ones
     apart; of `own` only whether gradients exist."""
     return (
-        held_gradients(phase, settled, holds, own, grid, framework)
+        held_gradients(phase, settled, holds, one_pass, grid, framework)
         + gathered_bytes(phase, holds, most, grid, framework)
         + waiting_bytes(phase, holds, grid, framework)
         + reduction_bytes(phase, holds, most, grid, framework)
@@ -448,28 +458,28 @@ def bytes_of_parameters(
 
 @jit
 def bytes_of_activations(
-    phase: int, holds: Row, most: LayerMaxima, own: Pass, key: Row, grid: Row,
+    phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the other terms of a phase: `phase_terms` names them."""
     second = 0.0
     if phase == LAYER_SECOND:
-        second = most.done_making if own.accumulates == 0.0 else most.done
+        second = most.done_making if one_pass.accumulates == 0.0 else most.done
     return (
-        kept_bytes(phase, holds, own, grid, framework)
+        kept_bytes(phase, holds, one_pass, grid, framework)
         + second
         + cast_bytes(phase, holds)
         + loss_bytes(phase, holds, framework)
-        + working_bytes(phase, holds, most, own, key, grid, job, framework)
+        + working_bytes(phase, holds, most, one_pass, key, grid, job, framework)
     )
 
 
 @jit
-def exists(phase: int, holds: Row, own: Pass, grid: Row) -> bool:
+def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
     """Whether a stage with these contents has the phase, and no other always exceeds it."""
     inside = LAYER <= phase <= LAYER_LAST
-    if phase == FORWARD or LAYER <= phase <= LAYER_AGAIN or (own.ends == 0.0 and not inside):
-        return inside or own.ends > 0.0
+    if phase == FORWARD or LAYER <= phase <= LAYER_AGAIN or (one_pass.ends == 0.0 and not inside):
+        return inside or one_pass.ends > 0.0
     if LOSS <= phase <= HEAD:
         return holds.head > 0.0
     if phase == MTP:
@@ -478,7 +488,7 @@ def exists(phase: int, holds: Row, own: Pass, grid: Row) -> bool:
         return holds.embedding_parameters > 0.0
     if phase == LAYER_SECOND:
         return is_sharded(grid) and holds.layers > 1.0
-    return own.accumulates == 0.0
+    return one_pass.accumulates == 0.0
 
 
 @jit
@@ -496,10 +506,10 @@ def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pas
     later, head = min(held.full, after), max(1.0, min(held.head, after))
     full, weights = held.full, (held.deferred, held.head_deferred)
     alone = before > 0.0 or grad_acc <= 1.0
-    own = 1.0 if alone or later < full else 0.0
+    item = 1.0 if alone or later < full else 0.0
     late = 1.0 if held.late_deferred > held.deferred else 0.0
     return (
-        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, own, before),
+        Pass(full, 1.0 if buffers else 0.0, weights[0], held.head, weights[1], 1.0, item, before),
         Pass(later, 1.0, weights[0], head, weights[1], 1.0, 0.0 if alone else 1.0, 1.0),
         Pass(held.late_full, 1.0, held.late_deferred, 1.0, held.head_deferred, 0.0, late, 1.0),
     )

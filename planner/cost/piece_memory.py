@@ -80,8 +80,8 @@ def parameters_on_rank(
     dense = expert = 0.0
     for index in range(parameters.shape[0]):
         if int(parameters[index].piece) == piece:
-            own = row_parameters(parameters[index], key, job)
-            dense, expert = dense + own[0], expert + own[1]
+            one_row_parameters = row_parameters(parameters[index], key, job)
+            dense, expert = dense + one_row_parameters[0], expert + one_row_parameters[1]
     return dense, expert
 
 
@@ -147,9 +147,9 @@ def exchange_bytes_held(
         if int(op.piece) != piece or int(op.kind) != f.KIND_ATTENTION:
             continue
         width = op.qk_head_dim + op.v_head_dim
-        own = local_tokens(key, job) * width
-        queries = own * op.heads / key.tp
-        pair = own * op.kv_heads / min(key.tp, op.kv_heads)
+        value = local_tokens(key, job) * width
+        queries = value * op.heads / key.tp
+        pair = value * op.kv_heads / min(key.tp, op.kv_heads)
         held = queries + 2.0 * key.cp * pair if key.exchange < 1.0 else 2.0 * (queries + pair)
         largest = max(largest, framework.activation_bytes * held)
     return largest
@@ -180,9 +180,13 @@ def softmax_terms(
         return 0.0, 0.0
     held = framework.softmax_bytes * scores + framework.residual_bytes * tokens * job.hidden
     for row in range(saved.shape[0]):
-        own = saved[row]
-        if int(own.piece) == piece and own.after_core > 0.0 and int(own.only_with) == 0:
-            held -= saved_row_bytes(own, tokens, key, job)
+        one_saved = saved[row]
+        if (
+            int(one_saved.piece) == piece
+            and one_saved.after_core > 0.0
+            and int(one_saved.only_with) == 0
+        ):
+            held -= saved_row_bytes(one_saved, tokens, key, job)
     made = 0.0
     for row in range(parameters.shape[0]):
         if int(parameters[row].piece) == piece and parameters[row].after_core > 0.0:

@@ -88,12 +88,12 @@ def ring_exchange_stream(
 ) -> Stream:
     """size - 1 steps, each of which passes one rank's share of `size_bytes`; a ring that leaves
     the domain waits for the step that does."""
-    own = size_bytes / size
-    seconds = (size - 1.0) * point_to_point_time_s(own, same_domain, links)
+    value = size_bytes / size
+    seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links)
     if same_domain:
-        busy = (size - 1.0) * own / links.scale_up_bytes_per_s
+        busy = (size - 1.0) * value / links.scale_up_bytes_per_s
         return Stream(seconds, min(busy, seconds), 0.0)
-    busy = (size - 1.0) * own / links.scale_out_bytes_per_s
+    busy = (size - 1.0) * value / links.scale_out_bytes_per_s
     return Stream(seconds, 0.0, min(busy, seconds))
 
 
@@ -158,13 +158,13 @@ def row_stream(
     if code == f.GROUP_CP:
         return context_stream(kind, size_bytes, key, job, network)
     size, stride = degree_and_stride(code, key)
-    own = collective_stream(kind, size, stride, size_bytes, job, network)
-    if code != f.GROUP_TP or own.seconds == 0.0:
-        return own
-    seconds = own.seconds + 0.5 * size_bytes * framework.tensor_copy_s
+    one_collective_stream = collective_stream(kind, size, stride, size_bytes, job, network)
+    if code != f.GROUP_TP or one_collective_stream.seconds == 0.0:
+        return one_collective_stream
+    seconds = one_collective_stream.seconds + 0.5 * size_bytes * framework.tensor_copy_s
     if key.tp > network[0].scale_up_domain:
         seconds += (key.tp - 1.0) * framework.outer_tensor_step_s
-    return Stream(seconds, own.inside, own.between)
+    return Stream(seconds, one_collective_stream.inside, one_collective_stream.between)
 
 
 @jit
@@ -179,8 +179,8 @@ def communication_terms(
 ) -> None:
     """Fill out[TRAFFICS] of one piece."""
     for index in range(TRAFFICS):
-        own = out[index]
-        own.total = own.hideable = own.inside = own.between = 0.0
+        one_out = out[index]
+        one_out.total = one_out.hideable = one_out.inside = one_out.between = 0.0
     for index in range(collectives.shape[0]):
         row = collectives[index]
         if int(row.piece) != piece:
@@ -209,8 +209,8 @@ def context_stream(kind: int, size_bytes: float, key: Row, job: JobInputs, netwo
     if key.exchange < 1.0:
         return no_stream()
     if kind == f.COLLECTIVE_ALL_TO_ALL:
-        own = size_bytes / key.cp
-        return collective_stream(kind, key.exchange, key.tp, own, job, network)
+        value = size_bytes / key.cp
+        return collective_stream(kind, key.exchange, key.tp, value, job, network)
     groups, stride = key.cp / key.exchange, key.tp * key.exchange
     return collective_stream(kind, groups, stride, size_bytes / key.exchange, job, network)
 
@@ -224,12 +224,12 @@ def add_traffic(
     group = min(int(row.group), 2)
     for index in range(3):
         hidden = row.hidden_backward if index == 1 else row.hidden_forward
-        own = out[3 * group + index]
+        one_out = out[3 * group + index]
         seconds = counts[index] * stream.seconds
-        own.total += seconds
-        own.hideable += seconds * hide_share(int(hidden), framework)
-        own.inside += counts[index] * stream.inside
-        own.between += counts[index] * stream.between
+        one_out.total += seconds
+        one_out.hideable += seconds * hide_share(int(hidden), framework)
+        one_out.inside += counts[index] * stream.inside
+        one_out.between += counts[index] * stream.between
 
 
 @jit
@@ -268,7 +268,7 @@ def free_share(free: float, busy: float) -> float:
 
 @jit
 def group_traffic(
-    own: Row, room_s: float, compute_s: float, slow_down: float, links: Array, first: int
+    row: Row, room_s: float, compute_s: float, slow_down: float, links: Array, first: int
 ) -> float:
     """Seconds that the collectives of one group add to a pass; its link time goes to `links`, from
     `first` on (LINK_*).
@@ -276,16 +276,16 @@ def group_traffic(
     Hidden: what may hide and finds compute beside it (`room_s`) that no other group's hidden
     traffic on the same links has taken. Added: the rest, and `slow_down` for each hidden second.
     """
-    inside, between = own.inside, own.between
-    share = min(own.hideable, room_s) / own.total
+    inside, between = row.inside, row.between
+    share = min(row.hideable, room_s) / row.total
     share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_INSIDE], inside))
     share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_BETWEEN], between))
-    hidden = share * own.total
+    hidden = share * row.total
     links[first + f.LINK_EXPOSED_INSIDE] += (1.0 - share) * inside
     links[first + f.LINK_EXPOSED_BETWEEN] += (1.0 - share) * between
     links[first + f.LINK_HIDDEN_INSIDE] += share * inside
     links[first + f.LINK_HIDDEN_BETWEEN] += share * between
-    return float(own.total - hidden + slow_down * hidden)
+    return float(row.total - hidden + slow_down * hidden)
 
 
 @jit
@@ -300,12 +300,14 @@ def exposed_traffic(traffic: Rows, terms: ComputeTerms, contention: float, out: 
     for index in range(3):
         compute_s = terms.backward if index == 1 else terms.forward
         for group in (1, 0, 2):
-            own = traffic[3 * group + index]
-            if own.total > 0.0:
+            one_traffic = traffic[3 * group + index]
+            if one_traffic.total > 0.0:
                 room_s = group_room(group, index, terms)
                 slow_down = 0.0 if group == 1 else contention
                 first = index * f.LINK_PASS
-                own.total = group_traffic(own, room_s, compute_s, slow_down, out.links, first)
+                one_traffic.total = group_traffic(
+                    one_traffic, room_s, compute_s, slow_down, out.links, first
+                )
     out.forward_tp, out.forward_cp, out.forward_ep = (
         traffic[0].total, traffic[3].total, traffic[6].total
     )  # fmt: skip

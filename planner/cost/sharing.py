@@ -81,12 +81,12 @@ def ring_stream(
     a domain, x/(m B) by the NICs of a group's m members there. `planner.cost.communication`."""
     if size <= 1.0 or seconds <= 0.0:
         return Stream(0.0, 0.0, 0.0)
-    own = min(members, size)
+    member = min(members, size)
     inside = between = 0.0
-    if own > 1.0:
-        inside = wire_bytes / ring_rate_bytes_per_s(own, links, root_groups)
-    if size > own:
-        between = wire_bytes / own / links.scale_out_bytes_per_s
+    if member > 1.0:
+        inside = wire_bytes / ring_rate_bytes_per_s(member, links, root_groups)
+    if size > member:
+        between = wire_bytes / member / links.scale_out_bytes_per_s
     return Stream(seconds, min(inside, seconds), min(between, seconds))
 
 

@@ -68,10 +68,10 @@ def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> f
     `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run)."""
     most = running = 0.0
     for layer in range(prefix.shape[1] - 1):
-        own = 0.0
+        item = 0.0
         for kind in range(prefix.shape[0]):
-            own += (prefix[kind, layer + 1] - prefix[kind, layer]) * layers[kind, column]
-        running = max(0.0, running + mean - own)
+            item += (prefix[kind, layer + 1] - prefix[kind, layer]) * layers[kind, column]
+        running = max(0.0, running + mean - item)
         most = max(most, running)
     return most
 
@@ -319,15 +319,15 @@ def bound_shapes(
     """
     for index in range(shapes.shape[0]):
         grid, code = shapes[index], int(recompute[index])
-        key, own = keys[int(grid.key)], costs[int(grid.key)]
+        key, cost = keys[int(grid.key)], costs[int(grid.key)]
         if not sharp:
             layout_bounds_s(
-                grid, code, limits_bytes, key, own, totals, job, framework, gpu, network,
+                grid, code, limits_bytes, key, cost, totals, job, framework, gpu, network,
                 out[index],
             )  # fmt: skip
             continue
         for limit in range(limits_bytes.shape[0]):
             out[index, limit] = sharp_bound_s(
-                grid, code, limits_bytes[limit], key, own, prefix, totals, job, framework, gpu,
+                grid, code, limits_bytes[limit], key, cost, prefix, totals, job, framework, gpu,
                 network,
             )  # fmt: skip

@@ -92,22 +92,28 @@ def layer_maxima(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerMaxima:
     """Maxima of one kind with `plain` layers and `again` that recompute."""
-    own = layer_parts(cost, plain, again, key, grid, framework)
+    one_layer_parts = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
-    last = own.making + (own.remade if again > 0.0 else 0.0) - own.made + own.gathered + own.casts
+    last = (
+        one_layer_parts.making
+        + (one_layer_parts.remade if again > 0.0 else 0.0)
+        - one_layer_parts.made
+        + one_layer_parts.gathered
+        + one_layer_parts.casts
+    )
     done = 0.0
     if gives_back(grid, framework):
-        last += own.light if again > 0.0 else own.kept
-        done = -(own.kept if plain > 0.0 else own.light)
+        last += one_layer_parts.light if again > 0.0 else one_layer_parts.kept
+        done = -(one_layer_parts.kept if plain > 0.0 else one_layer_parts.light)
     return LayerMaxima(
         cost.dense_parameters + cost.expert_parameters,
-        own.working if plain > 0.0 else 0.0,
-        own.working + own.remade if again > 0.0 else 0.0,
-        own.making if plain > 0.0 else 0.0,
-        own.making + own.remade if again > 0.0 else 0.0,
+        one_layer_parts.working if plain > 0.0 else 0.0,
+        one_layer_parts.working + one_layer_parts.remade if again > 0.0 else 0.0,
+        one_layer_parts.making if plain > 0.0 else 0.0,
+        one_layer_parts.making + one_layer_parts.remade if again > 0.0 else 0.0,
         last,
-        done + own.made - own.gathered,
-        done - own.gathered,
+        done + one_layer_parts.made - one_layer_parts.gathered,
+        done - one_layer_parts.gathered,
     )
 
 
@@ -126,16 +132,25 @@ def stage_maxima(
         count, again = counts[kind, stage], recomputed[kind, stage]
         if count == 0.0:
             continue
-        own = layer_maxima(costs[kind], count - again, again, key, grid, framework)
-        largest, working = max(largest, own.largest), max(working, own.working)
-        working_again = max(working_again, own.working_again)
-        making, making_again = max(making, own.making), max(making_again, own.making_again)
+        one_layer_maxima = layer_maxima(costs[kind], count - again, again, key, grid, framework)
+        largest, working = (
+            max(largest, one_layer_maxima.largest),
+            max(working, one_layer_maxima.working),
+        )
+        working_again = max(working_again, one_layer_maxima.working_again)
+        making, making_again = (
+            max(making, one_layer_maxima.making),
+            max(making_again, one_layer_maxima.making_again),
+        )
         if job.kinds_in_order > 0.0:
-            last = own.last if last == -np.inf else last
-            done_making, done = own.done_making, own.done
+            last = one_layer_maxima.last if last == -np.inf else last
+            done_making, done = one_layer_maxima.done_making, one_layer_maxima.done
         else:
-            last = max(last, own.last)
-            done_making, done = max(done_making, own.done_making), max(done, own.done)
+            last = max(last, one_layer_maxima.last)
+            done_making, done = (
+                max(done_making, one_layer_maxima.done_making),
+                max(done, one_layer_maxima.done),
+            )
     if largest == 0.0:
         last = done_making = done = 0.0
     return LayerMaxima(
@@ -298,16 +313,18 @@ def heaviest_phase(
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
     """(phase, pass, terms) in which a stage holds most."""
-    own = passes(held, grid.grad_acc, framework)
+    one_passes = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, peak, where, within = rest, moving_bytes(rest), OPTIMIZER, 0
     for index in range(PASSES):
-        if own[index].counts == 0.0:
+        if one_passes[index].counts == 0.0:
             continue
         for phase in range(PHASES - 1):
-            if not exists(phase, holds, own[index], grid):
+            if not exists(phase, holds, one_passes[index], grid):
                 continue
-            terms = phase_terms(phase, rest, holds, most, own[index], key, grid, job, framework)
+            terms = phase_terms(
+                phase, rest, holds, most, one_passes[index], key, grid, job, framework
+            )
             size = moving_bytes(terms)
             if size > peak:
                 best, peak, where, within = terms, size, phase, index

@@ -135,15 +135,15 @@ def stage_times(
             count = share * counts[piece, stage]
             if count == 0.0:
                 continue
-            own, again = traffic[piece], share * recomputed[piece, stage]
-            forward += count * own.forward_s
-            backward += count * own.backward_s
+            one_traffic, again = traffic[piece], share * recomputed[piece, stage]
+            forward += count * one_traffic.forward_s
+            backward += count * one_traffic.backward_s
             weight += count * costs[piece].weight
             if again > 0.0:
-                backward += again * own.recompute_s
-                backward += again * own.sharded_again_s
+                backward += again * one_traffic.recompute_s
+                backward += again * one_traffic.sharded_again_s
             if again < count:
-                backward += (count - again) * own.sharded_s
+                backward += (count - again) * one_traffic.sharded_s
         stages[stage].forward_s = forward
         stages[stage].backward_s = backward
         total_s += groups[stage].span * (forward + backward)
@@ -200,10 +200,10 @@ def exposed_end_s(
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
         seconds = taken_forward = taken_backward = 0.0
         for piece in range(traffic.shape[0]):
-            count, own = counts[piece, stage], traffic[piece]
-            seconds += count * own.shared_s
-            taken_forward += count * own.taken_forward_s
-            taken_backward += count * own.taken_backward_s
+            count, one_traffic = counts[piece, stage], traffic[piece]
+            seconds += count * one_traffic.shared_s
+            taken_forward += count * one_traffic.taken_forward_s
+            taken_backward += count * one_traffic.taken_backward_s
         room_s = stages[stage].backward_s - mirrored * taken_backward
         seconds += reduce_s - hidden_seconds(reduce_s, framework.hide_gradient_reduction, room_s)
         room_s = stages[stage].forward_s - mirrored * taken_forward
@@ -321,12 +321,12 @@ def step_bounds(
     total_s = largest_s = saved = forward_s = weight_s = 0.0
     mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
-        count, own = totals[piece], traffic[piece]
-        seconds = own.forward_s + own.backward_s + own.sharded_s
+        count, one_traffic = totals[piece], traffic[piece]
+        seconds = one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s
         total_s += count * seconds
         if count > 0.0:
             largest_s = max(largest_s, mirrored * seconds)
-        forward_s += count * own.forward_s
+        forward_s += count * one_traffic.forward_s
         weight_s += count * costs[piece].weight
         if piece < job.kinds:
             saved += count * min(costs[piece].saved, costs[piece].saved_recomputed)
@@ -350,8 +350,11 @@ def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: Framework
     for end in range(2):
         stage = end * (grid.pp - 1.0)
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        own = fullest_pass(held, grid.grad_acc, framework)
-        saved_bytes, accumulates = min(saved_bytes, saved * own.in_flight), own.accumulates
+        one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
+        saved_bytes, accumulates = (
+            min(saved_bytes, saved * one_fullest_pass.in_flight),
+            one_fullest_pass.accumulates,
+        )
     state, gradients = frame.state_bytes, frame.gradient_bytes
     backward = state + accumulates * gradients + saved_bytes
     return max(backward, state + gradients) / grid.pp + framework.workspace_bytes

@@ -178,7 +178,7 @@ class Job:
         shares = self.offload_shares or (self.optimizer_offload,)
         choices = self.offload_choices or (self.activation_offload,)
         every = [self.at_choice(share, modules) for share in shares for modules in choices]
-        return tuple(own for own in every if own.recompute)
+        return tuple(self for self in every if self.recompute)
 
     @property
     def memory_budget(self) -> float | None:

@@ -77,7 +77,11 @@ def _demand_option(text: str, profile: FrameworkProfile) -> None:
     rules = profile.activation_offload
     if rules.modules:
         return
-    having = [own for own in framework_names() if load_framework(own).activation_offload.modules]
+    having = [
+        framework_name
+        for framework_name in framework_names()
+        if load_framework(framework_name).activation_offload.modules
+    ]
     raise UsageError(
         f"{OPTION} {text}: {profile.name} {rules.refusal}; it is there in {', '.join(having)}  "
         "[activation-offload]"
@@ -117,9 +121,9 @@ def searched_offloads(
         names = rules.modules if given == ("*",) else given
         low = precision not in rules.precisions
         left = [name for name in names if not low or name in rules.low_precision_modules]
-        own = tuple(name for name in left if has_module(name, model))
-        if own and own not in found:
-            found.append(own)
+        one_tuple = tuple(name for name in left if has_module(name, model))
+        if one_tuple and one_tuple not in found:
+            found.append(one_tuple)
     return tuple(found)
 
 
@@ -211,9 +215,9 @@ def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -
         )
     if not profile.activation_offload.fraction_flags:
         having = [
-            own
-            for own in framework_names()
-            if load_framework(own).activation_offload.fraction_flags
+            framework_name
+            for framework_name in framework_names()
+            if load_framework(framework_name).activation_offload.fraction_flags
         ]
         raise UsageError(
             f"{given}: {profile.name} offloads all layers or none; a fraction is there in "

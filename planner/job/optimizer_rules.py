@@ -47,8 +47,8 @@ def _refusal(profile: FrameworkProfile, optimizer: Optimizer) -> str | None:
             f"--optimizer {optimizer.name}: {profile.name} has no {optimizer.family}; it has "
             f"{', '.join(rules.families)}  [optimizer-offered]"
         )
-    own = optimizer.master or optimizer.gradient
-    if own and rules.state_types != "all":
+    master = optimizer.master or optimizer.gradient
+    if master and rules.state_types != "all":
         return (
             f"--optimizer {optimizer.name}: {profile.name} cannot choose the type of master "
             "weights or gradients; leave out master= and grad=  [optimizer-types]"

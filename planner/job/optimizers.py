@@ -83,8 +83,8 @@ class Optimizer(BaseModel):
     @property
     def is_plain(self) -> bool:
         """Whether all types are those that any framework has: fp32 states, its own weights."""
-        own = self.master is None and self.gradient is None
-        return own and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
+        item = self.master is None and self.gradient is None
+        return item and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
 
     @property
     def follows_weights(self) -> bool:

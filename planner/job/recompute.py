@@ -271,7 +271,7 @@ def layout_flags(
     """
     if others:
         mix = {mode: recomputed, **others} if any(recomputed) else others
-        return "; ".join(_by_stage(own, counts) for own, counts in mix.items())
+        return "; ".join(_by_stage(name, counts) for name, counts in mix.items())
     if not mode.some_layers or tuple(recomputed) == tuple(stage_layers):
         return mode.flags if not mode.block else _plain_full(mode, forms)
     if not any(recomputed):

@@ -225,7 +225,7 @@ class Request(BaseModel):
             *(user_condition("forbid", text) for text in self.forbid),
             *(user_condition("fix", text) for text in self.fix),
         )
-        return tuple({own.option: own for own in given}.values())
+        return tuple({item.option: item for item in given}.values())
 
     def find_model(self) -> ResolvedModel:
         """The model that `model` names, without biases where the request says so."""
@@ -299,7 +299,7 @@ class Request(BaseModel):
         kinds = self.offered_exchanges(profile, model, seq)
         if kind is not None and kind not in (*offered, *kinds):
             raise UsageError(f"--cp-comm-type {kind}: {profile.name} has " + ", ".join(offered))
-        return kinds if kind is None else tuple(own for own in kinds if own == kind)
+        return kinds if kind is None else tuple(one_kind for one_kind in kinds if one_kind == kind)
 
     def offered_exchanges(
         self, profile: FrameworkProfile, model: ModelSpec, seq: int

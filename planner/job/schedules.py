@@ -36,8 +36,8 @@ _QI = "Qi et al. 2024, arXiv 2401.10241"
 _DEEPSEEK = "DeepSeek-AI 2024, arXiv 2412.19437"
 
 SCHEDULES = {
-    own.name: own
-    for own in (
+    item.name: item
+    for item in (
         PipelineSchedule(
             "1f1b", 0, "straight", "one forward, one backward in turn", _NARAYANAN
         ),

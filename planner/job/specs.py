@@ -34,8 +34,8 @@ class _Frozen(BaseModel):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that derives its cached properties anew; pydantic would copy their values."""
         copied = super().model_copy(update=update, deep=deep)
-        for name, own in vars(type(self)).items():
-            if isinstance(own, cached_property):
+        for name, var in vars(type(self)).items():
+            if isinstance(var, cached_property):
                 copied.__dict__.pop(name, None)
         return copied
 

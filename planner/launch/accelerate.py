@@ -34,41 +34,43 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 
 def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     for name, what in (("pp", "pipelines"), ("ep", "expert parallelism")):
-        if getattr(own, name) > 1:
+        if getattr(degrees, name) > 1:
             yield Refusal(f"accelerate trains no {what}", f"{name} 1")
     for name in ("tp", "cp"):
-        if getattr(own, name) > 1:
+        if getattr(degrees, name) > 1:
             yield Refusal(
                 f"plans for transformers under FSDP2 are costed without {name}: accelerate's "
                 "own is not written",
                 f"{name} 1",
             )
-    if own.zero == 0:
+    if degrees.zero == 0:
         yield Refusal(
             "FSDP2 shards; a plan with zero 0 holds everything on every rank, which accelerate "
             "runs as DistributedDataParallel with another precision policy",
-            "zero 2 or 3" if own.dp > 1 else "more than one GPU",
+            "zero 2 or 3" if degrees.dp > 1 else "more than one GPU",
         )
-    elif own.zero == 1:
+    elif degrees.zero == 1:
         yield Refusal("FSDP2 has no ZeRO-1", "zero 2")
 
 
 def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    own, kernel = job.optimizer, job.optimizer_setting.kernel
-    plain = all(dtype in ("fp32", "none") for _, dtype in own.states)
-    if own.family not in ("adamw", "sgd", *_TORCHAO) or not (plain or own.family in _TORCHAO):
+    optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
+    plain = all(dtype in ("fp32", "none") for _, dtype in optimizer.states)
+    if optimizer.family not in ("adamw", "sgd", *_TORCHAO) or not (
+        plain or optimizer.family in _TORCHAO
+    ):
         yield Refusal(
-            f"neither torch.optim nor torchao has {own.name} for FSDP2's sharded parameters",
+            f"neither torch.optim nor torchao has {optimizer.name} for FSDP2's sharded parameters",
             "--optimizer adamw, adamw-8bit, adamw-4bit or sgd",
         )
-    elif own.family in _TORCHAO and job.optimizer_offload:
+    elif optimizer.family in _TORCHAO and job.optimizer_offload:
         yield Refusal(
-            f"torchao's {own.name} has no CPU kernel for FSDP2's offload", "--optimizer adamw"
+            f"torchao's {optimizer.name} has no CPU kernel for FSDP2's offload", "--optimizer adamw"
         )
-    elif own.family in _TORCHAO and kernel != "fused":
-        yield Refusal(f"{own.name} has one kernel", "--optimizer-kernel fused")
+    elif optimizer.family in _TORCHAO and kernel != "fused":
+        yield Refusal(f"{optimizer.name} has one kernel", "--optimizer-kernel fused")
 
 
 def files(launch: Launch) -> Files:
@@ -107,7 +109,7 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 
 
 def _machines(launch: Launch) -> tuple[Setting, ...]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     return (
         Setting("compute_environment", "LOCAL_MACHINE"),
         Setting("distributed_type", "FSDP"),
@@ -118,7 +120,7 @@ def _machines(launch: Launch) -> tuple[Setting, ...]:
             "accelerate's own would reduce gradients in bf16",
         ),
         Setting("num_machines", launch.nodes),
-        Setting("num_processes", own.gpus, f"dp {own.dp}"),
+        Setting("num_processes", degrees.gpus, f"dp {degrees.dp}"),
         Setting("machine_rank", 0, "the launcher gives each node its own", told=False),
         Setting("main_process_port", 29500),
         Setting("rdzv_backend", "static"),
@@ -128,13 +130,13 @@ def _machines(launch: Launch) -> tuple[Setting, ...]:
 
 
 def _fsdp(launch: Launch) -> Iterator[Setting]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     yield Setting("fsdp_version", 2)
     yield Setting(
         "fsdp_reshard_after_forward",
-        own.zero == 3,
+        degrees.zero == 3,
         "parameters are freed after forward and gathered again for backward (ZeRO-3)"
-        if own.zero == 3
+        if degrees.zero == 3
         else "gathered parameters stay until backward (ZeRO-2)",
     )
     yield Setting("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "one unit a layer")
@@ -162,9 +164,9 @@ def _layer(launch: Launch) -> str:
 
 
 def _mesh(launch: Launch) -> Iterator[Setting]:
-    own = launch.plan.degrees
-    shard = own.shard or own.dp
-    replicas = own.dp // shard
+    degrees = launch.plan.degrees
+    shard = degrees.shard or degrees.dp
+    replicas = degrees.dp // shard
     yield Setting(
         "parallelism_config_dp_replicate_size",
         replicas,
@@ -212,12 +214,12 @@ def command(launch: Launch) -> Command:
 
 
 def _arguments(launch: Launch) -> tuple[str, ...]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     values = {
         "model-folder": MODEL_FOLDER,
         "seq-length": launch.plan.seq,
-        "micro-batch-size": own.mbs,
-        "gradient-accumulation-steps": own.grad_acc,
+        "micro-batch-size": degrees.mbs,
+        "gradient-accumulation-steps": degrees.grad_acc,
         "attn-implementation": attention(launch),
         "optim": _optimizer(launch),
         "steps": "${TRAIN_STEPS}",
@@ -231,12 +233,14 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
     """The settings worth a sentence."""
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     return (
         *section_choices([s for s in sections(launch) if s.title]),
         Choice(
-            f"train.py --micro-batch-size {own.mbs} --gradient-accumulation-steps {own.grad_acc}",
-            f"global batch {own.gbs} = {own.mbs} · {own.grad_acc} · dp {own.dp}; gradients are "
+            f"train.py --micro-batch-size {degrees.mbs} --gradient-accumulation-steps "
+            f"{degrees.grad_acc}",
+            f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp "
+            f"{degrees.dp}; gradients are "
             "reduced after every micro-batch, or FSDP2 would keep them whole",
         ),
         Choice(

@@ -43,19 +43,19 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 
 def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
-    own = plan.degrees
-    if own.pp > 1:
+    degrees = plan.degrees
+    if degrees.pp > 1:
         yield Refusal(
             "transformers models are no pipeline modules of DeepSpeed: the Trainer has no pp",
             "pp 1",
         )
-    if own.cp > 1:
+    if degrees.cp > 1:
         yield Refusal(
             "DeepSpeed's Ulysses splits heads, not the plan's context parallelism", "cp 1"
         )
-    if own.ep > 1:
+    if degrees.ep > 1:
         yield Refusal("the Trainer does not hand DeepSpeed's experts over: no ep", "ep 1")
-    if own.shard and own.zero:
+    if degrees.shard and degrees.zero:
         yield Refusal(
             "DeepSpeed 0.19 shards optimizer state over all data-parallel ranks (MiCS is gone; "
             "zero_hpz_partition_size adds a second copy of the weights only)",
@@ -64,17 +64,17 @@ def _degree_refusals(plan: Plan) -> Iterator[Refusal]:
 
 
 def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    own, setting = job.optimizer, job.optimizer_setting
+    optimizer, setting = job.optimizer, job.optimizer_setting
     kind = _optimizer_kind(job)
     if kind is None:
         yield Refusal(
-            f"DeepSpeed under the Trainer has no {own.name} with these states",
+            f"DeepSpeed under the Trainer has no {optimizer.name} with these states",
             "--optimizer adamw, adamw-8bit, lion or sgd",
         )
     if kind == "trainer" and setting.kernel == "forloop":
         yield Refusal("the Trainer has no for-loop AdamW", "--optimizer-kernel fused")
-    if setting.offload and own.family not in ("adamw", "lion"):
-        yield Refusal(f"DeepSpeed has no CPU kernel of {own.family}", "--optimizer adamw")
+    if setting.offload and optimizer.family not in ("adamw", "lion"):
+        yield Refusal(f"DeepSpeed has no CPU kernel of {optimizer.family}", "--optimizer adamw")
 
 
 def _share_refusals(launch: Launch) -> Iterator[Refusal]:
@@ -87,13 +87,15 @@ def _share_refusals(launch: Launch) -> Iterator[Refusal]:
 
 def _optimizer_kind(job: Job) -> str | None:
     """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
-    own = job.optimizer
-    plain = all(dtype == "fp32" for _, dtype in own.states)
-    if own.family == "adamw-8bit":
+    optimizer = job.optimizer
+    plain = all(dtype == "fp32" for _, dtype in optimizer.states)
+    if optimizer.family == "adamw-8bit":
         return "trainer"
-    if own.family == "adamw" and plain:
+    if optimizer.family == "adamw" and plain:
         return "deepspeed" if job.optimizer_offload else "trainer"
-    if own.family in ("lion", "sgd") and all(t in ("fp32", "none") for _, t in own.states):
+    if optimizer.family in ("lion", "sgd") and all(
+        t in ("fp32", "none") for _, t in optimizer.states
+    ):
         return "deepspeed"
     return None
 
@@ -115,13 +117,13 @@ def files(launch: Launch) -> Files:
 
 def ds_config(launch: Launch) -> dict[str, object]:
     """The configuration as an object."""
-    own, precision = launch.plan.degrees, launch.job.precision
+    degrees, precision = launch.plan.degrees, launch.job.precision
     batch: dict[str, object] = {
-        "train_micro_batch_size_per_gpu": own.mbs,
-        "gradient_accumulation_steps": own.grad_acc,
+        "train_micro_batch_size_per_gpu": degrees.mbs,
+        "gradient_accumulation_steps": degrees.grad_acc,
     }
-    if own.tp == 1:
-        batch = {"train_batch_size": own.gbs} | batch
+    if degrees.tp == 1:
+        batch = {"train_batch_size": degrees.gbs} | batch
     config: dict[str, object] = batch | {
         "gradient_clipping": 1.0,
         precision: {"enabled": True},
@@ -130,8 +132,8 @@ def ds_config(launch: Launch) -> dict[str, object]:
         "zero_optimization": _zero(launch),
         "steps_per_print": 1,
     }
-    if own.tp > 1:
-        config["tensor_parallel"] = {"autotp_size": own.tp}
+    if degrees.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": degrees.tp}
     if _optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _own_optimizer(launch)
     if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
@@ -180,13 +182,13 @@ def _offload(launch: Launch) -> dict[str, object]:
 
 def _own_optimizer(launch: Launch) -> dict[str, object]:
     """An optimizer that DeepSpeed makes; learning rate and decay are placeholders."""
-    own = launch.job.optimizer
+    optimizer = launch.job.optimizer
     values: dict[str, object] = {"lr": _LEARNING_RATE, "weight_decay": _WEIGHT_DECAY}
-    if own.family == "sgd":
-        values["momentum"] = 0.0 if dict(own.states).get("momentum") == "none" else 0.9
+    if optimizer.family == "sgd":
+        values["momentum"] = 0.0 if dict(optimizer.states).get("momentum") == "none" else 0.9
     else:
-        values["betas"] = list(_BETAS[own.family])
-    return {"type": _OWN_OPTIMIZERS[own.family], "params": values}
+        values["betas"] = list(_BETAS[optimizer.family])
+    return {"type": _OWN_OPTIMIZERS[optimizer.family], "params": values}
 
 
 def command(launch: Launch) -> Command:
@@ -214,14 +216,14 @@ def command(launch: Launch) -> Command:
 
 
 def _arguments(launch: Launch) -> tuple[str, ...]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     values = {
         "deepspeed": CONFIG,
         "model_folder": MODEL_FOLDER,
         "seq_length": str(launch.plan.seq),
         "attn_implementation": attention(launch),
-        "per_device_train_batch_size": str(own.mbs),
-        "gradient_accumulation_steps": str(own.grad_acc),
+        "per_device_train_batch_size": str(degrees.mbs),
+        "gradient_accumulation_steps": str(degrees.grad_acc),
         "max_steps": "${TRAIN_STEPS}",
         "logging_steps": "1",
         "report_to": "none",
@@ -240,10 +242,10 @@ def _arguments(launch: Launch) -> tuple[str, ...]:
 
 
 def _optimizer_arguments(launch: Launch) -> dict[str, str]:
-    own, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
-    if own.family == "adamw-8bit":
+    optimizer, kernel = launch.job.optimizer, launch.job.optimizer_setting.kernel
+    if optimizer.family == "adamw-8bit":
         return {"optim": "adamw_bnb_8bit", "adam_beta2": "0.95"}
-    betas = _BETAS.get(own.family, _BETAS["adamw"])
+    betas = _BETAS.get(optimizer.family, _BETAS["adamw"])
     named = {"adam_beta1": str(betas[0]), "adam_beta2": str(betas[1])}
     if _optimizer_kind(launch.job) == "deepspeed":
         return named
@@ -261,17 +263,17 @@ def choices(launch: Launch) -> tuple[Choice, ...]:
 
 
 def _choices(launch: Launch) -> Iterator[Choice]:
-    own, precision = launch.plan.degrees, launch.job.precision
-    yield Choice(f"zero_optimization.stage = {own.zero}", _STAGES[own.zero])
-    if own.tp == 1:
+    degrees, precision = launch.plan.degrees, launch.job.precision
+    yield Choice(f"zero_optimization.stage = {degrees.zero}", _STAGES[degrees.zero])
+    if degrees.tp == 1:
         yield Choice(
-            f"train_batch_size = {own.gbs}",
-            f"{own.mbs} · {own.grad_acc} of accumulation · dp {own.dp}; "
+            f"train_batch_size = {degrees.gbs}",
+            f"{degrees.mbs} · {degrees.grad_acc} of accumulation · dp {degrees.dp}; "
             f"{launch.plan.gbs_tokens:,} tokens",
         )
     else:
         yield Choice(
-            f"tensor_parallel.autotp_size = {own.tp}",
+            f"tensor_parallel.autotp_size = {degrees.tp}",
             "DeepSpeed splits the model's products itself; train_batch_size is left out, since "
             "the Trainer would count every rank as data parallel",
         )
@@ -280,12 +282,12 @@ def _choices(launch: Launch) -> Iterator[Choice]:
         "gradients in the compute precision, as the prediction counts them; master weights and "
         "optimizer state are fp32",
     )
-    if own.zero:
+    if degrees.zero:
         yield Choice(
             f"zero_optimization.reduce_bucket_size = {BUCKET_ELEMENTS}",
             "elements that are reduced together while backward runs on",
         )
-    if own.zero == 3:
+    if degrees.zero == 3:
         yield Choice(
             "zero_optimization.stage3_max_live_parameters",
             "no more than the two layers that the prediction counts are gathered at once",

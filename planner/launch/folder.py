@@ -96,7 +96,7 @@ def refuse_folder(path: Path, force: bool) -> None:
             f"{path} holds no {PLAN_FILE}: it is no launch folder, and --force does not replace "
             "it; give another folder to -o"
         )
-    above = next(own for own in path.absolute().parents if own.exists())
+    above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir():
         raise UsageError(f"{above} is a file; give another folder to -o")
     if not os.access(above, os.W_OK):

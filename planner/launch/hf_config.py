@@ -230,19 +230,19 @@ def _deepseek(model: ModelSpec) -> Config:
 
 
 def _glm(model: ModelSpec) -> Config:
-    own = _deepseek(model)
-    return own | {"attention_bias": model.qkv_bias, "use_qk_norm": model.qk_norm == "head"}
+    deepseek = _deepseek(model)
+    return deepseek | {"attention_bias": model.qkv_bias, "use_qk_norm": model.qk_norm == "head"}
 
 
 def _local_experts(model: ModelSpec) -> Config:
-    own = _mixtral(model) | {"attention_bias": model.qkv_bias}
-    return own | _layer_types(model) if model.sliding_window else own
+    value = _mixtral(model) | {"attention_bias": model.qkv_bias}
+    return value | _layer_types(model) if model.sliding_window else value
 
 
 def _olmoe(model: ModelSpec) -> Config:
     moe = model.moe
-    own = _mixtral(model) | {"attention_bias": model.qkv_bias}
-    return own | ({"num_experts": moe.experts, "norm_topk_prob": moe.normalised} if moe else {})
+    value = _mixtral(model) | {"attention_bias": model.qkv_bias}
+    return value | ({"num_experts": moe.experts, "norm_topk_prob": moe.normalised} if moe else {})
 
 
 def _gemma(model: ModelSpec) -> Config:
@@ -277,14 +277,14 @@ def _falcon(model: ModelSpec) -> Config:
 def _llama4(model: ModelSpec) -> Config:
     """Rotary layers attend within chunks, the others to everything."""
     rotary = [int(kind.attention == "sliding") for kind in model.kind_sequence]
-    own = _mixtral(model) | {
+    one_value = _mixtral(model) | {
         "attention_bias": model.qkv_bias,
         "intermediate_size_mlp": model.ffn,
         "moe_layers": list(moe_indices(model)),
         "attention_chunk_size": model.sliding_window,
         "no_rope_layers": rotary,
     }
-    stated = {key: value for key, value in own.items() if key != "sliding_window" and value}
+    stated = {key: value for key, value in one_value.items() if key != "sliding_window" and value}
     return stated | {"use_qk_norm": model.qk_l2_norm}
 
 

@@ -252,16 +252,16 @@ def accelerate_script(launch: Launch, title: str, optim: str, kernel: str, momen
 
     `optim`, `kernel` ("" for the optimizer's own), `momentum`: values of its arguments.
     """
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     return _ACCELERATE.format(
         title=title,
         seq=launch.plan.seq,
         folder=MODEL_FOLDER,
         data=_DATA,
-        gbs=own.gbs,
-        mbs=own.mbs,
-        acc=own.grad_acc,
-        dp=own.dp,
+        gbs=degrees.gbs,
+        mbs=degrees.mbs,
+        acc=degrees.grad_acc,
+        dp=degrees.dp,
         steps=TRIAL_STEPS,
         save=save_steps(launch),
         attention=attention(launch),

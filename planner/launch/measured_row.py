@@ -15,7 +15,7 @@ PLAN_FILE = "plan.json"
 def measured_csv(launch: Launch) -> str:
     """Header and one row: the plan's configuration, and empty cells for what is measured."""
     plan, model, cluster = launch.plan, launch.job.model, launch.job.cluster
-    own = plan.degrees
+    degrees = plan.degrees
     row: dict[str, object] = {
         "source": "my-run",
         "model": model.name,
@@ -28,17 +28,17 @@ def measured_csv(launch: Launch) -> str:
         "act": "swiglu" if model.gated else "gelu",
         "seq": plan.seq,
         "gpu": cluster.gpu.name,
-        "num_gpus": own.gpus,
+        "num_gpus": degrees.gpus,
         "gpus_per_node": launch.gpus_per_node,
         "framework": launch.target,
         "precision": launch.job.precision,
-        "tp": own.tp,
-        "pp": own.pp,
-        "vpp": own.vpp,
-        "cp": own.cp,
-        "ep": own.ep,
-        "zero": own.zero,
-        "mbs": own.mbs,
+        "tp": degrees.tp,
+        "pp": degrees.pp,
+        "vpp": degrees.vpp,
+        "cp": degrees.cp,
+        "ep": degrees.ep,
+        "zero": degrees.zero,
+        "mbs": degrees.mbs,
         "gbs": plan.gbs,
         "recompute": plan.recompute,
         PLAN_COLUMN: PLAN_FILE,

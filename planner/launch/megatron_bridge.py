@@ -28,16 +28,16 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
     """What Megatron-Bridge cannot express of the job."""
-    own = [*model_refusals(job.model, job.seq, bridge=True), *attention_refusals(job)]
+    items = [*model_refusals(job.model, job.seq, bridge=True), *attention_refusals(job)]
     if job.optimizer.family not in ("adamw", "sgd"):
-        own.append(
+        items.append(
             Refusal(
                 f"the writer has no {job.optimizer.family} for Megatron-Bridge",
                 "--optimizer adamw, or --framework megatron-core",
             )
         )
     if job.attention == "eager":
-        own.append(
+        items.append(
             Refusal(
                 "the writer has no unfused attention for Megatron-Bridge",
                 "--attention flash, or --framework megatron-core",
@@ -45,8 +45,10 @@ def job_refusals(job: Job) -> tuple[Refusal, ...]:
         )
     if "fp8" in dict(job.optimizer.states).values():
         # Its overrides name torch's fp8 types; the optimizer wants plain bytes.
-        own.append(Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16"))
-    return tuple(own)
+        items.append(
+            Refusal("Megatron-Bridge cannot override optimizer states to fp8", "adamw-bf16")
+        )
+    return tuple(items)
 
 
 def files(launch: Launch) -> Files:
@@ -150,15 +152,15 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
 
 def choices(launch: Launch) -> tuple[Choice, ...]:
     """The settings worth a sentence."""
-    own = list(megatron_choices.megatron_choices(launch))
+    one_list = list(megatron_choices.megatron_choices(launch))
     if launch.plan.degrees.tp > 1 and launch.job.framework.overlap.tensor > 0:
-        own.append(
+        one_list.append(
             Choice(
                 "tensor-parallel overlap (userbuffers)",
                 "collectives run in pieces beside the products; the predicted time counts on it",
             )
         )
-    return tuple(own)
+    return tuple(one_list)
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:

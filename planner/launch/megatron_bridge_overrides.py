@@ -94,23 +94,25 @@ def _experts(launch: Launch) -> Overrides:
 
 
 def _degrees(launch: Launch) -> Overrides:
-    own, layout = launch.plan.degrees, launch.plan.layout
+    degrees, layout = launch.plan.degrees, launch.plan.layout
     mtp = launch.job.model.mtp_layers
     found = {
-        "model.tensor_model_parallel_size": str(own.tp),
-        "model.sequence_parallel": _yes(own.tp > 1 and launch.splits_sequence),
-        "model.pipeline_model_parallel_size": str(own.pp),
-        "model.virtual_pipeline_model_parallel_size": str(own.vpp) if own.vpp > 1 else "null",
-        "model.context_parallel_size": str(own.cp),
-        "model.expert_model_parallel_size": str(own.ep),
-        "model.expert_tensor_parallel_size": str(own.etp),
+        "model.tensor_model_parallel_size": str(degrees.tp),
+        "model.sequence_parallel": _yes(degrees.tp > 1 and launch.splits_sequence),
+        "model.pipeline_model_parallel_size": str(degrees.pp),
+        "model.virtual_pipeline_model_parallel_size": str(degrees.vpp)
+        if degrees.vpp > 1
+        else "null",
+        "model.context_parallel_size": str(degrees.cp),
+        "model.expert_model_parallel_size": str(degrees.ep),
+        "model.expert_tensor_parallel_size": str(degrees.etp),
     }
-    if own.cp > 1:
+    if degrees.cp > 1:
         found["model.cp_comm_type"] = launch.plan.cp_comm_type or "p2p"
     if launch.plan.cp_sizes:
         sizes = ",".join(str(size) for size in launch.plan.cp_sizes)
         found["model.hierarchical_context_parallel_sizes"] = f"[{sizes}]"
-    if own.pp > 1 and not layout.is_even:
+    if degrees.pp > 1 and not layout.is_even:
         # Quotes within: brackets, stars and bars mean something to Hydra.
         text = layout_text(layout.block_layers, mtp, layout.mtp_apart)
         found["model.pipeline_model_parallel_layout"] = f'"{text}"'
@@ -128,29 +130,29 @@ def _batch(launch: Launch) -> Overrides:
 
 
 def _sharding(launch: Launch) -> Overrides:
-    own, overlap = launch.plan.degrees, launch.job.framework.overlap
+    degrees, overlap = launch.plan.degrees, launch.job.framework.overlap
     reduces, gathers = overlap.gradient_reduction > 0, overlap.parameter_gather > 0
     found = {
-        "ddp.use_distributed_optimizer": _yes(own.zero >= 1),
-        "optimizer.use_distributed_optimizer": _yes(own.zero >= 1),
+        "ddp.use_distributed_optimizer": _yes(degrees.zero >= 1),
+        "optimizer.use_distributed_optimizer": _yes(degrees.zero >= 1),
         "ddp.overlap_grad_reduce": _yes(reduces),
-        "ddp.overlap_param_gather": _yes(gathers and own.zero >= 1),
+        "ddp.overlap_param_gather": _yes(gathers and degrees.zero >= 1),
         "comm_overlap.overlap_grad_reduce": _yes(reduces),
-        "comm_overlap.overlap_param_gather": _yes(gathers and own.zero >= 1),
-        "comm_overlap.tp_comm_overlap": _yes(own.tp > 1 and overlap.tensor > 0),
+        "comm_overlap.overlap_param_gather": _yes(gathers and degrees.zero >= 1),
+        "comm_overlap.tp_comm_overlap": _yes(degrees.tp > 1 and overlap.tensor > 0),
         "ddp.grad_reduce_in_fp32": _yes(not reduces_in_bf16(launch)),
     }
     if is_fsdp(launch):
         found |= {
             "ddp.use_megatron_fsdp": "true",
             "dist.use_megatron_fsdp": "true",
-            "ddp.data_parallel_sharding_strategy": FSDP_SHARDING[own.zero],
+            "ddp.data_parallel_sharding_strategy": FSDP_SHARDING[degrees.zero],
             "checkpoint.ckpt_format": "fsdp_dtensor",
             "model.init_model_with_meta_device": "true",
             "model.gradient_accumulation_fusion": "false",
         }
-    if own.shard and own.zero and own.dp * own.cp > own.shard:
-        instances = own.dp * own.cp // own.shard
+    if degrees.shard and degrees.zero and degrees.dp * degrees.cp > degrees.shard:
+        instances = degrees.dp * degrees.cp // degrees.shard
         found["ddp.num_distributed_optimizer_instances"] = str(instances)
     group = sharp_group(launch)
     if group:
@@ -173,10 +175,12 @@ def _recompute(launch: Launch) -> Overrides:
 def _offload(launch: Launch) -> Overrides:
     """Activations on the host: the same fields of the transformer's configuration."""
     found: dict[str, str] = {}
-    for own in offload_flags(launch):
-        name = "model." + own.name.removeprefix("--").replace("-", "_")
-        many = own.name == "--offload-modules"
-        found[name] = "[" + ",".join(own.values) + "]" if many else (*own.values, "true")[0]
+    for offload_flag in offload_flags(launch):
+        name = "model." + offload_flag.name.removeprefix("--").replace("-", "_")
+        many = offload_flag.name == "--offload-modules"
+        found[name] = (
+            "[" + ",".join(offload_flag.values) + "]" if many else (*offload_flag.values, "true")[0]
+        )
     return found
 
 
@@ -205,7 +209,7 @@ def _graphs(launch: Launch) -> Overrides:
         return {}
     flags = from_text(launch.job.framework.kernels.cuda_graph_flags)
     captured = {
-        f"model.{own.name.removeprefix('--').replace('-', '_')}": own.values[0] for own in flags
+        f"model.{flag.name.removeprefix('--').replace('-', '_')}": flag.values[0] for flag in flags
     }
     return captured | {
         "model.use_te_rng_tracker": "true",

@@ -30,14 +30,14 @@ SHARP_NEEDS = (
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
     """Variables that Megatron-LM demands or the plan's overlap rests on."""
-    own, gpu = launch.plan.degrees, launch.job.cluster.gpu
+    degrees, gpu = launch.plan.degrees, launch.job.cluster.gpu
     found: dict[str, tuple[str, str]] = {}
     if is_fsdp(launch):
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
             "8",
             "FSDP's gathers must not queue behind products; 1 is refused",
         )
-    elif (own.tp > 1 or own.cp > 1) and gpu.architecture not in _WITHOUT_QUEUE_RULE:
+    elif (degrees.tp > 1 or degrees.cp > 1) and gpu.architecture not in _WITHOUT_QUEUE_RULE:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = (
             "1",
             "one queue: collectives start before the products that hide them (Megatron demands it)",
@@ -56,55 +56,55 @@ def megatron_choices(launch: Launch) -> tuple[Choice, ...]:
 
 
 def _degrees(launch: Launch) -> Iterator[Choice]:
-    own, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
-    if own.tp > 1:
-        where, split = "inside" if own.tp <= domain else "beyond", launch.splits_sequence
+    degrees, domain = launch.plan.degrees, launch.job.cluster.scale_up_domain_gpus
+    if degrees.tp > 1:
+        where, split = "inside" if degrees.tp <= domain else "beyond", launch.splits_sequence
         yield Choice(
-            f"tensor parallel {own.tp}" + (", sequence parallel" if split else ""),
+            f"tensor parallel {degrees.tp}" + (", sequence parallel" if split else ""),
             f"splits every product{' and the activations around it' if split else ''}, {where} "
             f"the scale-up domain of {domain} GPUs",
         )
-    if own.pp > 1:
-        chunks = f" in {own.vpp} chunks each" if own.vpp > 1 else ""
-        bubble = (own.pp - 1) / (own.vpp * own.grad_acc)
+    if degrees.pp > 1:
+        chunks = f" in {degrees.vpp} chunks each" if degrees.vpp > 1 else ""
+        bubble = (degrees.pp - 1) / (degrees.vpp * degrees.grad_acc)
         yield Choice(
-            f"pipeline {own.pp}{chunks}",
-            f"splits the layers over nodes with little traffic; {own.grad_acc} micro-batches "
+            f"pipeline {degrees.pp}{chunks}",
+            f"splits the layers over nodes with little traffic; {degrees.grad_acc} micro-batches "
             f"leave an ideal bubble of {share(bubble)} of the compute",
         )
-    if own.pp > 1 and not launch.plan.layout.is_even:
-        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(own.pp))
+    if degrees.pp > 1 and not launch.plan.layout.is_even:
+        stages = ", ".join(str(count) for count in launch.plan.layout.stage_layers(degrees.pp))
         yield Choice(
             f"layers by stage {stages}",
             "stages with the embedding or the head hold fewer layers, so that none waits",
         )
     if launch.plan.layout.mtp_apart:
         yield Choice(
-            f"multi-token prediction on stage {own.pp - 2}",
+            f"multi-token prediction on stage {degrees.pp - 2}",
             "with head and loss it would take longer than any stage of layers",
         )
-    if own.cp > 1:
+    if degrees.cp > 1:
         kind = launch.plan.cp_comm_type or "p2p"
-        yield Choice(f"context parallel {own.cp}", f"splits the sequence; {_EXCHANGES[kind]}")
+        yield Choice(f"context parallel {degrees.cp}", f"splits the sequence; {_EXCHANGES[kind]}")
     if launch.job.model.moe is not None:
         yield Choice(
-            f"expert parallel {own.ep}, expert tensor parallel {own.etp}",
-            f"each rank holds {launch.job.model.moe.experts // own.ep} of "
+            f"expert parallel {degrees.ep}, expert tensor parallel {degrees.etp}",
+            f"each rank holds {launch.job.model.moe.experts // degrees.ep} of "
             f"{launch.job.model.moe.experts} experts; tokens travel by all-to-all",
         )
 
 
 def _sharding(launch: Launch) -> Iterator[Choice]:
-    own = launch.plan.degrees
-    replicas = own.dp * own.cp
-    if own.zero == 1:
-        over = own.shard or replicas
+    degrees = launch.plan.degrees
+    replicas = degrees.dp * degrees.cp
+    if degrees.zero == 1:
+        over = degrees.shard or replicas
         yield Choice(
             "distributed optimizer",
             f"shards optimizer state and master weights over {over} ranks (ZeRO-1)",
         )
     elif is_fsdp(launch):
-        what = "gradients" if own.zero == 2 else "gradients and weights"
+        what = "gradients" if degrees.zero == 2 else "gradients and weights"
         yield Choice("Megatron-FSDP", f"shards optimizer state, {what} over {replicas} ranks")
     if reduces_in_bf16(launch):
         yield Choice("gradients in bf16", "half the memory and traffic of fp32 gradients")

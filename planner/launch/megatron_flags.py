@@ -50,6 +50,6 @@ def as_argv(groups: Iterable[Group]) -> tuple[tuple[str, ...], Mapping[int, str]
     for group in groups:
         if group.flags:
             comments[len(words)] = group.title
-        for own in group.flags:
-            words += [own.name, *own.values]
+        for flag in group.flags:
+            words += [flag.name, *flag.values]
     return tuple(words), comments

@@ -35,41 +35,46 @@ def attention_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _schedule(launch: Launch) -> Iterator[Refusal]:
-    own, schedule = launch.plan.degrees, launch.plan.schedule
+    degrees, schedule = launch.plan.degrees, launch.plan.schedule
     if schedule not in _SCHEDULES or launch.plan.layout.placement != "straight":
         yield Refusal(
             f"Megatron-LM has no {schedule} schedule: it runs 1F1B, interleaved with vpp > 1",
-            "--schedule interleaved with --vpp 2" if own.vpp > 1 else "--schedule 1f1b",
+            "--schedule interleaved with --vpp 2" if degrees.vpp > 1 else "--schedule 1f1b",
         )
-    elif own.vpp > 1 and own.grad_acc % own.pp > 0:
+    elif degrees.vpp > 1 and degrees.grad_acc % degrees.pp > 0:
         # schedules.py, forward_backward_pipelining_with_interleaving.
         yield Refusal(
-            f"interleaving takes groups of pp = {own.pp} micro-batches, and {own.grad_acc} are "
+            f"interleaving takes groups of pp = {degrees.pp} micro-batches, and "
+            f"{degrees.grad_acc} are "
             "no multiple of it",
-            f"--grad-acc {max(1, own.grad_acc // own.pp) * own.pp}, or --vpp 1",
+            f"--grad-acc {max(1, degrees.grad_acc // degrees.pp) * degrees.pp}, or --vpp 1",
         )
-    elif own.vpp > 1 and own.pp == 1:
+    elif degrees.vpp > 1 and degrees.pp == 1:
         yield Refusal("interleaving needs more than one pipeline stage", "--vpp 1")
 
 
 def _experts(launch: Launch) -> Iterator[Refusal]:
-    own, moe = launch.plan.degrees, launch.job.model.moe
+    degrees, moe = launch.plan.degrees, launch.job.model.moe
     if moe is None:
         return
-    world = own.gpus
-    if world % (own.ep * own.etp * own.pp):
+    world = degrees.gpus
+    if world % (degrees.ep * degrees.etp * degrees.pp):
         # parallel_state.py, initialize_model_parallel: the expert grid.
         yield Refusal(
-            f"ep·etp·pp = {own.ep * own.etp * own.pp} does not divide {world} GPUs",
-            f"--ep {_largest_divisor(world // own.pp // own.etp, own.ep)}",
+            f"ep·etp·pp = {degrees.ep * degrees.etp * degrees.pp} does not divide {world} GPUs",
+            f"--ep {_largest_divisor(world // degrees.pp // degrees.etp, degrees.ep)}",
         )
-    if own.tp > 1 and launch.job.framework.parallelism.sequence_parallel != "with-tp":
+    if degrees.tp > 1 and launch.job.framework.parallelism.sequence_parallel != "with-tp":
         # moe_layer.py, MoELayer.forward.
         yield Refusal(
             "experts under tensor parallelism train only with sequence parallelism", "--tp 1"
         )
     shards = _instances(launch)
-    replicas = world // (own.ep * own.etp * own.pp) if own.ep * own.etp * own.pp <= world else 1
+    replicas = (
+        world // (degrees.ep * degrees.etp * degrees.pp)
+        if degrees.ep * degrees.etp * degrees.pp <= world
+        else 1
+    )
     if shards > 1 and replicas % shards:
         yield Refusal(
             f"{shards} instances of the distributed optimizer do not divide the {replicas} "
@@ -79,24 +84,25 @@ def _experts(launch: Launch) -> Iterator[Refusal]:
 
 
 def _largest_divisor(number: int, most: int) -> int:
-    return max(own for own in range(1, max(1, most) + 1) if max(1, number) % own == 0)
+    return max(index for index in range(1, max(1, most) + 1) if max(1, number) % index == 0)
 
 
 def _instances(launch: Launch) -> int:
-    own = launch.plan.degrees
-    return own.dp * own.cp // own.shard if own.shard and own.zero else 1
+    degrees = launch.plan.degrees
+    return degrees.dp * degrees.cp // degrees.shard if degrees.shard and degrees.zero else 1
 
 
 def _sharding(launch: Launch) -> Iterator[Refusal]:
-    own, job = launch.plan.degrees, launch.job
+    degrees, job = launch.plan.degrees, launch.job
     if not is_fsdp(launch):
         return
     family = job.optimizer.family
     if family not in _FSDP_OPTIMIZERS:
         yield Refusal(f"Megatron-FSDP trains with Adam or SGD, not {family}", "--zero 1")
-    if own.pp > 1:
+    if degrees.pp > 1:
         yield Refusal(
-            f"ZeRO-{own.zero} with a pipeline: every micro-batch would gather all weights again",
+            f"ZeRO-{degrees.zero} with a pipeline: every micro-batch would gather all "
+            f"weights again",
             "--zero 1, or --pp 1",
         )
     if _instances(launch) > 1:

@@ -31,26 +31,26 @@ def is_fsdp(launch: Launch) -> bool:
 
 def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     """Parallel degrees; data parallelism is what the number of GPUs leaves."""
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     flags = [
-        flag("--tensor-model-parallel-size", own.tp),
-        flag("--pipeline-model-parallel-size", own.pp),
-        flag("--context-parallel-size", own.cp),
+        flag("--tensor-model-parallel-size", degrees.tp),
+        flag("--pipeline-model-parallel-size", degrees.pp),
+        flag("--context-parallel-size", degrees.cp),
     ]
-    if own.tp > 1 and launch.splits_sequence:
+    if degrees.tp > 1 and launch.splits_sequence:
         flags.append(flag("--sequence-parallel"))
-    if own.cp > 1:
+    if degrees.cp > 1:
         flags.append(flag("--cp-comm-type", launch.plan.cp_comm_type or "p2p"))
     if launch.plan.cp_sizes:
         flags.append(flag("--hierarchical-context-parallel-sizes", *launch.plan.cp_sizes))
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
         flags += [
-            flag("--expert-model-parallel-size", own.ep),
-            flag("--expert-tensor-parallel-size", own.etp),
+            flag("--expert-model-parallel-size", degrees.ep),
+            flag("--expert-tensor-parallel-size", degrees.etp),
         ]
     mtp = launch.job.model.mtp_layers
-    flags += layout_flags(launch.plan.layout, own.pp, own.vpp, mtp)
+    flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
     return tuple(flags)
 
 
@@ -72,29 +72,29 @@ _LONG = 16384
 
 def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
     """Data parallelism: DDP, the distributed optimizer, or Megatron-FSDP, and what overlaps."""
-    own, overlap = launch.plan.degrees, launch.job.framework.overlap
+    degrees, overlap = launch.plan.degrees, launch.job.framework.overlap
     reduces = overlap.gradient_reduction > 0
     gathers = overlap.parameter_gather > 0
     flags: list[Flag] = []
     if is_fsdp(launch):
         flags += [
             flag("--use-megatron-fsdp"),
-            flag("--data-parallel-sharding-strategy", FSDP_SHARDING[own.zero]),
+            flag("--data-parallel-sharding-strategy", FSDP_SHARDING[degrees.zero]),
             flag("--ckpt-format", "fsdp_dtensor"),
             flag("--init-model-with-meta-device"),
             flag("--no-gradient-accumulation-fusion"),
             # Bounds what is gathered and not yet reduced to two layers, as the plan counts.
-            *switches(("--fsdp-double-buffer", own.zero == _WEIGHTS_SHARDED)),
+            *switches(("--fsdp-double-buffer", degrees.zero == _WEIGHTS_SHARDED)),
         ]
     flags += switches(
-        ("--use-distributed-optimizer", own.zero >= 1),
+        ("--use-distributed-optimizer", degrees.zero >= 1),
         ("--overlap-grad-reduce", reduces),
-        ("--overlap-param-gather", gathers and own.zero >= 1),
+        ("--overlap-param-gather", gathers and degrees.zero >= 1),
         ("--no-gradient-accumulation-fusion", _adds_gradients(launch) and not is_fsdp(launch)),
         ("--grad-reduce-in-bf16", reduces_in_bf16(launch)),
     )
-    if own.shard and own.zero:
-        instances = own.dp * own.cp // own.shard
+    if degrees.shard and degrees.zero:
+        instances = degrees.dp * degrees.cp // degrees.shard
         if instances > 1:
             flags.append(flag("--num-distributed-optimizer-instances", instances))
     group = sharp_group(launch)
@@ -116,8 +116,8 @@ def _adds_gradients(launch: Launch) -> bool:
 
 def reduces_in_bf16(launch: Launch) -> bool:
     """Gradients kept and reduced in 16 bits, as the profile has them."""
-    own = launch.job.optimizer.gradient_bytes
-    size = launch.job.framework.state.gradient_bytes if own is None else own
+    gradient_bytes = launch.job.optimizer.gradient_bytes
+    size = launch.job.framework.state.gradient_bytes if gradient_bytes is None else gradient_bytes
     return size == _SIXTEEN_BITS
 
 

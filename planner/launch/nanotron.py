@@ -43,18 +43,18 @@ def refusals(launch: Launch) -> tuple[Refusal, ...]:
 
 
 def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
-    own = launch.plan.degrees
-    if own.vpp > 1:
+    degrees = launch.plan.degrees
+    if degrees.vpp > 1:
         yield Refusal("nanotron has no interleaved schedule", "vpp 1")
-    if own.cp > 1:
+    if degrees.cp > 1:
         yield Refusal(
             "nanotron's context parallelism is ring attention in its Qwen2 models, whose data "
             "loader and attention differ by version: it is not written",
             "cp 1",
         )
-    if own.zero > 1:
+    if degrees.zero > 1:
         yield Refusal("nanotron has ZeRO 0 and 1", "zero 1")
-    if own.pp > 1 and launch.plan.schedule not in _ENGINES:
+    if degrees.pp > 1 and launch.plan.schedule not in _ENGINES:
         yield Refusal(f"nanotron has no schedule {launch.plan.schedule}", "--schedule 1f1b")
 
 
@@ -63,13 +63,13 @@ def _split_refusals(launch: Launch) -> Iterator[Refusal]:
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
     if pp == 1 or launch.plan.degrees.vpp > 1:
         return
-    own = stage_split(launch.job.model, pp)
-    if own == planned:
+    one_stage_split = stage_split(launch.job.model, pp)
+    if one_stage_split == planned:
         return
     same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job.model, count)]
     yield Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
-        f"{_listed(own)} on {pp} stages, not the plan's {_listed(planned)}",
+        f"{_listed(one_stage_split)} on {pp} stages, not the plan's {_listed(planned)}",
         f"pp {same[0]}",
     )
 
@@ -88,10 +88,11 @@ def stage_split(model: ModelSpec, pp: int) -> tuple[int, ...]:
 
 
 def _run_refusals(job: Job) -> Iterator[Refusal]:
-    own = job.optimizer
-    if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
+    optimizer = job.optimizer
+    if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
         yield Refusal(
-            f"nanotron trains with AdamW and fp32 moments, not with {own.name}", "--optimizer adamw"
+            f"nanotron trains with AdamW and fp32 moments, not with {optimizer.name}",
+            "--optimizer adamw",
         )
     if job.optimizer_setting.kernel == "foreach":
         yield Refusal("nanotron has AdamW fused or one by one", "--optimizer-kernel fused")
@@ -147,31 +148,33 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 
 
 def _parallelism(launch: Launch) -> Iterator[Setting]:
-    own = launch.plan.degrees
-    yield Setting("dp", own.dp)
-    yield Setting("tp", own.tp)
+    degrees = launch.plan.degrees
+    yield Setting("dp", degrees.dp)
+    yield Setting("tp", degrees.tp)
     split = _listed(launch.plan.layout.block_layers)
-    yield Setting("pp", own.pp, f"layers by stage: {split}" if own.pp > 1 else "")
+    yield Setting("pp", degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else "")
     yield Setting("pp_engine", _ENGINES[launch.plan.schedule])
     whole = launch.splits_sequence
-    reason = f"with{'' if whole else 'out'} sequence parallelism" if own.tp > 1 else ""
+    reason = f"with{'' if whole else 'out'} sequence parallelism" if degrees.tp > 1 else ""
     yield Setting("tp_mode", "REDUCE_SCATTER" if whole else "ALL_REDUCE", reason)
     yield Setting(
         "tp_linear_async_communication",
         False,
-        "exchanges are not hidden behind products, as the prediction counts" if own.tp > 1 else "",
+        "exchanges are not hidden behind products, as the prediction counts"
+        if degrees.tp > 1
+        else "",
     )
     keeps = launch.job.framework.saved.keeps_gathered_inputs
     yield Setting(
         "tp_recompute_allgather",
         not keeps,
-        "" if own.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
+        "" if degrees.tp == 1 else ("gathered inputs are kept" if keeps else "gathered again"),
     )
     again = _recomputes(launch)
     why = "each layer keeps its input and runs again" if again else "every activation is kept"
     yield Setting("recompute_layer", again, why)
-    yield Setting("expert_parallel_size", own.ep)
-    yield Setting("context_parallel_size", own.cp)
+    yield Setting("expert_parallel_size", degrees.ep)
+    yield Setting("context_parallel_size", degrees.cp)
 
 
 def _recomputes(launch: Launch) -> bool:
@@ -227,13 +230,13 @@ def _model_config(model: ModelSpec) -> dict[str, Value]:
 
 
 def _tokens(launch: Launch) -> Iterator[Setting]:
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     yield Setting("sequence_length", launch.plan.seq)
-    yield Setting("micro_batch_size", own.mbs)
+    yield Setting("micro_batch_size", degrees.mbs)
     yield Setting(
         "batch_accumulation_per_replica",
-        own.grad_acc,
-        f"global batch {own.gbs} = {own.mbs} · {own.grad_acc} · dp {own.dp}; "
+        degrees.grad_acc,
+        f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         f"{launch.plan.gbs_tokens:,} tokens",
     )
     yield Setting("train_steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)

@@ -88,15 +88,15 @@ def _unknown(key: str, where: str, known: tuple[str, ...]) -> str:
 
 
 def _values(config: Mapping[str, Any]) -> Iterator[str]:
-    own = config.get("parallelism") or {}
+    table = config.get("parallelism") or {}
     for key in ("dp", "pp", "tp", "expert_parallel_size", "context_parallel_size"):
-        value = own.get(key, 1)
+        value = table.get(key, 1)
         if not isinstance(value, int) or value < 1:
             yield f"parallelism.{key} is {value!r}; expected a positive integer"
-    if own.get("pp_engine", "1f1b") not in _ENGINES:
-        yield f"parallelism.pp_engine is {own['pp_engine']!r}; expected one of {list(_ENGINES)}"
-    if str(own.get("tp_mode", "ALL_REDUCE")).upper() not in _TP_MODES:
-        yield f"parallelism.tp_mode is {own['tp_mode']!r}; expected one of {list(_TP_MODES)}"
+    if table.get("pp_engine", "1f1b") not in _ENGINES:
+        yield f"parallelism.pp_engine is {table['pp_engine']!r}; expected one of {list(_ENGINES)}"
+    if str(table.get("tp_mode", "ALL_REDUCE")).upper() not in _TP_MODES:
+        yield f"parallelism.tp_mode is {table['tp_mode']!r}; expected one of {list(_TP_MODES)}"
     stage = (config.get("optimizer") or {}).get("zero_stage", 0)
     if stage not in (0, 1):
         yield f"optimizer.zero_stage is {stage!r}; nanotron has 0 and 1"

@@ -90,10 +90,10 @@ def _item(text: str, mark: str = "*") -> str:
 
 
 def _head(launch: Launch, requirements: Sequence[str]) -> str:
-    own, job, plan = launch.plan.degrees, launch.job, launch.plan
+    degrees, job, plan = launch.plan.degrees, launch.job, launch.plan
     nodes = "1 node" if launch.nodes == 1 else f"{launch.nodes} nodes"
     lines = [
-        f"# {job.model.name} with {launch.target} on {own.gpus} × {job.cluster.gpu.name}",
+        f"# {job.model.name} with {launch.target} on {degrees.gpus} × {job.cluster.gpu.name}",
         "",
         _paragraph(
             f"{nodes} of {launch.gpus_per_node} GPUs; {plan.gbs:,} sequences of {plan.seq:,} "
@@ -143,7 +143,7 @@ def _kind(name: str) -> str:
 
 
 def _choices(choices: Sequence[Choice]) -> str:
-    rows = [f"| {own.setting} | {own.purpose} |" for own in choices]
+    rows = [f"| {choice.setting} | {choice.purpose} |" for choice in choices]
     return "\n".join(["## What each choice is for", "", "| choice | purpose |", "|---|---|", *rows])
 
 
@@ -192,17 +192,21 @@ def _probability(value: float) -> str:
 def _alike(stages: Sequence[StageExpectation]) -> list[list[StageExpectation]]:
     """Consecutive stages whose figures print alike."""
     groups: list[list[StageExpectation]] = []
-    for own in stages:
-        if groups and _shown(groups[-1][-1]) == _shown(own):
-            groups[-1].append(own)
+    for stage in stages:
+        if groups and _shown(groups[-1][-1]) == _shown(stage):
+            groups[-1].append(stage)
         else:
-            groups.append([own])
+            groups.append([stage])
     return groups
 
 
-def _shown(own: StageExpectation) -> tuple[object, ...]:
-    figures = (own.allocated_bytes, own.reserved_bytes, own.total_bytes)
-    return own.layers, *(gib(value) for value in figures)
+def _shown(stage_expectation: StageExpectation) -> tuple[object, ...]:
+    figures = (
+        stage_expectation.allocated_bytes,
+        stage_expectation.reserved_bytes,
+        stage_expectation.total_bytes,
+    )
+    return stage_expectation.layers, *(gib(value) for value in figures)
 
 
 def _stages(group: Sequence[StageExpectation]) -> str:
@@ -213,7 +217,7 @@ def _stages(group: Sequence[StageExpectation]) -> str:
 def _time(launch: Launch, expected: Expectations) -> str:
     rows = [
         f"| {term.label} | {seconds(term.amount)} | {share(term.share)} |"
-        for term in sorted(time_terms(launch.plan), key=lambda own: -own.amount)
+        for term in sorted(time_terms(launch.plan), key=lambda time_term: -time_term.amount)
         if term.share >= 0.001
     ]
     note = (

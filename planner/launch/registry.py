@@ -56,8 +56,8 @@ def job_launch_note(job: Job) -> str | None:
     refusals = () if target is None else writer_of(target).job_refusals(job)
     if target is None or not refusals:
         return None
-    reasons = "; ".join(f"{own.reason} (nearest: {own.nearest})" for own in refusals)
-    able = dict.fromkeys(own.profile for own in TARGETS.values() if _launches(own, job))
+    reasons = "; ".join(f"{refusal.reason} (nearest: {refusal.nearest})" for refusal in refusals)
+    able = dict.fromkeys(target.profile for target in TARGETS.values() if _launches(target, job))
     others = f". Frameworks that launch it: {', '.join(able)}" if able else ""
     return f"planner launch writes none of these plans for {target.name}: {reasons}{others}"
 
@@ -75,15 +75,15 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
         return whole
     refused: dict[str, list[int]] = {}
     for number, plan in enumerate(plans, start=1):
-        own = decided_job(job, plan)
-        launch = Launch(plan, decided_request(request, plan), own, target.name)
+        one_decided_job = decided_job(job, plan)
+        launch = Launch(plan, decided_request(request, plan), one_decided_job, target.name)
         for refusal in writer_of(target).refusals(launch)[:1]:
             refused.setdefault(refusal.reason, []).append(number)
     if not refused:
         return None
     reasons = [
-        f"{'plan' if len(own) == 1 else 'plans'} {', '.join(map(str, own))}: {reason}"
-        for reason, own in refused.items()
+        f"{'plan' if len(item) == 1 else 'plans'} {', '.join(map(str, item))}: {reason}"
+        for reason, item in refused.items()
     ]
     return f"not written by planner launch for {target.name}: " + "; ".join(reasons)
 
@@ -107,5 +107,5 @@ def _launches(target: Target, job: Job) -> bool:
 
 
 def _of_profile(profile: str) -> Target | None:
-    own = (target for target in TARGETS.values() if profile in (target.profile, *target.variants))
-    return next(own, None)
+    item = (target for target in TARGETS.values() if profile in (target.profile, *target.variants))
+    return next(item, None)

@@ -65,40 +65,42 @@ def launch_of(
             "written for one type; explain shows which ranks live where, a search on one type "
             "gives plans to launch"
         )
-    own = _request_for(plan, request, target, gpus)
+    request_for = _request_for(plan, request, target, gpus)
     try:
-        if own.framework == request.framework:
-            launch = Launch(plan, own, own.resolve(), target.name, nodes_as)
+        if request_for.framework == request.framework:
+            launch = Launch(plan, request_for, request_for.resolve(), target.name, nodes_as)
         else:
-            _demand_same_recompute(plan, request, own)
-            launch = _costed(own, _variation(plan), target, nodes_as)
+            _demand_same_recompute(plan, request, request_for)
+            launch = _costed(request_for, _variation(plan), target, nodes_as)
     except UsageError as error:
         refusals: tuple[Refusal, ...] = (Refusal(_sentence(error), ""),)
     else:
         refusals = writer_of(target).refusals(launch)
         if not refusals:
             return launch
-    near = _nearest(own, _variation(plan), target, nodes_as, _same_recompute(plan, request, own))
+    near = _nearest(
+        request_for, _variation(plan), target, nodes_as, _same_recompute(plan, request, request_for)
+    )
     raise CannotExpressError(target, refusals, near)
 
 
-def _same_recompute(plan: Plan, request: Request, own: Request) -> bool:
+def _same_recompute(plan: Plan, request: Request, one_request: Request) -> bool:
     """Whether the plan's mode is the same thing in the target."""
     try:
-        _demand_same_recompute(plan, request, own)
+        _demand_same_recompute(plan, request, one_request)
     except UsageError:
         return False
     return True
 
 
-def _demand_same_recompute(plan: Plan, request: Request, own: Request) -> None:
+def _demand_same_recompute(plan: Plan, request: Request, one_request: Request) -> None:
     """UsageError if a mode's name means other modules in the target."""
     here = load_framework(request.framework).recompute_mode(plan.recompute)
-    there = load_framework(own.framework).recompute_mode(plan.recompute)
+    there = load_framework(one_request.framework).recompute_mode(plan.recompute)
     if here.modules != there.modules:
         raise UsageError(
             f"recompute {plan.recompute} runs {_words(here)} again in {request.framework}, and "
-            f"{_words(there)} in {own.framework}"
+            f"{_words(there)} in {one_request.framework}"
         )
 
 
@@ -163,31 +165,31 @@ def _variation(plan: Plan) -> Variation:
     )
 
 
-def _varied(request: Request, own: Variation) -> Request:
+def _varied(request: Request, variation: Variation) -> Request:
     """The request with what a configuration says of the job."""
-    changes: dict[str, object] = {"schedule": own.schedule, "gbs": own.degrees.gbs}
-    if own.precision:
+    changes: dict[str, object] = {"schedule": variation.schedule, "gbs": variation.degrees.gbs}
+    if variation.precision:
         dtype = None if request.dtype == "fp32" else request.dtype
-        changes |= {"precision": own.precision, "dtype": dtype}
+        changes |= {"precision": variation.precision, "dtype": dtype}
     return request.model_copy(update=changes)
 
 
-def _costed(request: Request, own: Variation, target: Target, nodes_as: NodesAs) -> Launch:
+def _costed(request: Request, variation: Variation, target: Target, nodes_as: NodesAs) -> Launch:
     """A configuration costed under the request's profile. UsageError if it breaks a rule."""
-    request = _varied(request, own)
+    request = _varied(request, variation)
     plan = evaluate(
         request,
-        own.degrees,
-        own.recompute,
-        own.blocks,
-        own.recomputed,
-        mtp_apart=own.mtp_apart,
+        variation.degrees,
+        variation.recompute,
+        variation.blocks,
+        variation.recomputed,
+        mtp_apart=variation.mtp_apart,
     )
     return Launch(plan, request, request.resolve(), target.name, nodes_as)
 
 
 def _nearest(
-    request: Request, own: Variation, target: Target, nodes_as: NodesAs, keeps_mode: bool
+    request: Request, variation: Variation, target: Target, nodes_as: NodesAs, keeps_mode: bool
 ) -> str:
     """The first expressible plan among those with fewest changes, as a command; "" if none.
 
@@ -195,11 +197,11 @@ def _nearest(
     """
     found = [
         changed
-        for changed in _candidates(own, request)
-        if keeps_mode or changed.recompute != own.recompute
+        for changed in _candidates(variation, request)
+        if keeps_mode or changed.recompute != variation.recompute
     ]
     # The same batch first: another one is another training run.
-    found.sort(key=lambda changed: changed.degrees.gbs != own.degrees.gbs)
+    found.sort(key=lambda changed: changed.degrees.gbs != variation.degrees.gbs)
     legal = (changed for changed in found if _is_legal(changed, request))
     for changed in islice(legal, _MOST_COSTED):
         try:
@@ -207,48 +209,48 @@ def _nearest(
         except UsageError:
             continue
         if not writer_of(target).refusals(launch):
-            other = f"  (batch {launch.plan.gbs:,} instead of {own.degrees.gbs:,})"
-            return as_command(launch) + (other if launch.plan.gbs != own.degrees.gbs else "")
+            other = f"  (batch {launch.plan.gbs:,} instead of {variation.degrees.gbs:,})"
+            return as_command(launch) + (other if launch.plan.gbs != variation.degrees.gbs else "")
     return ""
 
 
-def _is_legal(own: Variation, request: Request) -> bool:
+def _is_legal(variation: Variation, request: Request) -> bool:
     """The cheap rules, before anything is costed."""
     try:
-        job = _varied(request, own).resolve()
-        mode = job.framework.recompute_mode(own.recompute)
-        return not broken_rules(replace(job, recompute=(mode,)), own.degrees)
+        job = _varied(request, variation).resolve()
+        mode = job.framework.recompute_mode(variation.recompute)
+        return not broken_rules(replace(job, recompute=(mode,)), variation.degrees)
     except UsageError:
         return False
 
 
-def _candidates(own: Variation, request: Request) -> Iterator[Variation]:
+def _candidates(variation: Variation, request: Request) -> Iterator[Variation]:
     """Configurations in order of the number of things changed."""
-    options = _options(own, request)
+    options = _options(variation, request)
     for count in range(1, min(_MOST_CHANGES, len(options)) + 1):
         for chosen in combinations(options, count):
             for values in product(*chosen):
-                changed = own
+                changed = variation
                 for value in values:
                     changed = _applied(changed, value)
                 yield changed
 
 
-def _options(own: Variation, request: Request) -> list[list[dict[str, object]]]:
+def _options(variation: Variation, request: Request) -> list[list[dict[str, object]]]:
     """What could be changed, least harmful first; each a list of alternatives."""
     profile = load_framework(request.framework)
-    rules, degrees = profile.parallelism, own.degrees
-    uneven = own.blocks is not None and len(set(own.blocks)) > 1
+    rules, degrees = profile.parallelism, variation.degrees
+    uneven = variation.blocks is not None and len(set(variation.blocks)) > 1
     zeros = [zero for zero in rules.zero_stages if zero != degrees.zero]
-    modes = [mode.name for mode in profile.recompute if mode.name != own.recompute]
+    modes = [mode.name for mode in profile.recompute if mode.name != variation.recompute]
     found: list[list[dict[str, object]]] = [
         [{"blocks": None, "mtp_apart": False}]
-        if own.blocks and (rules.layouts == "greedy" or uneven)
+        if variation.blocks and (rules.layouts == "greedy" or uneven)
         else [],
-        [{"recomputed": None}] if own.recomputed else [],
+        [{"recomputed": None}] if variation.recomputed else [],
         [{"zero": zero} for zero in zeros],
         [{"recompute": name, "recomputed": None} for name in modes[:3]],
-        [{"schedule": None}] if own.schedule else [],
+        [{"schedule": None}] if variation.schedule else [],
         [{"vpp": 1, "blocks": None, "mtp_apart": False}] if degrees.vpp > 1 else [],
         [{"shard": 0}] if degrees.shard else [],
         [{"etp": value} for value in {1, degrees.tp} - {degrees.etp}],
@@ -275,9 +277,9 @@ def _into_dp(name: str, degrees: Degrees) -> list[dict[str, object]]:
     ]
 
 
-def _applied(own: Variation, change: dict[str, object]) -> Variation:
+def _applied(variation: Variation, change: dict[str, object]) -> Variation:
     """A configuration with a change made."""
-    degrees = own.degrees.model_dump()
+    degrees = variation.degrees.model_dump()
     fields = {"blocks", "mtp_apart", "recomputed", "recompute", "schedule", "precision"}
     degrees |= {key: value for key, value in change.items() if key in degrees}
     factor = change.get("times_dp", 1)
@@ -285,12 +287,12 @@ def _applied(own: Variation, change: dict[str, object]) -> Variation:
         degrees["dp"] *= factor
         degrees["grad_acc"] = max(1, degrees["grad_acc"] // factor)
     kept = {key: value for key, value in change.items() if key in fields}
-    return replace(own, degrees=Degrees(**degrees), **kept)  # type: ignore[arg-type]
+    return replace(variation, degrees=Degrees(**degrees), **kept)  # type: ignore[arg-type]
 
 
 def as_command(launch: Launch) -> str:
     """The `planner evaluate` that costs a launch's plan and writes it to a file."""
-    request, plan, own = launch.request, launch.plan, launch.plan.degrees
+    request, plan, degrees = launch.request, launch.plan, launch.plan.degrees
     words = ["planner evaluate", f"--model {request.model}"]
     words.append(f"--gpus {request.gpus}" if request.gpus else f"--cluster {request.cluster}")
     words += [f"--gbs {plan.gbs}", f"--framework {request.framework}"]
@@ -301,11 +303,11 @@ def as_command(launch: Launch) -> str:
     if request.schedule not in (None, "1f1b", "interleaved"):
         words.append(f"--schedule {request.schedule}")
     for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs"):
-        if getattr(own, name) != 1:
-            words.append(f"--{name} {getattr(own, name)}")
-    words.append(f"--zero {own.zero}")
-    if own.shard:
-        words.append(f"--shard-size {own.shard}")
+        if getattr(degrees, name) != 1:
+            words.append(f"--{name} {getattr(degrees, name)}")
+    words.append(f"--zero {degrees.zero}")
+    if degrees.shard:
+        words.append(f"--shard-size {degrees.shard}")
     if plan.recompute != "none":
         words.append(f"--recompute {plan.recompute}")
     if not plan.layout.is_even:

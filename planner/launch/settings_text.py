@@ -46,21 +46,21 @@ class Section:
 
     def value(self, key: str) -> Value:
         """The value of a key. KeyError if there is none."""
-        return {own.key: own.value for own in self.settings}[key]
+        return {setting.key: setting.value for setting in self.settings}[key]
 
     @property
     def values(self) -> dict[str, Value]:
         """All keys with their values."""
-        return {own.key: own.value for own in self.settings}
+        return {setting.key: setting.value for setting in self.settings}
 
 
 def section_choices(sections: Sequence[Section]) -> tuple[Choice, ...]:
     """The settings that have a reason, as sentences for the README."""
     return tuple(
-        Choice(f"{section.title}.{own.key} = {_shown(own.value)}", own.why)
+        Choice(f"{section.title}.{setting.key} = {_shown(setting.value)}", setting.why)
         for section in sections
-        for own in section.settings
-        if own.why and own.told
+        for setting in section.settings
+        if setting.why and setting.told
     )
 
 
@@ -83,20 +83,20 @@ def comment(text: str, indent: int = 0) -> list[str]:
 def python_arguments(settings: Sequence[Setting], indent: int) -> list[str]:
     """Keyword arguments of a call, one a line, each below its comment."""
     lines: list[str] = []
-    for own in settings:
-        lines += comment(own.why, indent) if own.why else []
-        lines += _python_argument(own, indent)
+    for setting in settings:
+        lines += comment(setting.why, indent) if setting.why else []
+        lines += _python_argument(setting, indent)
     return lines
 
 
-def _python_argument(own: Setting, indent: int) -> list[str]:
+def _python_argument(setting: Setting, indent: int) -> list[str]:
     pad = " " * indent
-    line = f"{pad}{own.key}={python_value(own.value)},"
-    if len(line) <= LINE_WIDTH or not _is_list(own.value):
+    line = f"{pad}{setting.key}={python_value(setting.value)},"
+    if len(line) <= LINE_WIDTH or not _is_list(setting.value):
         return [line]
-    inside = [f"{pad}    {python_value(item)}," for item in own.value]
+    inside = [f"{pad}    {python_value(item)}," for item in setting.value]
     wrapped = [part for item in inside for part in _wrap_list(item, indent + 4)]
-    return [f"{pad}{own.key}=[", *wrapped, f"{pad}],"]
+    return [f"{pad}{setting.key}=[", *wrapped, f"{pad}],"]
 
 
 def _wrap_list(line: str, indent: int) -> list[str]:
@@ -135,11 +135,11 @@ def toml_text(sections: Sequence[Section]) -> str:
     for section in sections:
         lines += comment(section.why) if section.why else []
         lines.append(f"[{section.title}]")
-        for own in section.settings:
-            if own.value is None:
+        for setting in section.settings:
+            if setting.value is None:
                 continue
-            lines += comment(own.why) if own.why else []
-            lines.append(f"{own.key} = {toml_value(own.value)}")
+            lines += comment(setting.why) if setting.why else []
+            lines.append(f"{setting.key} = {toml_value(setting.value)}")
         lines.append("")
     return "\n".join(lines)
 
@@ -169,17 +169,17 @@ def _yaml_section(section: Section) -> Iterator[str]:
     if section.title:
         yield f"{section.title}:"
         indent = 2
-    for own in section.settings:
-        yield from comment(own.why, indent) if own.why else []
-        yield from _yaml_entry(own.key, own.value, indent)
+    for setting in section.settings:
+        yield from comment(setting.why, indent) if setting.why else []
+        yield from _yaml_entry(setting.key, setting.value, indent)
 
 
 def _yaml_entry(key: str, value: Value, indent: int) -> Iterator[str]:
     pad = " " * indent
     if isinstance(value, Mapping):
         yield f"{pad}{key}:"
-        for inner, own in value.items():
-            yield from _yaml_entry(inner, own, indent + 2)
+        for inner, entry in value.items():
+            yield from _yaml_entry(inner, entry, indent + 2)
         return
     if _is_list(value) and any(isinstance(item, Mapping) for item in value):
         yield f"{pad}{key}:"
@@ -194,7 +194,7 @@ def _yaml_item(item: Value, indent: int) -> Iterator[str]:
     if not isinstance(item, Mapping):
         yield " " * indent + f"- {yaml_value(item)}"
         return
-    lines = [line for key, own in item.items() for line in _yaml_entry(key, own, indent + 2)]
+    lines = [line for key, item in item.items() for line in _yaml_entry(key, item, indent + 2)]
     yield " " * indent + "- " + lines[0].strip()
     yield from lines[1:]
 

@@ -35,7 +35,7 @@ FLAVORS = {
     "gpt-oss-120b": Flavor("gpt_oss", "120b", 131072),
 }
 # Those that torchtitan 0.2.2 has too.
-FLAVORS_0_2 = {name: own for name, own in FLAVORS.items() if own.module != "gpt_oss"}
+FLAVORS_0_2 = {name: flavor for name, flavor in FLAVORS.items() if flavor.module != "gpt_oss"}
 
 
 def flavor_of(model: ModelSpec, flavors: dict[str, Flavor]) -> Flavor | None:

@@ -52,15 +52,15 @@ def model_refusals(job: Job) -> tuple[Refusal, ...]:
 
 def registry_size(launch: Launch) -> Flavor | None:
     """The registry's size that the plan's model is, if its rotary cache is long enough."""
-    own = flavor_of(launch.job.model, FLAVORS)
-    return own if own and launch.plan.seq <= own.longest else None
+    one_flavor_of = flavor_of(launch.job.model, FLAVORS)
+    return one_flavor_of if one_flavor_of and launch.plan.seq <= one_flavor_of.longest else None
 
 
 def model_imports(launch: Launch) -> list[str]:
     """Import lines of the model section."""
-    own = registry_size(launch)
-    if own:
-        return [f"from torchtitan.models.{own.module} import model_registry"]
+    one_registry_size = registry_size(launch)
+    if one_registry_size:
+        return [f"from torchtitan.models.{one_registry_size.module} import model_registry"]
     if launch.job.model.mla:
         return _LATENT_IMPORTS
     return _GROUPED_IMPORTS
@@ -68,20 +68,20 @@ def model_imports(launch: Launch) -> list[str]:
 
 def model_lines(launch: Launch) -> list[str]:
     """Definition of `model_spec()`, and of the layers where the size is no registered one."""
-    own = registry_size(launch)
-    if own:
-        return _registered(own, launch.job.model)
+    one_registry_size = registry_size(launch)
+    if one_registry_size:
+        return _registered(one_registry_size, launch.job.model)
     builder = _latent(launch) if launch.job.model.mla else _grouped(launch)
     return [*_own_values(launch.job.model), *builder, *_spec_lines(launch.job.model)]
 
 
-def _registered(own: Flavor, model: ModelSpec) -> list[str]:
+def _registered(flavor: Flavor, model: ModelSpec) -> list[str]:
     return [
         "",
         "",
         "def model_spec():",
-        f'    """{model.name}: size {own.name} of torchtitan\'s registry."""',
-        f'    return model_registry("{own.name}", attn_backend="flex", converters=CONVERTERS)',
+        f'    """{model.name}: size {flavor.name} of torchtitan\'s registry."""',
+        f'    return model_registry("{flavor.name}", attn_backend="flex", converters=CONVERTERS)',
     ]
 
 

@@ -35,7 +35,7 @@ TORCH_SCHEDULES = (
 
 def schedule_problem(name: str) -> str | None:
     """Why torch has no pipeline schedule of that name; None if it has."""
-    if name.lower() in (own.lower() for own in TORCH_SCHEDULES):
+    if name.lower() in (torch_schedule.lower() for torch_schedule in TORCH_SCHEDULES):
         return None
     return f"pipeline_parallel_schedule {name!r} is none of " + ", ".join(TORCH_SCHEDULES)
 
@@ -59,8 +59,8 @@ def mesh_of(degrees: Degrees) -> TitanMesh:
     """
     if degrees.zero == 0:
         return TitanMesh(degrees.dp, 1, "default")
-    own = degrees.shard or degrees.dp * degrees.cp
-    shard = max(1, own // degrees.cp)
+    one_shard = degrees.shard or degrees.dp * degrees.cp
+    shard = max(1, one_shard // degrees.cp)
     if degrees.zero == 2:
         return TitanMesh(degrees.dp // shard, shard, "never")
     return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")

@@ -29,8 +29,8 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 
 def parallelism(launch: Launch) -> Section:
     """ParallelismConfig."""
-    own = launch.plan.degrees
-    mesh = mesh_of(own)
+    degrees = launch.plan.degrees
+    mesh = mesh_of(degrees)
     given = [
         Setting("data_parallel_replicate_degree", mesh.replicate, _replicate_reason(launch)),
         Setting(
@@ -41,16 +41,16 @@ def parallelism(launch: Launch) -> Section:
         Setting("fsdp_reshard_after_forward", mesh.reshard, _reshard_reason(launch)),
         Setting(
             "tensor_parallel_degree",
-            own.tp,
+            degrees.tp,
             f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
-            if own.tp > 1
+            if degrees.tp > 1
             else "",
         ),
         Setting("enable_sequence_parallel", launch.splits_sequence),
-        Setting("context_parallel_degree", own.cp),
+        Setting("context_parallel_degree", degrees.cp),
         *_context(launch),
-        Setting("expert_parallel_degree", own.ep, _expert_reason(launch)),
-        Setting("pipeline_parallel_degree", own.pp),
+        Setting("expert_parallel_degree", degrees.ep, _expert_reason(launch)),
+        Setting("pipeline_parallel_degree", degrees.pp),
         *pipeline_settings(launch, "lm_head"),
     ]
     return Section("parallelism", tuple(given))
@@ -81,29 +81,29 @@ def _context(launch: Launch) -> list[Setting]:
 
 
 def _expert_reason(launch: Launch) -> str:
-    own = launch.plan.degrees
-    if own.ep == 1:
+    degrees = launch.plan.degrees
+    if degrees.ep == 1:
         return ""
-    rest = mesh_of(own).shard * own.cp * own.tp // own.ep
-    return f"experts over {own.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
+    rest = mesh_of(degrees).shard * degrees.cp * degrees.tp // degrees.ep
+    return f"experts over {degrees.ep} ranks out of dp_shard·cp·tp, sharded over the other {rest}"
 
 
 def pipeline_settings(launch: Launch, head: str) -> list[Setting]:
     """Schedule, micro-batch and parts of a pipeline; `head`: name of the output projection."""
-    own = launch.plan.degrees
-    if own.pp == 1:
+    degrees = launch.plan.degrees
+    if degrees.pp == 1:
         return []
     parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
     return [
         Setting(
             "pipeline_parallel_schedule",
             SCHEDULE_NAMES[launch.plan.schedule],
-            f"{own.vpp} model parts a stage" if own.vpp > 1 else "",
+            f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
         ),
         Setting(
             "pipeline_parallel_microbatch_size",
-            own.mbs,
-            f"{own.grad_acc} micro-batches of this many sequences a step",
+            degrees.mbs,
+            f"{degrees.grad_acc} micro-batches of this many sequences a step",
         ),
         Setting("module_fqns_per_model_part", parts_of(launch, head), f"layers: {parts}"),
     ]
@@ -122,15 +122,16 @@ def training(launch: Launch) -> Section:
 
 def shared_training(launch: Launch) -> tuple[Setting, ...]:
     """Length, batch and types: settings of TrainingConfig in 0.3 and in 0.2."""
-    own = batch_of(launch.plan.degrees)
+    one_batch_of = batch_of(launch.plan.degrees)
     offload = launch.job.optimizer_offload > 0
     return (
         Setting("seq_len", launch.plan.seq),
-        Setting("local_batch_size", own.local, _local_reason(launch)),
+        Setting("local_batch_size", one_batch_of.local, _local_reason(launch)),
         Setting(
             "global_batch_size",
-            own.total,
-            f"{own.local} · dp {launch.plan.degrees.dp} · {own.accumulation} of accumulation; "
+            one_batch_of.total,
+            f"{one_batch_of.local} · dp {launch.plan.degrees.dp} · "
+            f"{one_batch_of.accumulation} of accumulation; "
             f"{launch.plan.gbs_tokens:,} tokens",
         ),
         Setting("dtype", "float32", "sharded parameters and optimizer state"),
@@ -145,9 +146,12 @@ def shared_training(launch: Launch) -> tuple[Setting, ...]:
 
 
 def _local_reason(launch: Launch) -> str:
-    own = launch.plan.degrees
-    if own.pp > 1:
-        return f"all {own.grad_acc} micro-batches of {own.mbs}: the pipeline takes them from here"
+    degrees = launch.plan.degrees
+    if degrees.pp > 1:
+        return (
+            f"all {degrees.grad_acc} micro-batches of {degrees.mbs}: the pipeline "
+            f"takes them from here"
+        )
     return "micro-batch of a rank"
 
 

@@ -65,12 +65,13 @@ def _recompute_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def _optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    own, kernel = job.optimizer, job.optimizer_setting.kernel
-    half = dict(own.states) == BF16_STATES
-    plain = all(dtype == "fp32" for _, dtype in own.states)
-    if own.family != "adamw" or not (half or plain):
+    optimizer, kernel = job.optimizer, job.optimizer_setting.kernel
+    half = dict(optimizer.states) == BF16_STATES
+    plain = all(dtype == "fp32" for _, dtype in optimizer.states)
+    if optimizer.family != "adamw" or not (half or plain):
         yield Refusal(
-            f"torchtitan 0.3 trains with AdamW, its moments fp32 or both bf16; not {own.name}",
+            f"torchtitan 0.3 trains with AdamW, its moments fp32 or both bf16; not "
+            f"{optimizer.name}",
             "--optimizer adamw or adamw-bf16",
         )
     elif half and kernel != "fused":
@@ -115,11 +116,11 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
 def choices(launch: Launch) -> tuple[Choice, ...]:
     """The settings worth a sentence."""
     low = [Choice(f"converters = {launch.job.precision}", _converter_reason(launch))]
-    own = registry_size(launch)
+    one_registry_size = registry_size(launch)
     model = Choice(
         "model_spec()",
-        f"torchtitan's own {own.module} {own.name}"
-        if own
+        f"torchtitan's own {one_registry_size.module} {one_registry_size.name}"
+        if one_registry_size
         else "written out: the model is none of torchtitan's registry",
     )
     return (
@@ -216,20 +217,20 @@ _LEARNING_RATE = "3e-4"
 def python_assignments(section: Section) -> list[str]:
     """Settings as attributes of an object that exists."""
     lines: list[str] = []
-    for own in section.settings:
-        lines += comment(own.why, 4) if own.why else []
-        lines.append(f"    {section.title}.{own.key} = {_literal(own)}")
+    for setting in section.settings:
+        lines += comment(setting.why, 4) if setting.why else []
+        lines.append(f"    {section.title}.{setting.key} = {_literal(setting)}")
     return lines
 
 
-def _literal(own: Setting) -> str:
-    return python_arguments((Setting("x", own.value),), 0)[0].removeprefix("x=").rstrip(",")
+def _literal(setting: Setting) -> str:
+    return python_arguments((Setting("x", setting.value),), 0)[0].removeprefix("x=").rstrip(",")
 
 
 def _docstring(launch: Launch) -> list[str]:
-    own, cluster = launch.plan.degrees, launch.job.cluster
+    degrees, cluster = launch.plan.degrees, launch.job.cluster
     return [
-        f'"""torchtitan {VERSION}: {launch.job.model.name} on {own.gpus} x {cluster.gpu.name}.',
+        f'"""torchtitan {VERSION}: {launch.job.model.name} on {degrees.gpus} x {cluster.gpu.name}.',
         "",
         f"torchrun ... -m torchtitan.train --module {MODULE} --config {FUNCTION}",
         "in the folder of this file.",
@@ -301,11 +302,11 @@ def _converter_reason(launch: Launch) -> str:
 
 
 def _converters(launch: Launch) -> list[str]:
-    own = _quantisers(launch)
-    if not own:
+    quantisers = _quantisers(launch)
+    if not quantisers:
         return ["", "# Products in bf16.", "CONVERTERS = []"]
     lines = ["", *comment(_converter_reason(launch)), "CONVERTERS = ["]
-    for name, arguments in own:
+    for name, arguments in quantisers:
         lines += [f"    {name}.Config(", *python_arguments(arguments, 8), "    ),"]
     return [*lines, "]"]
 

@@ -62,8 +62,8 @@ def _table_refusals(model: ModelSpec) -> tuple[Refusal, ...]:
 
 
 def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
-    own = launch.plan.degrees
-    if mesh_of(own).shard * own.cp == 1:
+    degrees = launch.plan.degrees
+    if mesh_of(degrees).shard * degrees.cp == 1:
         yield Refusal(
             "torchtitan 0.2.2 keeps bf16 compute with fp32 parameters only where FSDP shards "
             "(dp_shard·cp > 1); otherwise it trains under autocast, which this plan is not "
@@ -73,10 +73,10 @@ def _mesh_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def _other_refusals(job: Job) -> Iterator[Refusal]:
-    own = job.optimizer
-    if own.family != "adamw" or any(dtype != "fp32" for _, dtype in own.states):
+    optimizer = job.optimizer
+    if optimizer.family != "adamw" or any(dtype != "fp32" for _, dtype in optimizer.states):
         yield Refusal(
-            f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {own.name}",
+            f"torchtitan 0.2.2 trains with AdamW and fp32 moments, not with {optimizer.name}",
             "--optimizer adamw",
         )
     if job.precision == "mxfp8" and job.cluster.gpu.vendor != "nvidia":
@@ -154,13 +154,17 @@ def _flavor(launch: Launch) -> Flavor | None:
 
 
 def _model(launch: Launch) -> Section:
-    own = _flavor(launch)
-    kind = own.module if own else _module_name(launch.job.model)
+    flavor = _flavor(launch)
+    kind = flavor.module if flavor else _module_name(launch.job.model)
     return Section(
         "model",
         (
             Setting("name", kind),
-            Setting("flavor", own.name if own else SIZE, "" if own else _shape(launch.job.model)),
+            Setting(
+                "flavor",
+                flavor.name if flavor else SIZE,
+                "" if flavor else _shape(launch.job.model),
+            ),
             *_converters(launch),
         ),
     )
@@ -175,8 +179,8 @@ def _module_name(model: ModelSpec) -> str:
 
 
 def _parallelism(launch: Launch) -> Section:
-    own = launch.plan.degrees
-    mesh = mesh_of(own)
+    degrees = launch.plan.degrees
+    mesh = mesh_of(degrees)
     return Section(
         "parallelism",
         (
@@ -192,14 +196,14 @@ def _parallelism(launch: Launch) -> Section:
                 "fsdp_reshard_after_forward",
                 mesh.reshard,
                 "ZeRO-3: gathered again for backward"
-                if own.zero == 3
+                if degrees.zero == 3
                 else "ZeRO-2: gathered parameters stay until backward",
             ),
-            Setting("tensor_parallel_degree", own.tp),
-            Setting("context_parallel_degree", own.cp),
-            Setting("expert_parallel_degree", own.ep),
-            Setting("expert_tensor_parallel_degree", 1 if own.ep > 1 else own.etp),
-            Setting("pipeline_parallel_degree", own.pp),
+            Setting("tensor_parallel_degree", degrees.tp),
+            Setting("context_parallel_degree", degrees.cp),
+            Setting("expert_parallel_degree", degrees.ep),
+            Setting("expert_tensor_parallel_degree", 1 if degrees.ep > 1 else degrees.etp),
+            Setting("pipeline_parallel_degree", degrees.pp),
             *pipeline_settings(launch, "output"),
         ),
     )
@@ -244,11 +248,11 @@ def _optimizer(launch: Launch) -> Section:
 
 def _converters(launch: Launch) -> list[Setting]:
     kinds = {"fp8": "float8", "mxfp8": "mx"}
-    own = kinds.get(launch.job.precision)
-    if own is None:
+    kind = kinds.get(launch.job.precision)
+    if kind is None:
         return []
-    names = [f"quantize.linear.{own}"]
-    names += [f"quantize.grouped_mm.{own}"] if launch.job.model.moe else []
+    names = [f"quantize.linear.{kind}"]
+    names += [f"quantize.grouped_mm.{kind}"] if launch.job.model.moe else []
     return [Setting("converters", names, f"products in {launch.job.precision}")]
 
 
@@ -267,9 +271,9 @@ def _quantize(launch: Launch) -> list[Section]:
 
 
 def _header(launch: Launch) -> str:
-    own, gpu = launch.plan.degrees, launch.job.cluster.gpu
+    degrees, gpu = launch.plan.degrees, launch.job.cluster.gpu
     return (
-        f"# torchtitan {VERSION}: {launch.job.model.name} on {own.gpus} x {gpu.name}\n"
+        f"# torchtitan {VERSION}: {launch.job.model.name} on {degrees.gpus} x {gpu.name}\n"
         f"# torchrun ... -m torchtitan.train --job.config_file {FILE}\n\n"
     )
 
@@ -308,13 +312,13 @@ def _arguments(model: ModelSpec) -> dict[str, object]:
     """Arguments of the size: values of the table, the router's in a table of their own."""
     table = titan_table_0_2(model)
     values = {key: value for key, (value, _) in all_settings(table, model).items()}
-    own: dict[str, object] = {
+    one_table: dict[str, object] = {
         _OLDER.get(key, key): value for key, value in values.items() if key not in _ELSEWHERE
     }
     if model.moe is None:
-        return own
+        return one_table
     shared = model.moe.shared_ffn // model.moe.ffn
     router = {"num_shared_experts": shared, **{key: values[key] for key in _ROUTER}}
     lines = "".join(f"        {key}={python_value(value)},\n" for key, value in router.items())
-    own |= {"moe_args": f"MoEArgs(\n{lines}        score_before_experts=False,\n    )"}
-    return own | ({} if model.mla else {"moe_enabled": True})
+    one_table |= {"moe_args": f"MoEArgs(\n{lines}        score_before_experts=False,\n    )"}
+    return one_table | ({} if model.mla else {"moe_enabled": True})

@@ -35,5 +35,7 @@ def _fact_text(fact: Fact) -> str:
 
 def hardware_ledger(jobs: tuple[Job, ...]) -> tuple[str, ...]:
     """Those of several jobs as text, each once: `DGX H100: rail_latency_s 2e-06 s: why`."""
-    found = (own for job in jobs for own in hardware_assumptions(job))
-    return tuple(dict.fromkeys(f"{own.about}: {own.text}" for own in found))
+    found = (
+        hardware_assumption for job in jobs for hardware_assumption in hardware_assumptions(job)
+    )
+    return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

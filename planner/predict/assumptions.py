@@ -94,14 +94,14 @@ def _activation_notes(job: Job, size_bytes: float, fraction: float) -> tuple[str
 
 def schedule_assumptions(job: Job) -> list[str]:
     """What the time of a pipeline schedule takes for granted."""
-    own = schedule_named(job.schedule)
+    one_schedule_named = schedule_named(job.schedule)
     notes = []
-    if own.splits_backward:
+    if one_schedule_named.splits_backward:
         notes.append(
             "backward split in gradients of inputs and of weights; attention and norms count "
             "with the inputs"
         )
-    if own.placement == "mirrored":
+    if one_schedule_named.placement == "mirrored":
         notes.append("two copies of the model, each with gradients and optimizer state")
     return notes
 

@@ -20,24 +20,24 @@ def condition_hints(
     Counts are of configurations that were enumerated and obey every other rule.
     """
     names = {rule.name for rule in conflict}
-    for own in ctx.conditions:
-        if own.option not in names:
+    for condition in ctx.conditions:
+        if condition.option not in names:
             continue
-        count, legal = without(ctx, own)
+        count, legal = without(ctx, condition)
         if len(conflict) == 1:
-            tried = own.values_tried(legal if count else shapes.columns, ctx)
+            tried = condition.values_tried(legal if count else shapes.columns, ctx)
             what = f"{count:,} legal" if count else f"{shapes.considered:,}"
             yield f"none of the {what} configurations that are tried obeys it" + (
                 f"; {tried}" if tried else ""
             )
         if count:
             noun = "configuration is" if count == 1 else "configurations are"
-            yield f"without {own.option}: {count:,} {noun} legal"
+            yield f"without {condition.option}: {count:,} {noun} legal"
 
 
 def without(ctx: RuleContext, dropped: UserCondition) -> tuple[int, Columns]:
     """How many configurations are legal without one condition, and their columns."""
-    others = tuple(own for own in ctx.conditions if own is not dropped)
+    others = tuple(condition for condition in ctx.conditions if condition is not dropped)
     freed = replace(ctx, conditions=others)
     columns, report = legal_shapes(freed, enumerate_shapes(freed))
     return report.legal, columns

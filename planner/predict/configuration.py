@@ -102,7 +102,7 @@ def given_layout(
         _demand_length("recomputed", again, degrees.pp, "pp stages")
     for counts in others:
         _demand_length("others", tuple(counts), degrees.pp, "pp stages")
-    layout = replace(layout, recomputed=again, others=tuple(tuple(own) for own in others))
+    layout = replace(layout, recomputed=again, others=tuple(tuple(other) for other in others))
     _demand_mix(job, len(others))
     _demand_checkpoints(job, layout)
     kind = recomputation(job.recompute[0], job.framework)

@@ -59,8 +59,8 @@ class CostedShapes:
     def piece_costs(self, row: int) -> Array:
         """Piece costs [pieces, PIECE_COLUMNS] of one shape: what CP-SAT reads."""
         key = int(self.shapes[row, f.SHAPE_KEY])
-        own: Array = self.costs[key]
-        return own
+        values: Array = self.costs[key]
+        return values
 
     def exchange(self, row: int) -> int:
         """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
@@ -104,9 +104,9 @@ def room(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], A
 
 def laid_out(shape: Array, mtp_apart: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
-    own = shape.copy()
-    own[f.SHAPE_MTP_APART] = float(mtp_apart)
-    return own
+    one_shape = shape.copy()
+    one_shape[f.SHAPE_MTP_APART] = float(mtp_apart)
+    return one_shape
 
 
 def fill_groups(shapes: Array, keys: Array) -> None:
@@ -238,19 +238,20 @@ class CostModel:
 
         `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
         """
-        own = self.price_shapes(columns)
-        order = np.argsort(own.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
-        most = int(own.shapes[:, f.SHAPE_PP].max(initial=1.0))
+        price_shapes = self.price_shapes(columns)
+        order = np.argsort(price_shapes.shapes[:, f.SHAPE_FRAME], kind="stable").astype(np.float64)
+        most = int(price_shapes.shapes[:, f.SHAPE_PP].max(initial=1.0))
 
         def cost(part: slice) -> None:
             *space, stages = room(len(self.pieces), most)
             self.run(
-                compiled.cost_shapes, own.shapes, order[part], own.keys, own.costs, self.prefix,
-                self.totals, *self.inputs, False, *space, own.steps, stages,
+                compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
+                price_shapes.costs, self.prefix,
+                self.totals, *self.inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
 
         in_threads(cost, len(order))
-        return own
+        return price_shapes
 
     def price_shapes(self, columns: Columns) -> CostedShapes:
         """Shapes and the costs of their pieces; their steps are zero."""
@@ -315,14 +316,14 @@ class CostModel:
             rows = np.flatnonzero((inner != IMPOSSIBLE) & (keys[:, f.KEY_CP] > 1.0))
             if not len(rows):
                 continue
-            own = keys[rows]
-            own[:, f.KEY_EXCHANGE] = inner[rows]
-            priced = self.cost_keys(own)
+            key = keys[rows]
+            key[:, f.KEY_EXCHANGE] = inner[rows]
+            priced = self.cost_keys(key)
             seconds = priced[:, :, f.PIECE_FORWARD : f.PIECE_RECOMPUTE_EP + 1].sum(axis=2)
             seconds = seconds @ self.totals
             better = seconds < fastest[rows] * (1.0 - _TIE)
             taken = rows[better]
-            best[taken], costs[taken], fastest[taken] = own[better], priced[better], seconds[better]
+            best[taken], costs[taken], fastest[taken] = key[better], priced[better], seconds[better]
         return best, costs
 
     def _inner_ranks(self, kind: ContextKind, keys: Array) -> NDArray[np.int64]:
@@ -367,15 +368,16 @@ class CostModel:
             self.framework_inputs,
         )  # fmt: skip
 
-    def cost_inputs(self, own: LayoutInputs) -> tuple[Array, Array]:
+    def cost_inputs(self, layout_inputs: LayoutInputs) -> tuple[Array, Array]:
         """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
-        pp = int(own.shape[f.SHAPE_PP])
-        steps, counts = np.zeros((1, f.STEP_COLUMNS)), own.layout.counts
+        pp = int(layout_inputs.shape[f.SHAPE_PP])
+        steps, counts = np.zeros((1, f.STEP_COLUMNS)), layout_inputs.layout.counts
         layouts, groups, traffic, stages = room(len(counts), pp)
-        layouts[0], layouts[1] = counts, own.layout.recomputed
+        layouts[0], layouts[1] = counts, layout_inputs.layout.recomputed
         self.run(
-            compiled.cost_shapes, own.shape[None], np.zeros(1), own.key[None], own.costs[None],
-            self.prefix, counts.sum(axis=1), own.job, own.framework, self.gpu_inputs, self.network,
+            compiled.cost_shapes, layout_inputs.shape[None], np.zeros(1), layout_inputs.key[None],
+            layout_inputs.costs[None], self.prefix, counts.sum(axis=1), layout_inputs.job,
+            layout_inputs.framework, self.gpu_inputs, self.network,
             True, layouts, groups, traffic, steps, stages,
         )  # fmt: skip
         return steps[0], stages

@@ -59,7 +59,7 @@ def job_pieces(job: Job) -> tuple[Piece, ...]:
 def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays; columns in `planner.cost.fields`."""
     rows = [(index, op) for index, piece in enumerate(all_pieces) for op in piece.ops]
-    ordered = [own for index, piece in enumerate(all_pieces) for own in _ordered(index, piece)]
+    ordered = [item for index, piece in enumerate(all_pieces) for item in _ordered(index, piece)]
     return OpTable(
         ops=_array([_op_row(index, op) for index, op in rows], f.OP_COLUMNS),
         parameters=_array(

@@ -195,17 +195,17 @@ class Outlook:
     full_memory: FullMemory | None = None
 
 
-def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
+def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
     """The plan of a costed configuration, on GPUs of one type or of several."""
-    degrees, layout, step = own.degrees, own.layout, own.step
+    degrees, layout, step = costed_plan.degrees, costed_plan.layout, costed_plan.step
     step_time_s = float(step[f.STEP_TIME])
     tokens_per_s = degrees.gbs * job.seq / step_time_s
     per_gpu = tokens_per_s / degrees.gpus
     full_square = per_gpu * flop_per_token(job.model, job.seq)
-    kind, sizes = exchange_kind(degrees.cp, own.exchange)
+    kind, sizes = exchange_kind(degrees.cp, costed_plan.exchange)
     peak16 = outlook.peak_flop_per_s
     others = {
-        mode.name: counts for mode, counts in zip(own.modes, layout.others, strict=True)
+        mode.name: counts for mode, counts in zip(costed_plan.modes, layout.others, strict=True)
         if any(counts)
     }  # fmt: skip
     return Plan(
@@ -217,14 +217,14 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
             others=others,
             mtp_apart=layout.mtp_apart,
         ),
-        recompute=own.mode.name,
+        recompute=costed_plan.mode.name,
         recompute_flags=layout_flags(
-            own.mode,
+            costed_plan.mode,
             job.framework.recomputing,
             layout.recomputed,
             layout.stage_layers,
             shared_count(layout),
-            {mode: others[mode.name] for mode in own.modes if mode.name in others},
+            {mode: others[mode.name] for mode in costed_plan.modes if mode.name in others},
         ),
         schedule=plan_schedule(job.schedule, degrees.pp, degrees.vpp),
         gbs=degrees.gbs,
@@ -238,7 +238,7 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         mfu_causal=per_gpu * flop_per_token(job.model, job.seq, causal=True) / peak16,
         mfu_precision=full_square / outlook.precision_flop_per_s,
         # Backward is twice the forward pass, so forward is a third of the model's FLOP.
-        hfu=full_square * (1.0 + own.again / 3.0) / peak16,
+        hfu=full_square * (1.0 + costed_plan.again / 3.0) / peak16,
         peak_bytes=float(step[f.STEP_PEAK_BYTES]),
         peak_interval=outlook.peak_interval,
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
@@ -248,9 +248,9 @@ def assemble_plan(job: Job, own: CostedPlan, outlook: Outlook) -> Plan:
         fits=outlook.fits,
         fit_probability=outlook.fit_probability,
         time=TimeTerms(**{name: float(step[column]) for name, column in TIME_TERMS.items()}),
-        stages=stage_memories(own.stages, layout),
-        status=own.status,
-        gap=own.gap,
+        stages=stage_memories(costed_plan.stages, layout),
+        status=costed_plan.status,
+        gap=costed_plan.gap,
         assumptions=outlook.assumptions,
         stage_gpus=outlook.stage_gpus,
         optimizer=job.optimizer.name,

@@ -90,9 +90,9 @@ def nearest_split(wanted: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...
     """The split that the framework can write down with the fewest layers moved."""
     splits = list(_splits(ctx)) or [ctx.usual_split]
 
-    def moved(own: tuple[int, ...]) -> tuple[int, int]:
+    def moved(numbers: tuple[int, ...]) -> tuple[int, int]:
         """Layers in another place; of equals the more even split."""
-        return sum(abs(one - two) for one, two in zip(own, wanted, strict=True)), max(own)
+        return sum(abs(one - two) for one, two in zip(numbers, wanted, strict=True)), max(numbers)
 
     return min(splits, key=moved)
 

@@ -40,9 +40,9 @@ def other_modes(job: Job, mode: RecomputeMode) -> tuple[RecomputeMode, ...]:
     if not mixes or recomputation(mode, job.framework) != "free":
         return ()
     return tuple(
-        own
-        for own in job.recompute
-        if own.mask and own != mode and (own.every, own.span, own.budget) == (1, 1, None)
+        item
+        for item in job.recompute
+        if item.mask and item != mode and (item.every, item.span, item.budget) == (1, 1, None)
     )
 
 
@@ -105,7 +105,7 @@ def wider_job(job: JobInputs, others: int) -> JobInputs:
 
 def stack(base: Array, others: list[Array], kinds: int) -> Array:
     """Rows of the kinds, of the kinds in each other mode, then of the ends."""
-    rows = [base[:kinds], *(own[:kinds] for own in others), base[kinds:]]
+    rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
 
 
@@ -120,23 +120,23 @@ def price_modes(
     job, framework = cost_model.job_inputs, cost_model.framework_inputs
     wide = wider_job(job, len(modes))
     costs = stack(
-        base, [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes], job.kinds
+        base, [as_plain(mode_costs(cost_model, costed, row, mode)) for mode in modes], job.kinds
     )
     terms, _ = compiled.layout_terms(
         shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.network
     )
     moments = compiled.memory_phases(shape, key, costs, wide, framework)
     found = tuple(_price(index, job.kinds, terms, moments) for index in range(len(modes)))
-    return tuple(own for own in found if not any(_beats(other, own) for other in found))
+    return tuple(price for price in found if not any(_beats(other, price) for other in found))
 
 
 def _price(index: int, kinds: int, terms: Array, moments: MemoryPhases) -> OtherMode:
-    own = slice(kinds * (1 + index), kinds * (2 + index))
+    one_slice = slice(kinds * (1 + index), kinds * (2 + index))
     return OtherMode(
         index,
-        terms[own, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
-        moments.layer[:, :, :kinds] - moments.layer[:, :, own],
-        moments.working[:, own],
+        terms[one_slice, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
+        moments.layer[:, :, :kinds] - moments.layer[:, :, one_slice],
+        moments.working[:, one_slice],
     )
 
 
@@ -165,7 +165,7 @@ def memory_inputs(
     counts = kernel_layout(cost_model, layout, ctx)
     if not any(map(any, layout.others)):
         return cost_model.layout_inputs(costed, row, counts)
-    others = [as_plain(mode_costs(cost_model, costed, row, own)) for own in modes]
+    others = [as_plain(mode_costs(cost_model, costed, row, mode)) for mode in modes]
     return _wide_inputs(cost_model, costed, row, others, _mixed(counts, layout, ctx, again=False))
 
 
@@ -183,7 +183,7 @@ def cost_layout(
     if not any(map(any, layout.others)):
         return CostedLayout(step, stages, held.layout, held.costs, held)
     counts = kernel_layout(cost_model, layout, ctx)
-    others = [mode_costs(cost_model, costed, row, own) for own in modes]
+    others = [mode_costs(cost_model, costed, row, mode) for mode in modes]
     # The same layers once as such that recompute: what runs again is then named as such.
     mixed = _mixed(counts, layout, ctx, again=True)
     timed = _wide_inputs(cost_model, costed, row, others, mixed)
@@ -200,7 +200,7 @@ def _mixed(
     taken = np.array(ctx.other_counts(layout), dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)
-    remade = list(taken) if again else [np.zeros_like(own) for own in taken]
+    remade = list(taken) if again else [np.zeros_like(item) for item in taken]
     return KernelLayout(
         stack(plain, list(taken), kinds), stack(counts.recomputed, remade, kinds), layout.mtp_apart
     )
@@ -214,11 +214,11 @@ def _wide_inputs(
     layout: KernelLayout,
 ) -> LayoutInputs:
     """Inputs of a layout with further kinds of given costs."""
-    own = cost_model.layout_inputs(costed, row, layout)
+    layout_inputs = cost_model.layout_inputs(costed, row, layout)
     return replace(
-        own,
-        costs=stack(own.costs, others, own.job.kinds),
-        job=wider_job(own.job, len(others)),
+        layout_inputs,
+        costs=stack(layout_inputs.costs, others, layout_inputs.job.kinds),
+        job=wider_job(layout_inputs.job, len(others)),
     )
 
 
@@ -244,7 +244,7 @@ def cheapest_costs(
         cost_model.network,
     )
     priced = price_modes(cost_model, costed, row, modes)
-    light = [mode_costs(cost_model, costed, row, modes[own.index]) for own in priced]
+    light = [mode_costs(cost_model, costed, row, modes[item.index]) for item in priced]
     for kind in range(kinds):
         saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
         own_s = terms[kind, linear.TERM_RECOMPUTE]

@@ -30,7 +30,7 @@ def shape_groups(
 
 def _leaves(name: str, piece: Piece, context: OpContext, key: Key) -> bool:
     group = offload_group(name, context, piece)
-    names = {*group.own, *group.shared}
+    names = {*group.alone, *group.shared}
     least = context.profile.activation_offload.least_offload_bytes
     return any(
         row.name in names

@@ -86,14 +86,14 @@ def _share_inputs(
         np.array(counts, dtype=float).T for counts in staying_counts(layout, ctx, groups)
     )
     kinds = cost_model.job_inputs.kinds
-    own = replace(
+    layout_inputs = replace(
         cost_model.layout_inputs(costed, row, plain),
         costs=_costs(cost_model, costed, row),
         job=wider_job(cost_model.job_inputs, 1),
         framework=cost_model.share_inputs,
     )
     heavy, timed = (_split(plain, stays, kinds) for stays in (any_stays, all_stays))
-    return replace(own, layout=heavy), replace(own, layout=timed)
+    return replace(layout_inputs, layout=heavy), replace(layout_inputs, layout=timed)
 
 
 def _split(plain: KernelLayout, staying: Array, kinds: int) -> KernelLayout:

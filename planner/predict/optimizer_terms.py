@@ -92,9 +92,9 @@ def traffic_bytes(setting: OptimizerSetting) -> float:
 def _whole_traffic_bytes(setting: OptimizerSetting) -> float:
     optimizer = setting.optimizer
     total = BASE_TRAFFIC_BYTES + optimizer.traffic_bytes
-    for own in (optimizer.gradient_bytes, optimizer.master_bytes):
-        if own is not None:
-            total -= 2.0 * (_FP32 - own)
+    for item in (optimizer.gradient_bytes, optimizer.master_bytes):
+        if item is not None:
+            total -= 2.0 * (_FP32 - item)
     if setting.kernel != "fused" and _is_torch_adamw(optimizer):
         total += FOREACH_TENSORS * _FP32
     return total
@@ -130,15 +130,15 @@ def offload_seconds_per_parameter(
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Host memory that offload takes per parameter of the rank: states, master, gradients."""
-    own = setting.optimizer.state_bytes + _master_bytes(profile, setting)
-    return setting.offload * (own + _FP32)
+    value = setting.optimizer.state_bytes + _master_bytes(profile, setting)
+    return setting.offload * (value + _FP32)
 
 
 def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes of the copy of a weight that the update reads and writes."""
-    state, own = profile.state, setting.optimizer.master_bytes
-    if own is not None and state.master_bytes:
-        return own
+    state, master_bytes = profile.state, setting.optimizer.master_bytes
+    if master_bytes is not None and state.master_bytes:
+        return master_bytes
     return state.master_bytes or state.weight_bytes
 
 

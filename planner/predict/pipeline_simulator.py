@@ -111,9 +111,9 @@ def simulate(
                 begin = max(clock[device], ready)
                 first = starts[device]
                 starts[device] = begin if first is None else first
-                for own in step:
-                    end = begin + times[own.chunk].seconds(own.kind)
-                    played[device].append((own, begin, end))
+                for item in step:
+                    end = begin + times[item.chunk].seconds(item.kind)
+                    played[device].append((item, begin, end))
                     begin = end
                 clock[device] = begin
                 ended.update(dict.fromkeys(step, clock[device]))
@@ -128,7 +128,7 @@ def simulate(
         end_s=tuple(clock),
         full=tuple(full for full, _ in held),
         peak=tuple(peak for _, peak in held),
-        played=tuple(tuple(own) for own in played),
+        played=tuple(tuple(item) for item in played),
     )
 
 
@@ -151,8 +151,8 @@ def _predecessors(schedule: Schedule) -> _Chain:
 def _ready_s(step: Step, chain: _Chain, ended: dict[Pass, float]) -> float | None:
     """When all that a step depends on is done; None if something is not."""
     ready = 0.0
-    for own in step:
-        for needed in _needed(own, chain):
+    for item in step:
+        for needed in _needed(item, chain):
             done = next((ended[option] for option in needed if option in ended), None)
             if done is None:
                 return None
@@ -160,14 +160,14 @@ def _ready_s(step: Step, chain: _Chain, ended: dict[Pass, float]) -> float | Non
     return ready
 
 
-def _needed(own: Pass, chain: _Chain) -> list[tuple[Pass, ...]]:
+def _needed(one_pass: Pass, chain: _Chain) -> list[tuple[Pass, ...]]:
     """What a pass waits for, each as options of which one exists."""
-    chunk, microbatch = own.chunk, own.microbatch
-    if own.kind == "F":
+    chunk, microbatch = one_pass.chunk, one_pass.microbatch
+    if one_pass.kind == "F":
         if chunk not in chain.earlier:
             return []
         return [(Pass("F", chain.earlier[chunk], microbatch),)]
-    if own.kind == "W":
+    if one_pass.kind == "W":
         return [(Pass("B", chunk, microbatch),)]
     if chunk not in chain.later:
         return [(Pass("F", chunk, microbatch),)]
@@ -179,11 +179,11 @@ def _held(steps: Sequence[Step], share: float) -> tuple[int, float]:
     """(most full, most of full + share·deferred) over a device's passes in order."""
     full = deferred = most = 0
     peak = 0.0
-    for own in (own for step in steps for own in step):
-        full += own.kind == "F"
+    for item in (item for step in steps for item in step):
+        full += item.kind == "F"
         most, peak = max(most, full), max(peak, full + share * deferred)
-        full -= own.kind in ("B", "D")
-        deferred += (own.kind == "B") - (own.kind == "W")
+        full -= item.kind in ("B", "D")
+        deferred += (item.kind == "B") - (item.kind == "W")
         peak = max(peak, full + share * deferred)
     return most, peak
 
@@ -204,7 +204,7 @@ def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
 
 
 def _alone(passes: Sequence[Pass]) -> tuple[Step, ...]:
-    return tuple((own,) for own in passes)
+    return tuple((one_pass,) for one_pass in passes)
 
 
 def gpipe(pp: int, grad_acc: int) -> Schedule:
@@ -241,7 +241,7 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
     for start in range(0, grad_acc, pp):
         group = range(start, min(grad_acc, start + pp))
         rounds = range(vpp - 1, -1, -1) if backward else range(vpp)
-        order += [(own, mb) for own in rounds for mb in group]
+        order += [(one_round, mb) for one_round in rounds for mb in group]
     return order
 
 
@@ -253,12 +253,12 @@ def interleaved(pp: int, vpp: int, grad_acc: int) -> Schedule:
     steps = []
     for stage in range(pp):
         warm = min(total, 2 * (pp - stage - 1) + (vpp - 1) * pp)
-        passes = [Pass("F", own * pp + stage, mb) for own, mb in forward[:warm]]
-        for index, (own, mb) in enumerate(backward):
+        passes = [Pass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
+        for index, (item, mb) in enumerate(backward):
             if warm + index < total:
                 ahead, next_mb = forward[warm + index]
                 passes.append(Pass("F", ahead * pp + stage, next_mb))
-            passes.append(Pass("D", own * pp + stage, mb))
+            passes.append(Pass("D", item * pp + stage, mb))
         steps.append(_alone(passes))
     return Schedule(tuple(steps), *_straight(pp, vpp))
 
@@ -276,16 +276,18 @@ def zero_bubble(pp: int, grad_acc: int, vpp: int = 1, rounds: int = 1) -> Schedu
     for stage in range(pp):
         warm = min(total, rounds * (pp - stage - 1) + (vpp - 1) * pp)
         later = rounds * stage
-        passes = [Pass("F", own * pp + stage, mb) for own, mb in forward[:warm]]
-        for index, (own, mb) in enumerate(backward):
+        passes = [Pass("F", item * pp + stage, mb) for item, mb in forward[:warm]]
+        for index, (item, mb) in enumerate(backward):
             if warm + index < total:
                 ahead, next_mb = forward[warm + index]
                 passes.append(Pass("F", ahead * pp + stage, next_mb))
-            passes.append(Pass("B", own * pp + stage, mb))
+            passes.append(Pass("B", item * pp + stage, mb))
             if index >= later:
                 due, due_mb = backward[index - later]
                 passes.append(Pass("W", due * pp + stage, due_mb))
-        passes += [Pass("W", own * pp + stage, mb) for own, mb in backward[max(0, total - later) :]]
+        passes += [
+            Pass("W", item * pp + stage, mb) for item, mb in backward[max(0, total - later) :]
+        ]
         steps.append(_alone(passes))
     return Schedule(tuple(steps), *_straight(pp, vpp))
 
@@ -308,17 +310,19 @@ class _Emitter:
 
     def run(self, *wanted: tuple[Kind, int]) -> None:
         """One step of the passes that exist; W of the longest deferred for kind W."""
-        step = [own for kind, chunk in wanted if (own := self._next(kind, chunk)) is not None]
-        self.waiting += [own._replace(kind="W") for own in step if own.kind == "B"]
+        step = [
+            one_next for kind, chunk in wanted if (one_next := self._next(kind, chunk)) is not None
+        ]
+        self.waiting += [item._replace(kind="W") for item in step if item.kind == "B"]
         if step:
             self.steps.append(tuple(step))
 
     def weight(self, chunk: int | None = None) -> None:
         """The longest deferred W, of one chunk if given."""
-        for own in self.waiting:
-            if chunk is None or own.chunk == chunk:
-                self.waiting.remove(own)
-                self.steps.append((own,))
+        for one_pass in self.waiting:
+            if chunk is None or one_pass.chunk == chunk:
+                self.waiting.remove(one_pass)
+                self.steps.append((one_pass,))
                 return
 
     def rest(self) -> None:
@@ -332,37 +336,37 @@ def zb_v(pp: int, grad_acc: int) -> Schedule:
     steps = []
     for stage in range(pp):
         down, up = stage, 2 * pp - 1 - stage
-        own = _Emitter(grad_acc)
+        emitter = _Emitter(grad_acc)
         rounds = max(grad_acc, 2 * pp - 1)
         for _ in range(2 * (pp - stage) - 1):
-            own.run(("F", down))
+            emitter.run(("F", down))
         for _ in range(stage):
-            own.run(("F", up))
-            own.run(("F", down))
+            emitter.run(("F", up))
+            emitter.run(("F", down))
         for _ in range(pp - stage):
-            own.run(("F", up))
-            own.run(("B", up))
-            own.weight(up)
+            emitter.run(("F", up))
+            emitter.run(("B", up))
+            emitter.weight(up)
         for _ in range(rounds - pp):
-            own.run(("F", down))
-            own.run(("B", down))
-            own.weight(down)
-            own.run(("F", up))
-            own.run(("B", up))
-            own.weight(up)
+            emitter.run(("F", down))
+            emitter.run(("B", down))
+            emitter.weight(down)
+            emitter.run(("F", up))
+            emitter.run(("B", up))
+            emitter.weight(up)
         for _ in range(stage):
-            own.run(("B", down))
-            own.run(("B", up))
+            emitter.run(("B", down))
+            emitter.run(("B", up))
         for _ in range(pp - stage):
-            own.run(("B", down))
-            own.weight(down)
-        own.rest()
-        steps.append(tuple(own.steps))
+            emitter.run(("B", down))
+            emitter.weight(down)
+        emitter.rest()
+        steps.append(tuple(emitter.steps))
     return Schedule(tuple(steps), *_folded(pp))
 
 
 def _dual_steps(
-    own: _Emitter, near: int, far: int, rank: int, ranks: int, pairs: int
+    emitter: _Emitter, near: int, far: int, rank: int, ranks: int, pairs: int
 ) -> tuple[Step, ...]:
     """A device of DualPipe that is `rank` of `ranks` from its end of the pipeline.
 
@@ -371,33 +375,33 @@ def _dual_steps(
     """
     inner = ranks - rank - 1
     for _ in range(2 * inner):
-        own.run(("F", near))
+        emitter.run(("F", near))
     for _ in range(rank + 1):
-        own.run(("F", near))
-        own.run(("F", far))
+        emitter.run(("F", near))
+        emitter.run(("F", far))
     for _ in range(inner):
-        own.run(("B", far))
-        own.weight()
-        own.run(("F", far))
+        emitter.run(("B", far))
+        emitter.weight()
+        emitter.run(("F", far))
     for index in range(pairs - 2 * ranks + rank + 1):
         if index == 0 and inner == 0:
-            own.run(("F", near))
-            own.run(("D", far))
+            emitter.run(("F", near))
+            emitter.run(("D", far))
         else:
-            own.run(("F", near), ("D", far))
-        own.run(("F", far), ("D", near))
+            emitter.run(("F", near), ("D", far))
+        emitter.run(("F", far), ("D", near))
     for _ in range(inner):
-        own.run(("D", far))
-        own.run(("F", far), ("D", near))
+        emitter.run(("D", far))
+        emitter.run(("F", far), ("D", near))
     # The second half of these defers its W.
     for index in range(2 * (rank + 1)):
         kind: Kind = "B" if index > rank else "D"
-        own.run((kind, near if index % 2 else far))
+        emitter.run((kind, near if index % 2 else far))
     for _ in range(inner):
-        own.weight()
-        own.run(("B", near))
-    own.rest()
-    return tuple(own.steps)
+        emitter.weight()
+        emitter.run(("B", near))
+    emitter.rest()
+    return tuple(emitter.steps)
 
 
 def dualpipe(pp: int, grad_acc: int) -> Schedule:

@@ -62,7 +62,7 @@ def blocks_text(plan: Plan) -> str:
 def stage_gpus_text(plan: Plan) -> str:
     """GPU type of the stages, where there are several: `stages 0-1 H100-SXM5-80GB, 2 A100…`."""
     parts = []
-    for gpu, members in groupby(range(plan.degrees.pp), key=lambda own: plan.stage_gpus[own]):
+    for gpu, members in groupby(range(plan.degrees.pp), key=lambda index: plan.stage_gpus[index]):
         parts.append(f"{number_ranges(list(members))} {gpu}")
     return "stages " + ", ".join(parts)
 
@@ -74,9 +74,9 @@ def recompute_text(plan: Plan) -> str:
     if plan.recompute == "none" or sum(plan.layout.recomputed) == layers:
         return _mode_text(plan.recompute)
     return ", ".join(
-        f"{_mode_text(mode)} {sum(own)}/{layers}"
-        for mode, own in counts.items()
-        if any(own) or not plan.layout.others
+        f"{_mode_text(mode)} {sum(count)}/{layers}"
+        for mode, count in counts.items()
+        if any(count) or not plan.layout.others
     )
 
 

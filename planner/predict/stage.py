@@ -80,9 +80,9 @@ class Stage:
 
     @cached_property
     def _told(self) -> tuple[Any, ...]:
-        own = self.inputs
-        counts = own.layout.counts, own.layout.recomputed
-        return (*counts, self.costs, self.key, self.grid, own.job, own.framework)
+        inputs = self.inputs
+        counts = inputs.layout.counts, inputs.layout.recomputed
+        return (*counts, self.costs, self.key, self.grid, inputs.job, inputs.framework)
 
     @cached_property
     def holds(self) -> Any:
@@ -105,17 +105,17 @@ class Stage:
     @cached_property
     def rest(self) -> PhaseTerms:
         """Its terms in the optimizer's phase."""
-        own = self.inputs
-        return at_rest(self.holds, self.key, self.grid, own.job, own.framework)
+        inputs = self.inputs
+        return at_rest(self.holds, self.key, self.grid, inputs.job, inputs.framework)
 
     @cached_property
     def heaviest(self) -> tuple[int, Pass]:
         """The phase in which it holds most, and the pass that it is in."""
-        own = self.inputs
+        inputs = self.inputs
         phase, within, _ = heaviest_phase(
-            self.holds, self.most, self.held, self.key, self.grid, own.job, own.framework
+            self.holds, self.most, self.held, self.key, self.grid, inputs.job, inputs.framework
         )
-        return phase, passes(self.held, self.grid.grad_acc, own.framework)[within]
+        return phase, passes(self.held, self.grid.grad_acc, inputs.framework)[within]
 
     def memory(self) -> Any:
         """The stage's STAGE_* columns on memory, as an object."""
@@ -123,38 +123,38 @@ class Stage:
         stage_memory(self.index, float(self.index), *(self.holds, *self._told, out))
         return out
 
-    def terms(self, phase: int, own: Pass) -> PhaseTerms:
+    def terms(self, phase: int, one_pass: Pass) -> PhaseTerms:
         """Terms in one phase of a pass, as the core adds them up."""
         told = self.inputs
         return phase_terms(
-            phase, self.rest, self.holds, self.most, own, self.key, self.grid, told.job,
+            phase, self.rest, self.holds, self.most, one_pass, self.key, self.grid, told.job,
             told.framework,
         )  # fmt: skip
 
     # --- the layer that a phase is about ---------------------------------------------------------
 
-    def taken_apart(self, phase: int, own: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
+    def taken_apart(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
         """Terms of a phase with what the core adds up inside the layers under its names, and the
         layers that it is about, the one at work first."""
-        terms = self.terms(phase, own)
+        terms = self.terms(phase, one_pass)
         if phase not in _INSIDE or not self.holds.layers:
             return terms, ()
         if phase == LAYER_LAST:
             return self._at_last(terms)
-        at_work = self._at_work(phase, own)
+        at_work = self._at_work(phase, one_pass)
         if at_work.again and self.counts(at_work.kind)[1]:
             remade = self._parts(at_work.kind).remade
             terms = terms._replace(recomputed=remade, working=terms.working - remade)
         if phase != LAYER_SECOND:
             return terms, (at_work,)
-        terms, done = self._behind(terms, own)
+        terms, done = self._behind(terms, one_pass)
         return terms, (at_work, done)
 
-    def _at_work(self, phase: int, own: Pass) -> OneLayer:
+    def _at_work(self, phase: int, one_pass: Pass) -> OneLayer:
         """The layer with the largest working set."""
         most = self.most
         plain = phase == LAYER or (phase == LAYER_SECOND and most.working >= most.working_again)
-        making = phase != LAYER_SECOND and own.accumulates == 0.0
+        making = phase != LAYER_SECOND and one_pass.accumulates == 0.0
         name = ("making" if making else "working") + ("" if plain else "_again")
         return OneLayer(self._kind(name, getattr(most, name)), not plain)
 
@@ -174,9 +174,9 @@ class Stage:
             activations=terms.activations + (kept if stays else 0.0),
         ), (OneLayer(kind, again, float(stays)),)
 
-    def _behind(self, terms: PhaseTerms, own: Pass) -> tuple[PhaseTerms, OneLayer]:
+    def _behind(self, terms: PhaseTerms, one_pass: Pass) -> tuple[PhaseTerms, OneLayer]:
         """The first layer in backward is done as the second runs."""
-        name = "done_making" if own.accumulates == 0.0 else "done"
+        name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)
         kind = self._kind(name, change)
         parts, (count, again) = self._parts(kind), self.counts(kind)
@@ -184,7 +184,7 @@ class Stage:
         gone = 0.0
         if gives_back(self.grid, self.inputs.framework):
             gone = parts.light if remade else parts.kept
-        made = parts.made if own.accumulates == 0.0 else 0.0
+        made = parts.made if one_pass.accumulates == 0.0 else 0.0
         changed = terms._replace(
             activations=terms.activations - change - gone,
             gradients=terms.gradients + made,

@@ -45,14 +45,14 @@ def warm_up(progress: Progress | None = None) -> None:
     beside = [entry for entry in wanted if entry in _BESIDE]
     here = [entry for entry in wanted if entry in _HERE]
     helper = _start_helper(beside) if here else None
-    own = here if helper else wanted
-    for done, entry in enumerate(own):
+    one_here = here if helper else wanted
+    for done, entry in enumerate(one_here):
         if progress:
             progress(_text(entry), done, len(wanted))
         _compile(entry)
     if helper:
         if progress:
-            progress(_text(beside[-1]), len(own), len(wanted))
+            progress(_text(beside[-1]), len(one_here), len(wanted))
         helper.wait()
         # Loads what the helper compiled; compiles it where that failed.
         for entry in beside:

@@ -118,7 +118,7 @@ def validation_report(shown: Validation) -> Report:
         ),
         *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts[-1:]),
         _picks(*everything, means),
-        _fits([(own.family, own.fit) for own in (*shown.families, *shown.totals)]),
+        _fits([(family.family, family.fit) for family in (*shown.families, *shown.totals)]),
         _repeats(shown.repeats),
     ]
     blocks: list[Block] = [table for table in tables if table.rows]
@@ -133,10 +133,10 @@ def _errors(
     means: tuple[float | None, float | None, float | None] | None = None,
 ) -> TableData:
     """Families by their median error, the largest first, then the totals."""
-    found = [(own.family, getattr(own, figure)) for own in families]
-    known = sorted((own for own in found if own[1]), key=lambda own: -own[1].median)
-    known += [(own.family, getattr(own, figure)) for own in totals if getattr(own, figure)]
-    rows = [(family, *error_cells(own)) for family, own in known]
+    found = [(family.family, getattr(family, figure)) for family in families]
+    known = sorted((item for item in found if item[1]), key=lambda item: -item[1].median)
+    known += [(total.family, getattr(total, figure)) for total in totals if getattr(total, figure)]
+    rows = [(family, *error_cells(item)) for family, item in known]
     if rows and means is not None:
         middle, mean, coverage = (share_text(value) for value in means)
         rows.append(("mean of sources", "", middle, mean, "", "", "", coverage))
@@ -171,10 +171,11 @@ def _picks(
 ) -> TableData:
     """Families by their mean pick, the worst first, then the totals."""
     known = sorted(
-        ((own.family, own.picks) for own in families if own.picks), key=lambda own: own[1].mean
+        ((family.family, family.picks) for family in families if family.picks),
+        key=lambda items: items[1].mean,
     )
-    known += [(own.family, own.picks) for own in totals if own.picks]
-    rows = [(family, *pick_cells(own)) for family, own in known]
+    known += [(total.family, total.picks) for total in totals if total.picks]
+    rows = [(family, *pick_cells(item)) for family, item in known]
     if rows and means.rank_correlation is not None:
         ranks = f"{means.rank_correlation:.2f}"
         rows.append(("mean of sources", "", share_text(means.pick_mean), "", ranks))

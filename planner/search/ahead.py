@@ -31,7 +31,7 @@ class Ahead:
     @property
     def room(self) -> int:
         """Questions that a thread is free for."""
-        return self.threads - sum(not own.done() for own in self._started.values())
+        return self.threads - sum(not future.done() for future in self._started.values())
 
     def has(self, question: Question) -> bool:
         """Whether a question is being answered, or was."""
@@ -45,8 +45,8 @@ class Ahead:
 
     def answer(self, question: Question) -> LayoutSolution | None:
         """The answer to a question that was started; None for any other."""
-        own = self._started.pop(question, None)
-        return None if own is None else own.result()
+        future = self._started.pop(question, None)
+        return None if future is None else future.result()
 
     def forget(self) -> None:
         """Drop what was not asked for after all."""

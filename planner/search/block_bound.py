@@ -143,7 +143,7 @@ class StageSeconds:
 
     def _per_layer(self, columns: list[int]) -> Array:
         stages = range(self.ctx.pp)
-        return np.array([self.terms.layer_of(own)[:, columns].sum(axis=1) for own in stages])
+        return np.array([self.terms.layer_of(stage)[:, columns].sum(axis=1) for stage in stages])
 
     def longest_block(self, step_s: float) -> int:
         """Most layers of a block in such a step; the stage's other chunks have one less."""
@@ -213,13 +213,13 @@ class Options:
         """(the same with options of their own for the stages that may show most traffic, the stage
         of each option: `SHOWS` for all others)."""
         count, rows = len(self.places), self.of_stage.copy()
-        own, stages = [np.arange(count)], [np.full(count, SHOWS)]
+        items, stages = [np.arange(count)], [np.full(count, SHOWS)]
         for stage in range(min(SHOWS, len(rows))):
-            own.append(np.arange(*self.of_stage[stage]))
-            stages.append(np.full(len(own[-1]), stage))
-            rows[stage] = count, count + len(own[-1])
-            count += len(own[-1])
-        taken = np.concatenate(own)
+            items.append(np.arange(*self.of_stage[stage]))
+            stages.append(np.full(len(items[-1]), stage))
+            rows[stage] = count, count + len(items[-1])
+            count += len(items[-1])
+        taken = np.concatenate(items)
         split = Options(
             rows, self.places[taken], self.taken_s[taken], self.shown_s[taken],
             self.drained_s[taken],
@@ -302,30 +302,30 @@ class BlockBound:
     ) -> tuple[float, tuple[int, ...], Array]:
         """(seconds, layers of each stage, what each of the first stages shows, s) where stages add
         least, with a mean of what they show."""
-        own, stages = options.by_stage
+        item, stages = options.by_stage
         behind = np.append(weights.sum() - np.cumsum(weights), 0.0)
-        adds_s = self.seconds.terms.bubble_share * own.taken_s - behind[stages] * own.drained_s
-        adds_s += np.append(weights, 0.0)[stages] * own.shown_s
-        adds_s[own.taken_s > most_s] = inf
-        reached = self._reached(own.of_stage, own.places, adds_s, False)
+        adds_s = self.seconds.terms.bubble_share * item.taken_s - behind[stages] * item.drained_s
+        adds_s += np.append(weights, 0.0)[stages] * item.shown_s
+        adds_s[item.taken_s > most_s] = inf
+        reached = self._reached(item.of_stage, item.places, adds_s, False)
         if reached[-1, -1] == inf:
             return inf, (), weights
-        chosen = self._chosen(own, adds_s, reached)
+        chosen = self._chosen(item, adds_s, reached)
         first = chosen[:SHOWS]
         shown_s = np.full(SHOWS, -inf)
-        shown_s[: len(first)] = own.shown_s[first] - np.cumsum(own.drained_s[first])
-        shown_s[: len(first)] += own.drained_s[first]
-        layers = tuple((own.places[chosen] % (self.ctx.layers + 1)).tolist())
+        shown_s[: len(first)] = item.shown_s[first] - np.cumsum(item.drained_s[first])
+        shown_s[: len(first)] += item.drained_s[first]
+        layers = tuple((item.places[chosen] % (self.ctx.layers + 1)).tolist())
         return float(reached[-1, -1]), layers, shown_s
 
-    def _chosen(self, own: Options, adds_s: Array, reached: Array) -> Integers:
+    def _chosen(self, options: Options, adds_s: Array, reached: Array) -> Integers:
         """The option of each stage with which the least is reached."""
         at, chosen = self.end, np.zeros(self.ctx.pp, dtype=np.int64)
-        for stage, (start, stop) in reversed(list(enumerate(own.of_stage.tolist()))):
-            places = own.places[start:stop]
+        for stage, (start, stop) in reversed(list(enumerate(options.of_stage.tolist()))):
+            places = options.places[start:stop]
             rest_s = np.where(places <= at, reached[stage][np.maximum(at - places, 0)], inf)
             chosen[stage] = start + int(np.argmin(rest_s + adds_s[start:stop]))
-            at -= int(own.places[chosen[stage]])
+            at -= int(options.places[chosen[stage]])
         return chosen
 
     def _reached(
@@ -368,8 +368,8 @@ class BlockBound:
                     known[key] = len(parts)
                     parts.append(self._option(stage, held[fits], taken_s[fits]))
                 numbers[stage] = known[key]
-        ends = np.cumsum([0, *(len(own[0]) for own in parts)])
-        places, taken, shown, drained = (np.concatenate(own) for own in zip(*parts, strict=True))
+        ends = np.cumsum([0, *(len(part[0]) for part in parts)])
+        places, taken, shown, drained = (np.concatenate(item) for item in zip(*parts, strict=True))
         of_stage = np.stack([ends[numbers], ends[1:][numbers]], axis=1)
         return Options(of_stage, places, taken, shown, drained)
 

@@ -44,7 +44,7 @@ class Sequence:
     def prefix(self) -> tuple[tuple[int, ...], ...]:
         """prefix[kind][n]: how many of the first n layers are of that kind."""
         return tuple(
-            tuple(accumulate((int(own == kind) for own in self.kinds), initial=0))
+            tuple(accumulate((int(one_kind == kind) for one_kind in self.kinds), initial=0))
             for kind in range(max(self.kinds) + 1)
         )
 

@@ -18,15 +18,15 @@ class StagesThatHold:
             return
         moments = ctx.memory.moments
         # [moment, stage] of what is pinned; [moment, stage, number of a holding] of one more each.
-        self._pinned = np.array([own.stage for own in moments], dtype=np.int64)
-        per_layer = np.array([own.layer for own in moments], dtype=np.int64)
-        freed = np.array([own.freed for own in moments], dtype=np.int64)
+        self._pinned = np.array([moment.stage for moment in moments], dtype=np.int64)
+        per_layer = np.array([moment.layer for moment in moments], dtype=np.int64)
+        freed = np.array([moment.freed for moment in moments], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
         # [moment, number of a holding] of what the largest present counts of.
         self._working = np.array(
-            [(*own.working, *own.working_recomputed) for own in moments], dtype=np.int64
+            [(*moment.working, *moment.working_recomputed) for moment in moments], dtype=np.int64
         )
-        self._gather = np.array([own.gather for own in moments], dtype=np.int64)
+        self._gather = np.array([moment.gather for moment in moments], dtype=np.int64)
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

@@ -92,7 +92,9 @@ class BoundedShapes:
     @cached_property
     def only_even(self) -> np.ndarray:
         """Shapes that have no other layout than the even one: their cost is exact."""
-        whole = np.array([own in ("none", "all") for own in self.recomputations])
+        whole = np.array(
+            [recomputation in ("none", "all") for recomputation in self.recomputations]
+        )
         job = self.cost_model.job
         split = job.framework.parallelism.layouts
         copies = job_placement(job) == "mirrored"
@@ -179,7 +181,10 @@ class BoundedShapes:
 
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
         """[shapes, rungs] bounds on the step time from a rung on, s."""
-        codes = np.array([recompute_code(own) for own in self.recomputations], dtype=np.float64)
+        codes = np.array(
+            [recompute_code(recomputation) for recomputation in self.recomputations],
+            dtype=np.float64,
+        )
         codes = codes[self.columns["recompute"][self.rows[positions]]]
         shapes, keys, costs = self._bound_inputs
         model, shapes, limits = self.cost_model, shapes[positions], self.limits[index:]
@@ -259,8 +264,8 @@ class BoundedShapes:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])
-        own, modes = self.recomputations[index], self.others[index]
-        terms = shape_terms(self.cost_model, self.costed, row, own, modes)
+        recomputation, modes = self.recomputations[index], self.others[index]
+        terms = shape_terms(self.cost_model, self.costed, row, recomputation, modes)
         modules = grouped_modules(job.framework, job.activation_offload)
         ctx = layout_context(
             terms, job.model, job.framework, job.recompute[index], limit_bytes, modules
@@ -277,8 +282,12 @@ class BoundedShapes:
         pp = float(self.columns["pp"][row])
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             shapes, keys, costs = self._bound_inputs
-            own = self.recomputations[int(self.columns["recompute"][row])]
-            code = sharp_bounds.RECOMPUTE_SHARED if own == "shared" else recompute_code(own)
+            recomputation = self.recomputations[int(self.columns["recompute"][row])]
+            code = (
+                sharp_bounds.RECOMPUTE_SHARED
+                if recomputation == "shared"
+                else recompute_code(recomputation)
+            )
             bound = np.zeros((1, 1))
             compiled.bound_shapes(
                 shapes[[position]], np.array([float(code)]), self.limits[[index]], True, keys,

@@ -103,7 +103,7 @@ def undominated(points: Sequence[Point]) -> list[Point]:
     of points as fast the lightest stands for all."""
     kept: list[Point] = []
     fastest = -np.inf
-    for point in sorted(dict.fromkeys(points), key=lambda own: (own.pace, own.peak)):
+    for point in sorted(dict.fromkeys(points), key=lambda point: (point.pace, point.peak)):
         if kept and point.peak >= kept[-1].peak:
             continue
         if kept and point.pace <= fastest * (1.0 + TIE):

@@ -193,11 +193,11 @@ def _layout(
     even = even_layout(job, degrees.pp, degrees.vpp, recomputes)
     even = replace(even, offload_fraction=job.offload_fraction)
     if plan.status == "evaluated" or job.offload_fraction != 1.0:
-        own = plan.degrees
-        if (own.pp, own.vpp) != (degrees.pp, degrees.vpp):
+        one_degrees = plan.degrees
+        if (one_degrees.pp, one_degrees.vpp) != (degrees.pp, degrees.vpp):
             return even
-        stages = plan.layout.stage_layers(own.pp)
-        again = stages if recomputes else (0,) * own.pp
+        stages = plan.layout.stage_layers(one_degrees.pp)
+        again = stages if recomputes else (0,) * one_degrees.pp
         return replace(
             even,
             block_layers=plan.layout.block_layers,
@@ -299,7 +299,9 @@ def _disobeyed(job: Job, degrees: Degrees) -> str:
     from planner.predict.shapes import given_columns, rule_context
 
     ctx, columns = rule_context(job), given_columns(degrees)
-    broken = [own.option for own in job.conditions if not own.mask(columns, ctx)[0]]
+    broken = [
+        condition.option for condition in job.conditions if not condition.mask(columns, ctx)[0]
+    ]
     return "; ".join(broken)
 
 

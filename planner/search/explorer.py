@@ -174,7 +174,7 @@ class Explorer(BoundedShapes):
             taken.append(heappop(waiting)[1])
         self._bound(np.array(taken), index)
         bounds = self.bounds[taken, index].tolist()
-        return [own for own in zip(bounds, taken, strict=True) if own[0] < np.inf]
+        return [pair for pair in zip(bounds, taken, strict=True) if pair[0] < np.inf]
 
     def _ask_again(
         self,
@@ -227,33 +227,37 @@ class Explorer(BoundedShapes):
         left = self._seconds_left()
         if left is not None and left <= 0.0 and not self.stopped:
             self.spent.stopped = "time-limit"
-        own = self.spent
-        done = own.effort_s >= allowed_s
-        return bool(own.stopped) or done or own.solves >= self.effort.most_solves
+        spent = self.spent
+        done = spent.effort_s >= allowed_s
+        return bool(spent.stopped) or done or spent.solves >= self.effort.most_solves
 
     def _seconds_left(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.perf_counter()
 
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
-        points = [own for own in self.solved if own.peak <= limit]
+        points = [point for point in self.solved if point.peak <= limit]
         fitting = np.where(self.peak <= limit, self.pace, np.inf)
         row = int(np.argmin(fitting))
         if np.isfinite(fitting[row]):
             points.append(self.even_point(row))
-        return min(points, key=lambda own: (own.pace, own.peak, own.row), default=None)
+        return min(points, key=lambda point: (point.pace, point.peak, point.row), default=None)
 
     def lightest(self, most_pace: float, most_peak: float) -> Point | None:
         """The lightest of all costed layouts that are neither slower nor heavier than this.
 
         Of equally light ones an even one, then that with the fewest blocks.
         """
-        points = [own for own in self.solved if own.pace <= most_pace and own.peak <= most_peak]
+        points = [
+            point for point in self.solved if point.pace <= most_pace and point.peak <= most_peak
+        ]
         peak = np.where(self.pace <= most_pace, self.peak, np.inf)
         row = int(np.argmin(peak))
         if peak[row] <= most_peak:
             points.insert(0, self.even_point(row))
-        return min(points, key=lambda own: (own.peak, len(own.layout.block_layers)), default=None)
+        return min(
+            points, key=lambda point: (point.peak, len(point.layout.block_layers)), default=None
+        )
 
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""
@@ -346,8 +350,8 @@ class Explorer(BoundedShapes):
 
     def costed_within(self, limit_bytes: float) -> tuple[Floats, Floats]:
         """(pace, peak) of everything costed within the limit."""
-        pace = np.concatenate([self.pace, [own.pace for own in self.solved]])
-        peak = np.concatenate([self.peak, [own.peak for own in self.solved]])
+        pace = np.concatenate([self.pace, [point.pace for point in self.solved]])
+        peak = np.concatenate([self.peak, [point.peak for point in self.solved]])
         inside = (peak <= limit_bytes) & np.isfinite(pace)
         return pace[inside], peak[inside]
 

@@ -80,9 +80,9 @@ def without_near(table: Floats, order: Indices, tie: float, saving: float) -> In
     """
     kept: list[int] = []
     for index in order.tolist():
-        own = table[index]
-        as_fast = table[kept, 0] <= (1.0 + tie) * own[0]
-        little = (own[1:] > (1.0 - saving) * table[kept, 1:]).all(axis=1)
+        one_table = table[index]
+        as_fast = table[kept, 0] <= (1.0 + tie) * one_table[0]
+        little = (one_table[1:] > (1.0 - saving) * table[kept, 1:]).all(axis=1)
         if not (as_fast & little).any():
             kept.append(index)
     return np.array(kept, dtype=np.int64)

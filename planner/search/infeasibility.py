@@ -104,7 +104,7 @@ class WhyNothingFits(_Frozen):
         lines = [f"{first}:", *(f"  - {rule.text}" for rule in (*self.conflict, *self.layouts))]
         if self.relaxations:
             lines.append("each of these fits (searched):")
-            lines += [f"  - {relaxation_sentence(own)}" for own in self.relaxations]
+            lines += [f"  - {relaxation_sentence(relaxation)}" for relaxation in self.relaxations]
         elif self.in_vain or not self.untried:
             lines.append("none of the changes that were tried makes it fit")
         if self.cut:
@@ -115,31 +115,33 @@ class WhyNothingFits(_Frozen):
         """One row a relaxation: SI units."""
         return [
             {
-                "kind": own.kind,
-                "change": own.change,
-                "smallest": own.smallest,
-                "step_time_s": own.plan.step_time_s,
-                "step_time_low_s": own.plan.step_time.low,
-                "step_time_high_s": own.plan.step_time.high,
-                "gbs_tokens": own.plan.gbs_tokens,
-                "peak_bytes": own.plan.peak_bytes,
-                "limit_bytes": own.plan.limit_bytes,
-                "fit_probability": own.plan.fit_probability,
-                "status": own.plan.status,
-                "gap": own.plan.gap,
-                **own.plan.degrees.model_dump(),
-                "recompute": own.plan.recompute,
+                "kind": relaxation.kind,
+                "change": relaxation.change,
+                "smallest": relaxation.smallest,
+                "step_time_s": relaxation.plan.step_time_s,
+                "step_time_low_s": relaxation.plan.step_time.low,
+                "step_time_high_s": relaxation.plan.step_time.high,
+                "gbs_tokens": relaxation.plan.gbs_tokens,
+                "peak_bytes": relaxation.plan.peak_bytes,
+                "limit_bytes": relaxation.plan.limit_bytes,
+                "fit_probability": relaxation.plan.fit_probability,
+                "status": relaxation.plan.status,
+                "gap": relaxation.plan.gap,
+                **relaxation.plan.degrees.model_dump(),
+                "recompute": relaxation.plan.recompute,
             }
-            for own in self.relaxations
+            for relaxation in self.relaxations
         ]
 
 
-def relaxation_sentence(own: Relaxation) -> str:
+def relaxation_sentence(relaxation: Relaxation) -> str:
     """The change and what it leads to."""
-    time = own.plan.step_time
-    middle, low, high = (_digits(own) for own in (own.plan.step_time_s, time.low, time.high))
-    peak = own.plan.peak_bytes / GIB
-    return f"{own.change}: {middle} s a step ({low} to {high}), {peak:.1f} GiB"
+    time = relaxation.plan.step_time
+    middle, low, high = (
+        _digits(item) for item in (relaxation.plan.step_time_s, time.low, time.high)
+    )
+    peak = relaxation.plan.peak_bytes / GIB
+    return f"{relaxation.change}: {middle} s a step ({low} to {high}), {peak:.1f} GiB"
 
 
 def _digits(value: float) -> str:

@@ -61,7 +61,7 @@ def _explained(
     if shares.untried:
         until.over("choices of the offload")
     guilty, freed = guilty_choices(
-        request, lambda own: until.over(UNDECIDED_RULES) or _fitting(own, shares.job)
+        request, lambda item: until.over(UNDECIDED_RULES) or _fitting(item, shares.job)
     )
     undecided = UNDECIDED_RULES in until.untried
     if freed is not request and not undecided:
@@ -82,7 +82,7 @@ def _explained(
     return WhyNothingFits(
         planner_version=__version__,
         request=request,
-        legal=sum(len(own.peak) for own in explorer.explorers),
+        legal=sum(len(explorer.peak) for explorer in explorer.explorers),
         usable_bytes=job.cluster.gpu.hbm_usable_bytes,
         limit_bytes=job.hbm_limit_bytes,
         proven=proven.point is None and bool(proven.bound == float("inf")),
@@ -110,7 +110,11 @@ def guilty_choices(
     """
     kept: list[str] = []
     while True:
-        left = {text: own for text, own in dropped_choices(request).items() if text not in kept}
+        left = {
+            text: dropped_choice
+            for text, dropped_choice in dropped_choices(request).items()
+            if text not in kept
+        }
         if not left:
             return tuple(kept), request
         text, without = next(iter(left.items()))

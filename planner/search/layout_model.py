@@ -162,8 +162,8 @@ def make_solver(options: SolverOptions) -> CpSolver:
 def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext) -> Layout:
     """The layout that the solver chose."""
 
-    def per_stage(own: Sequence[IntVar]) -> tuple[int, ...]:
-        counts = [solver.value(count) for count in own]
+    def per_stage(int_vars: Sequence[IntVar]) -> tuple[int, ...]:
+        counts = [solver.value(count) for count in int_vars]
         return tuple(
             sum(counts[block] for block in ctx.stage_blocks(stage)) for stage in range(ctx.pp)
         )
@@ -171,8 +171,8 @@ def read_layout(solver: CpSolver, variables: LayoutVariables, ctx: LayoutContext
     return Layout(
         pp=ctx.pp,
         vpp=ctx.vpp,
-        block_layers=tuple(solver.value(own) for own in variables.layers),
+        block_layers=tuple(solver.value(layer) for layer in variables.layers),
         recomputed=per_stage(variables.recomputed),
         placement=ctx.placement,
-        others=tuple(per_stage(own) for own in variables.others),
+        others=tuple(per_stage(other) for other in variables.others),
     )

@@ -57,12 +57,13 @@ class Objective:
         self.layers = [variables.stage(variables.kind_layers, s, ctx) for s in stages]
         self.again = [variables.stage(variables.kind_recomputed, s, ctx) for s in stages]
         self.others = [
-            [variables.stage(own, s, ctx) for s in stages] for own in variables.kind_others
+            [variables.stage(kind_other, s, ctx) for s in stages]
+            for kind_other in variables.kind_others
         ]
         columns = list(linear.TIME_TERMS)
         longest_s = float(
             abs(terms.layer[:, columns]).sum() * ctx.layers
-            + sum(float(abs(own.seconds).sum()) for own in terms.others) * ctx.layers
+            + sum(float(abs(other.seconds).sum()) for other in terms.others) * ctx.layers
             + abs(terms.stage[:, columns]).sum()
             + abs(terms.scalars[list(linear.TIME_BASES)]).sum()
         )
@@ -95,8 +96,8 @@ class Objective:
             passes = [self._seconds(both[:1]), self._seconds(both[1:])]
         else:
             passes = [self._seconds(both)]
-        slowest = sum(self._largest(own) for own in passes)
-        times = [own for each in passes for own in each]
+        slowest = sum(self._largest(one_pass) for one_pass in passes)
+        times = [item for each in passes for item in each]
         weight = terms.grad_acc * self.scale - self.share
         tail = self._traffic() + self.scale * self._optimizer()
         return weight * slowest + self.share * sum(times) + tail
@@ -108,14 +109,15 @@ class Objective:
         if linear.TERM_BACKWARD not in columns:
             return sums
         return [
-            own + self._recompute(stage, floor) for stage, own in zip(stages, sums, strict=True)
+            one_sum + self._recompute(stage, floor)
+            for stage, one_sum in zip(stages, sums, strict=True)
         ]
 
     def _largest(self, candidates: Sequence[Expression]) -> IntVar:
         """A variable at least as large as each; minimised, the largest of them."""
         largest = self._variable()
-        for own in candidates:
-            self.model.add(largest >= own)
+        for candidate in candidates:
+            self.model.add(largest >= candidate)
         return largest
 
     def _variable(self, factor: int = 1) -> IntVar:
@@ -128,8 +130,8 @@ class Objective:
         self, counts: Sequence[Expression], seconds: Array, rounding: Rounding
     ) -> Expression:
         return sum(
-            count * self._units(float(own), rounding)
-            for count, own in zip(counts, seconds, strict=True)
+            count * self._units(float(second), rounding)
+            for count, second in zip(counts, seconds, strict=True)
         )
 
     def _sum(self, stage: int, columns: Sequence[int], rounding: Rounding) -> Expression:
@@ -149,7 +151,9 @@ class Objective:
     def _optimizer(self) -> Expression:
         """The slowest stage's optimizer step."""
         stages = range(self.terms.pp)
-        return self._largest([self._sum(own, (linear.TERM_OPTIMIZER,), floor) for own in stages])
+        return self._largest(
+            [self._sum(stage, (linear.TERM_OPTIMIZER,), floor) for stage in stages]
+        )
 
     def _traffic(self) -> Expression:
         """d times the exposed gradient reduction and weight gathering at the end of the step.

@@ -28,11 +28,11 @@ def hint(
     `start`: layers of each stage; (): the usual ones.
     """
     blocks = chunks(start, ctx) if start else ctx.usual_split
-    for own, wanted in zip(variables.layers, blocks, strict=True):
-        model.add_hint(own, wanted)
+    for layer, wanted in zip(variables.layers, blocks, strict=True):
+        model.add_hint(layer, wanted)
     again = _fewest_recomputed(blocks, ctx)
-    for own, wanted in zip(variables.recomputed, again, strict=True):
-        model.add_hint(own, wanted)
+    for layer, wanted in zip(variables.recomputed, again, strict=True):
+        model.add_hint(layer, wanted)
 
 
 def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
@@ -41,16 +41,16 @@ def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]
     blocks = [0] * ctx.blocks
     last = ctx.blocks - 1
     for stage, layers in enumerate(stage_layers):
-        own = ctx.stage_blocks(stage)
+        stage_blocks = ctx.stage_blocks(stage)
         left = layers
-        if own[-1] == last and len(own) > 1:
+        if stage_blocks[-1] == last and len(stage_blocks) > 1:
             # The other chunks hold `fewer` more than this one.
             fewer = max(1, ctx.fewer_layers(last))
-            even = -(((len(own) - 1) * fewer - layers) // len(own))
+            even = -(((len(stage_blocks) - 1) * fewer - layers) // len(stage_blocks))
             blocks[last] = max(ctx.least_layers(last), even)
-            left, own = layers - blocks[last], own[:-1]
-        for index, block in enumerate(own):
-            blocks[block] = (left + len(own) - 1 - index) // len(own)
+            left, stage_blocks = layers - blocks[last], stage_blocks[:-1]
+        for index, block in enumerate(stage_blocks):
+            blocks[block] = (left + len(stage_blocks) - 1 - index) // len(stage_blocks)
     return tuple(blocks)
 
 
@@ -59,7 +59,7 @@ def _fewest_recomputed(blocks: tuple[int, ...], ctx: LayoutContext) -> tuple[int
     if ctx.recomputation in ("none", "all"):
         return blocks if ctx.recomputation == "all" else (0,) * len(blocks)
     for most in range(1, max(blocks)):
-        taken = tuple(min(most, own) for own in blocks)
+        taken = tuple(min(most, block) for block in blocks)
         layout = _with_counts(blocks, taken, ctx)
         if block_recomputed(layout, ctx) is not None and stage_memory.check(layout, ctx):
             return taken

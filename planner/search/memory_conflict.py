@@ -151,7 +151,7 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
     """
     kind, most = _scarcest(ctx, stages)
     parts = []
-    for count, members in groupby(zip(stages, most, strict=True), key=lambda own: own[1]):
+    for count, members in groupby(zip(stages, most, strict=True), key=lambda pair: pair[1]):
         group = [stage for stage, _ in members]
         name = f"stage {group[0]}" if len(group) == 1 else f"stages {_ranges(group)}"
         verb = "holds" if len(group) == 1 else "each hold"
@@ -170,11 +170,11 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
 def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[int]]:
     """(kind, most of it on each stage) where stages lack most room; without a kind: runs of any
     layers."""
-    found: list[tuple[int | None, list[int]]] = [(None, [capacity(ctx, own) for own in stages])]
+    found: list[tuple[int | None, list[int]]] = [(None, [capacity(ctx, stage) for stage in stages])]
     totals = [ctx.layers]
     if ctx.kind_count > 1:
         for kind in range(ctx.kind_count):
-            found.append((kind, [kind_capacity(ctx, own, kind) for own in stages]))
+            found.append((kind, [kind_capacity(ctx, stage, kind) for stage in stages]))
             totals.append(ctx.totals[kind])
     room = [sum(most) / total for (_, most), total in zip(found, totals, strict=True)]
     return found[int(np.argmin(room))]
@@ -182,12 +182,12 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
 
 def _kind_name(model: ModelSpec, kind: int) -> str:
     """What tells a kind of layer from the model's others: `MoE`, `sliding-attention`."""
-    own, kinds = model.kinds[kind], model.kinds
+    one_kind, kinds = model.kinds[kind], model.kinds
     words = []
     if len({other.attention for other in kinds}) > 1:
-        words.append(f"{own.attention}-attention")
+        words.append(f"{one_kind.attention}-attention")
     if len({other.ffn for other in kinds}) > 1:
-        words.append("MoE" if own.ffn == "moe" else own.ffn)
+        words.append("MoE" if one_kind.ffn == "moe" else one_kind.ffn)
     return " ".join(words)
 
 
@@ -199,7 +199,7 @@ def capacity(ctx: LayoutContext, stage: int) -> int:
             tuple(row[start + count] - row[start] for row in ctx.prefix)
             for start in range(ctx.layers - count + 1)
         }
-        if any(_holds(ctx, stage, list(own)) for own in sorted(runs)):
+        if any(_holds(ctx, stage, list(run)) for run in sorted(runs)):
             return count
     return 0
 
@@ -207,7 +207,7 @@ def capacity(ctx: LayoutContext, stage: int) -> int:
 def kind_capacity(ctx: LayoutContext, stage: int, kind: int) -> int:
     """Most layers of one kind that a stage's memory holds."""
     for count in range(ctx.totals[kind], 0, -1):
-        if _holds(ctx, stage, [count if own == kind else 0 for own in range(ctx.kind_count)]):
+        if _holds(ctx, stage, [count if index == kind else 0 for index in range(ctx.kind_count)]):
             return count
     return 0
 

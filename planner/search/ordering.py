@@ -30,7 +30,7 @@ def recommended(plans: Sequence[Plan]) -> int:
     fastest, within ALIKE, the one that is likeliest to fit; 0 without plans."""
     most = max((plan.tokens_per_s for plan in plans), default=0.0)
     fast = [(plan, n) for n, plan in enumerate(plans, 1) if plan.tokens_per_s * (1 + ALIKE) >= most]
-    return max(fast, key=lambda own: own[0].fit_probability)[1] if fast else 0
+    return max(fast, key=lambda plan: plan[0].fit_probability)[1] if fast else 0
 
 
 def stop_notes(stopped: Stopped, time_limit_s: float | None) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def _wrong_field(plan: Plan) -> str:
         "layout.block_layers": layout.block_layers and len(layout.block_layers) % pp == 0,
         "layout.recomputed": len(layout.recomputed) == pp,
         "layout.others": all(len(row) == pp for row in layout.others.values()),
-        "layout": all(0 <= own <= MOST_LAYERS for own in layers),
+        "layout": all(0 <= layer <= MOST_LAYERS for layer in layers),
     }
     return next((field for field, right in agrees.items() if not right), "")
 

@@ -93,12 +93,12 @@ def find_relaxations(at: Situation, progress: Progress, until: Until | None = No
     in_vain: list[str] = []
     for index, (kind, changes) in enumerate(KINDS.items()):
         progress(f"searching what would fit: {kind}", index, len(KINDS))
-        own, vain = _smallest(at, kind, changes(at, until), until)
-        found += own
+        item, vain = _smallest(at, kind, changes(at, until), until)
+        found += item
         in_vain += vain
     if not found:
         found, _ = _smallest(at, "everything", _everything(at), until)
-    return Tried(sorted(found, key=lambda own: own.seconds_per_token), in_vain)
+    return Tried(sorted(found, key=lambda relaxation: relaxation.seconds_per_token), in_vain)
 
 
 def _smallest(
@@ -171,8 +171,10 @@ def verify(
     if shares is None:
         return Outcome(None)
     for probability in levels:
-        own = replace(effort, time_limit_s=until.seconds_left(), started_s=time.perf_counter())
-        trial = search_costed(shares, probability=probability, effort=own)
+        one_effort = replace(
+            effort, time_limit_s=until.seconds_left(), started_s=time.perf_counter()
+        )
+        trial = search_costed(shares, probability=probability, effort=one_effort)
         plan = trial.plan()
         if plan is not None:
             return Outcome(plan)
@@ -185,12 +187,12 @@ def verify(
 def dropped_choices(request: Request) -> dict[str, Request]:
     """For each choice of the user that narrows the search: the request without it."""
     choices: dict[str, Request] = {}
-    for own in request.conditions():
-        given = getattr(request, own.verb)
-        left = tuple(text for text in given if " ".join(text.split()) != own.text)
-        if own.verb == "fix":
-            left = tuple(text for text in given if _fixed(text) != own.text)
-        choices[own.option] = request.model_copy(update={own.verb: left})
+    for condition in request.conditions():
+        given = getattr(request, condition.verb)
+        left = tuple(text for text in given if " ".join(text.split()) != condition.text)
+        if condition.verb == "fix":
+            left = tuple(text for text in given if _fixed(text) != condition.text)
+        choices[condition.option] = request.model_copy(update={condition.verb: left})
     for name, values in request.limits.items():
         limits = {other: kept for other, kept in request.limits.items() if other != name}
         text = f"--{_option(name)} {','.join(str(value) for value in values)}"
@@ -215,9 +217,9 @@ def _option(degree: str) -> str:
 
 
 def _conditions(at: Situation, _until: Until) -> Changes:
-    own = {condition.option for condition in at.request.conditions()}
+    item = {condition.option for condition in at.request.conditions()}
     for text, request in dropped_choices(at.request).items():
-        if text in own:
+        if text in item:
             yield Change(f"without {text}", request.resolve)
 
 
@@ -233,7 +235,7 @@ def _larger(name: str) -> Callable[[Situation, Until], Changes]:
     def changes(at: Situation, _until: Until) -> Changes:
         values = at.request.limits.get(name, ())
         tried = range(4) if name == "zero" else [1 << power for power in range(10)]
-        for value in (own for own in tried if values and own > max(values)):
+        for value in (one_range for one_range in tried if values and one_range > max(values)):
             yield Change(f"--{name} {value}", at.asked(limits=at.request.limits | {name: (value,)}))
 
     return changes
@@ -327,12 +329,12 @@ def _sequence(at: Situation, _until: Until) -> Changes:
 
 def _framework(at: Situation, _until: Until) -> Changes:
     """A framework with a higher ZeRO stage."""
-    own = max(at.job.framework.parallelism.zero_stages)
-    if max(at.request.limits.get("zero", (own,))) < own:
+    zero_stage = max(at.job.framework.parallelism.zero_stages)
+    if max(at.request.limits.get("zero", (zero_stage,))) < zero_stage:
         return
     for name in SHARDING_FRAMEWORKS:
         stage = max(load_framework(name).parallelism.zero_stages)
-        if stage > own:
+        if stage > zero_stage:
             text = f"--framework {name} (ZeRO {stage})"
             yield Change(text, at.asked(framework=name, dtype=None, recompute=None))
 
@@ -346,11 +348,11 @@ def _gpus(at: Situation, until: Until) -> Changes:
     Doublings show first how far to look; where none of them fits, only a few nodes more are tried.
     """
     cluster = at.job.cluster
-    node, own = cluster.node_gpus, cluster.num_gpus
-    first = max(2, own // node + 1)
+    node, num_gpus = cluster.node_gpus, cluster.num_gpus
+    first = max(2, num_gpus // node + 1)
     enough = _enough_doubled(at, until)
     most = max(first + NODES_BEYOND, (enough or 0) * 2 // node)
-    counts = [*range(own + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
+    counts = [*range(num_gpus + 1, node + 1), *(nodes * node for nodes in range(first, most + 1))]
     for count in counts[:COUNTS_TRIED]:
         yield Change(*_with_gpus(at, count))
     if enough is not None and enough > counts[:COUNTS_TRIED][-1]:
@@ -389,17 +391,17 @@ def _gpu_type(at: Situation, _until: Until) -> Changes:
 
     Of the same vendor, in NVLink domains at least as large, at least as fast in the precision.
     """
-    own, precision = at.job.cluster, at.job.precision
+    cluster, precision = at.job.cluster, at.job.precision
     known = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: gpu.hbm_usable_bytes)
     for gpu in known:
         better = (
-            gpu.vendor == own.gpu.vendor
-            and gpu.hbm_usable_bytes > own.gpu.hbm_usable_bytes
-            and gpu.peak_flop_per_s.get(precision, 0.0) >= own.gpu.peak(precision)
-            and gpu.scale_up_domain_gpus >= own.gpu.scale_up_domain_gpus
+            gpu.vendor == cluster.gpu.vendor
+            and gpu.hbm_usable_bytes > cluster.gpu.hbm_usable_bytes
+            and gpu.peak_flop_per_s.get(precision, 0.0) >= cluster.gpu.peak(precision)
+            and gpu.scale_up_domain_gpus >= cluster.gpu.scale_up_domain_gpus
         )
         if better:
-            gpus = f"{own.num_gpus}x{gpu.name}"
+            gpus = f"{cluster.num_gpus}x{gpu.name}"
             yield Change(f"--gpus {gpus}", at.asked(gpus=gpus, cluster=None))
 
 

@@ -94,7 +94,7 @@ def find_plans(
     shown = set(_short_front(points))
     plans = sorted(
         ((_plan(shares.jobs[point.source], point, _gap(rungs, point)), point) for point in points),
-        key=lambda own: sort_value(own[0], sort),
+        key=lambda items: sort_value(items[0], sort),
     )
     plans = plans[:top]
     found = tuple(plan for plan, _ in plans)
@@ -107,8 +107,8 @@ def find_plans(
         plans=found,
         shown=tuple(
             number
-            for number, own in enumerate(plans, start=1)
-            if own[1] in shown or number == recommended(found)
+            for number, plan in enumerate(plans, start=1)
+            if plan[1] in shown or number == recommended(found)
         ),
         recommended=recommended(found),
         riskier=riskier,
@@ -152,11 +152,11 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
     the job, but not with that share."""
     launchable = launch.of_job(job.decided()[0]) is None
 
-    def cost(own: Job) -> CostedJob:
-        note = launch.of_job(own) if launchable else None
+    def cost(job: Job) -> CostedJob:
+        note = launch.of_job(job) if launchable else None
         if note is not None:
             raise UsageError(note)
-        return cost_job(own)
+        return cost_job(job)
 
     return cost
 
@@ -187,12 +187,12 @@ def _plan(costed_job: CostedJob, point: Point, gap: float) -> Plan:
 
 
 def _counts(shares: CostedShares, explorer: SharesExplorer, seconds: float) -> Counts:
-    reports = [own.candidates.report for own in shares.jobs]
+    reports = [job.candidates.report for job in shares.jobs]
     limit = shares.job.hbm_limit_bytes
     return Counts(
-        considered=sum(own.considered for own in reports),
-        legal=sum(own.legal for own in reports),
-        fitting=sum(int((own.peak <= limit).sum()) for own in explorer.explorers),
+        considered=sum(report.considered for report in reports),
+        legal=sum(report.legal for report in reports),
+        fitting=sum(int((explorer.peak <= limit).sum()) for explorer in explorer.explorers),
         solved=explorer.solved_shapes(),
         skipped=explorer.unable_to_improve(),
         seconds=seconds,
@@ -206,7 +206,7 @@ def _notes(shares: CostedShares) -> tuple[str, ...]:
 
 def _share_notes(shares: CostedShares) -> tuple[str, ...]:
     """Which shares of the optimizer, and activations of which modules, were searched."""
-    jobs = [own.job for own in shares.jobs]
+    jobs = [job.job for job in shares.jobs]
     return (
         *_untried_notes(shares.untried),
         *_optimizer_notes(jobs, shares.left_out),
@@ -225,8 +225,8 @@ def _untried_notes(untried: Sequence[Job]) -> tuple[str, ...]:
 
 
 def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
-    tried = list(dict.fromkeys(own.optimizer_offload for own in jobs))
-    rest = [own.optimizer_offload for own in left_out if own.optimizer_offload not in tried]
+    tried = list(dict.fromkeys(job.optimizer_offload for job in jobs))
+    rest = [job.optimizer_offload for job in left_out if job.optimizer_offload not in tried]
     if len(tried) + len(rest) == 1:
         return ()
     note = (
@@ -241,7 +241,7 @@ def _optimizer_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str,
 
 def _activation_notes(jobs: Sequence[Job], left_out: Sequence[Job]) -> tuple[str, ...]:
     every = (*jobs, *left_out)
-    tried = dict.fromkeys(own.activation_offload for own in every)
+    tried = dict.fromkeys(item.activation_offload for item in every)
     if len(tried) == 1:
         return ()
     named = "; ".join(" + ".join(modules) or "none" for modules in tried)

@@ -59,14 +59,14 @@ class CostedShares:
     @property
     def seconds(self) -> float:
         """Time of the kernel."""
-        return sum(own.seconds for own in self.jobs)
+        return sum(job.seconds for job in self.jobs)
 
     @property
     def rule_counts(self) -> dict[str, int]:
         """Shapes that each rule removed, over all shares."""
         counts: dict[str, int] = {}
-        for own in self.jobs:
-            for name, count in own.candidates.report.removed.items():
+        for job in self.jobs:
+            for name, count in job.candidates.report.removed.items():
                 counts[name] = counts.get(name, 0) + count
         return counts
 
@@ -85,10 +85,10 @@ class CostedShares:
             most_solves=effort.most_solves * count,
             most_effort_s=effort.most_effort_s * count,
         )
-        explorers = [own.explorer(pooled, progress, probability) for own in self.jobs]
+        explorers = [job.explorer(pooled, progress, probability) for job in self.jobs]
         if limit_bytes is not None:
-            for own in explorers:
-                own.limit_bytes = min(own.limit_bytes, limit_bytes)
+            for one_explorer in explorers:
+                one_explorer.limit_bytes = min(one_explorer.limit_bytes, limit_bytes)
         return SharesExplorer(explorers, progress, complete=not self.untried)
 
 
@@ -100,12 +100,12 @@ def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) 
     """
     first, *others = job.decided()
     costed, left_out = [cost(first)], list[Job]()
-    for position, own in enumerate(others):
+    for position, other in enumerate(others):
         if deadline is not None and time.perf_counter() >= deadline:
             return CostedShares(tuple(costed), tuple(left_out), tuple(others[position:]))
-        found = _legal(own, cost)
+        found = _legal(other, cost)
         if found is None or found.job.cluster.num_gpus != costed[0].job.cluster.num_gpus:
-            left_out.append(own)
+            left_out.append(other)
         else:
             costed.append(found)
     return CostedShares(tuple(costed), tuple(left_out))
@@ -134,10 +134,10 @@ class SharesExplorer:
         self.explorers = tuple(explorers)
         self.progress = progress or (lambda _what, _done, _total: None)
         spent, deadline = explorers[0].spent, explorers[0].deadline
-        best = min(own.best_even() for own in explorers)
-        for index, own in enumerate(explorers):
-            own.source, own.best_beside = index, best
-            own.spent, own.deadline = spent, deadline
+        best = min(explorer.best_even() for explorer in explorers)
+        for index, explorer in enumerate(explorers):
+            explorer.source, explorer.best_beside = index, best
+            explorer.spent, explorer.deadline = spent, deadline
         self._least_bound = np.inf if complete else 0.0
         if not complete:
             spent.stopped = "time-limit"
@@ -160,12 +160,12 @@ class SharesExplorer:
     @property
     def tired(self) -> bool:
         """Whether the work that `rest_after` allows is done."""
-        return any(own.block_bounds_left <= 0 for own in self.explorers)
+        return any(explorer.block_bounds_left <= 0 for explorer in self.explorers)
 
     def rest_after(self, block_bounds: float) -> None:
         """Let each explorer work out so many more of the costliest bounds, those by blocks."""
-        for own in self.explorers:
-            own.block_bounds_left = block_bounds
+        for explorer in self.explorers:
+            explorer.block_bounds_left = block_bounds
 
     @property
     def limits(self) -> list[float]:
@@ -185,8 +185,8 @@ class SharesExplorer:
     def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
         """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
         a pace that is known."""
-        for own in self.explorers:
-            own.descend(np.asarray(limit_bytes * RUNG ** np.arange(RUNGS), dtype=np.float64))
+        for explorer in self.explorers:
+            explorer.descend(np.asarray(limit_bytes * RUNG ** np.arange(RUNGS), dtype=np.float64))
         with stopped_by_signal(self.explorers[0].interrupt):
             return all_rungs(self.climb, self.progress, fastest)
 
@@ -195,32 +195,34 @@ class SharesExplorer:
 
         What is not faster than `target_paces` is not looked for, and nothing is proven of it.
         """
-        for own in self.explorers:
-            own.descend(np.asarray(limits))
+        for explorer in self.explorers:
+            explorer.descend(np.asarray(limits))
         with stopped_by_signal(self.explorers[0].interrupt):
             return [self.climb(index, pace) for index, pace in enumerate(target_paces)]
 
     def climb(self, index: int, target_pace: float = np.inf) -> Rung:
         """The fastest plan at one rung, over all shares, and the bound that none beats."""
         limit = float(self.explorers[0].limits[index])
-        known = [own.best_known(limit) for own in self.explorers]
+        known = [explorer.best_known(limit) for explorer in self.explorers]
         best = _fastest([point for point in known if point is not None])
         bound = self._least_bound
-        for own in self.explorers:
-            rung = own.climb(index, min(target_pace, np.inf if best is None else best.pace))
+        for explorer in self.explorers:
+            rung = explorer.climb(index, min(target_pace, np.inf if best is None else best.pace))
             best = _fastest([point for point in (best, rung.point) if point is not None])
             bound = min(bound, rung.bound)
         return Rung(limit, best, bound)
 
     def solved_shapes(self) -> int:
         """Shapes given to CP-SAT."""
-        return sum(len(own.solved_rows) for own in self.explorers)
+        return sum(len(explorer.solved_rows) for explorer in self.explorers)
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""
-        return sum(own.unable_to_improve() for own in self.explorers)
+        return sum(explorer.unable_to_improve() for explorer in self.explorers)
 
 
 def _fastest(points: Sequence[Point]) -> Point | None:
     """The fastest, of equals the lightest, then that of the smallest share."""
-    return min(points, key=lambda own: (own.pace, own.peak, own.source, own.row), default=None)
+    return min(
+        points, key=lambda point: (point.pace, point.peak, point.source, point.row), default=None
+    )

@@ -161,22 +161,22 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
-    own = terms.memory
+    memory = terms.memory
     moments = (
         PhaseNumbers(
-            stage=_up(own.stage[row]),
-            layer=tuple(_up(sizes) for sizes in own.layer[row]),
-            freed=tuple(_down(sizes) for sizes in own.freed[row]),
-            working=_up(own.working[row]),
-            working_recomputed=_up(own.working_again[row]),
-            gather=_up(own.gather[row]),
+            stage=_up(memory.stage[row]),
+            layer=tuple(_up(sizes) for sizes in memory.layer[row]),
+            freed=tuple(_down(sizes) for sizes in memory.freed[row]),
+            working=_up(memory.working[row]),
+            working_recomputed=_up(memory.working_again[row]),
+            gather=_up(memory.gather[row]),
             freed_others=tuple(
                 tuple(_down(sizes) for sizes in other.freed[row]) for other in terms.others
             ),
             working_others=tuple(_up(other.working[row]) for other in terms.others),
         )
-        for row in range(len(own.stage))
-        if own.stage[row].any() or own.layer[row].any()
+        for row in range(len(memory.stage))
+        if memory.stage[row].any() or memory.layer[row].any()
     )
     return MemoryNumbers(
         unit_bytes=MEMORY_UNIT_BYTES,

@@ -93,9 +93,9 @@ def light_shares(job: Job, num_gpus: int, probability: float | None = None) -> C
     first, *others = job.decided()
     found = [
         cost_light(first, num_gpus, probability),
-        *(_light_if_legal(own, num_gpus, probability) for own in others),
+        *(_light_if_legal(other, num_gpus, probability) for other in others),
     ]
-    costed = tuple(own for own in found if own is not None)
+    costed = tuple(item for item in found if item is not None)
     return CostedShares(costed) if costed else None
 
 
@@ -128,11 +128,13 @@ def least_state_bytes(model: CostModel, columns: Columns) -> Array:
     heaviest stage holds at least the mean, and at least the experts of its share of the MoE
     layers, rounded up: layers are not divided.
     """
-    count, own = parameter_count(model.job.model), model.framework_inputs
+    count, framework_inputs = parameter_count(model.job.model), model.framework_inputs
     dense = count.total - float(count.experts)
     grid, gpus = columns["ep"] * columns["etp"], model.job.cluster.num_gpus
-    state = own.master_bytes + own.optimizer_bytes
-    kept = np.where(columns["zero"] < 2, own.weight_bytes + own.gradient_bytes, 0.0)
+    state = framework_inputs.master_bytes + framework_inputs.optimizer_bytes
+    kept = np.where(
+        columns["zero"] < 2, framework_inputs.weight_bytes + framework_inputs.gradient_bytes, 0.0
+    )
 
     def held(dense: Array | float, experts: Array) -> Array:
         rank = dense / columns["tp"] + experts / grid
@@ -142,7 +144,9 @@ def least_state_bytes(model: CostModel, columns: Columns) -> Array:
 
     mean = held(dense / columns["pp"], count.experts / columns["pp"])
     live = np.maximum(mean, held(0.0, _most_experts(model.job.model, columns["pp"])))
-    return np.asarray(live * (1.0 + own.fragmentation) + own.context_bytes)
+    return np.asarray(
+        live * (1.0 + framework_inputs.fragmentation) + framework_inputs.context_bytes
+    )
 
 
 def _most_experts(model: ModelSpec, pp: IntArray) -> Array:
@@ -205,12 +209,12 @@ def search_costed(
     layout) to beat.
     """
     explorer = shares.explorer(effort, None, probability, limit_bytes)
-    for own in explorer.explorers:
+    for one_explorer in explorer.explorers:
         # Only the first rung is climbed: no bounds are needed below it.
-        own.limits = own.limits[:1]
+        one_explorer.limits = one_explorer.limits[:1]
     for source, row, layout in known:
-        own = explorer.explorers[source]
-        own.solved.append(own.cost(row, layout))
+        one_explorer = explorer.explorers[source]
+        one_explorer.solved.append(one_explorer.cost(row, layout))
     return Trial(shares, explorer, explorer.climb(0))
 
 

@@ -117,7 +117,7 @@ class _Solver:
                 continue
             self.progress(f"what if: {change.text}", index, len(changes))
             rows.append(self.row(change))
-        rows.sort(key=lambda own: (own.effect is None, -abs(own.effect or 0.0)))
+        rows.sort(key=lambda row: (row.effect is None, -abs(row.effect or 0.0)))
         return WhatIf(
             step_time_s=self.plan.step_time_s,
             best_s=self.base_s,
@@ -134,8 +134,14 @@ class _Solver:
     # --- the changes --------------------------------------------------------------------------
 
     def changes(self) -> Iterator[_Change]:
-        for own in hardware_changes(self.job):
-            yield _Change("hardware", own.name, own.text, own.job, own)
+        for hardware_change in hardware_changes(self.job):
+            yield _Change(
+                "hardware",
+                hardware_change.name,
+                hardware_change.text,
+                hardware_change.job,
+                hardware_change,
+            )
         yield self.more_nodes()
         for text, request in dropped_choices(self.request).items():
             job = self.placed(request)
@@ -179,7 +185,7 @@ class _Solver:
     def trial(self, change: _Change) -> Trial | None:
         try:
             alter = _alterations(change)
-            shares = cost_shares(change.job, lambda own: cost_altered(own, *alter))
+            shares = cost_shares(change.job, lambda item: cost_altered(item, *alter))
             if shares.job.cluster.num_gpus != change.job.cluster.num_gpus:
                 return None
             return search_costed(
@@ -199,7 +205,7 @@ class _Solver:
     def known(self, shares: CostedShares) -> Iterator[tuple[int, int, Layout]]:
         """The plan that is asked about and the best one now, each at its own share of the offload:
         a search after a change starts from them. See `search_costed`."""
-        plans = {id(own): own for own in (self.plan, self.now)}.values()
+        plans = {id(item): item for item in (self.plan, self.now)}.values()
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
                 continue
@@ -231,15 +237,17 @@ class _Solver:
         trial = self.trial(change)
         found = None if trial is None else trial.plan()
         kept = self.again(self.plan, change) if change.keeps_plan else None
-        candidates = [own for own in (found,) if own is not None]
+        candidates = [item for item in (found,) if item is not None]
         if change.keeps_plan:
             stays = (kept, self.again(self.now, change))
             limit = self.limit_of(change)
-            candidates += [own for own in stays if own and own.peak_bytes <= limit]
+            candidates += [stay for stay in stays if stay and stay.peak_bytes <= limit]
         row = WhatIfRow(kind=change.kind, name=change.name, change=change.text)
         if not candidates:
             return row.model_copy(update={"note": self.no_plan(trial)})
-        best = min(candidates, key=lambda own: (self.at_batch(own), own.peak_bytes))
+        best = min(
+            candidates, key=lambda candidate: (self.at_batch(candidate), candidate.peak_bytes)
+        )
         gap = 0.0 if trial is None or trial.rung.point is None else trial.rung.gap
         effect_s = self.at_batch(best) - self.base_s
         resolution = max(OPTIMAL_WITHIN, gap, self.now_gap)
@@ -276,34 +284,40 @@ class _Solver:
             *(
                 BindingConstraint(
                     name="memory",
-                    row=own.name,
-                    binding=_shortens(own),
+                    row=row.name,
+                    binding=_shortens(row),
                     stage=self.plan.heaviest_stage,
                     held_bytes=self.plan.peak_bytes,
                 )
-                for own in rows
-                if own.name == "hbm"
+                for row in rows
+                if row.name == "hbm"
             ),
             *(
-                BindingConstraint(name=own.name, row=own.name, binding=_shortens(own))
-                for own in rows
-                if own.kind == "choice"
+                BindingConstraint(name=row.name, row=row.name, binding=_shortens(row))
+                for row in rows
+                if row.kind == "choice"
             ),
         )
 
 
 def _layout(plan: Plan, modes: Sequence[RecomputeMode]) -> Layout:
     """The layout of a plan; `modes`: those of a mix beside the plan's own, in the job's order."""
-    own, pp = plan.layout, plan.degrees.pp
-    rows = tuple(own.others.get(mode.name, (0,) * pp) for mode in modes) if own.others else ()
+    layout, pp = plan.layout, plan.degrees.pp
+    rows = tuple(layout.others.get(mode.name, (0,) * pp) for mode in modes) if layout.others else ()
     return Layout(
-        pp, plan.degrees.vpp, own.block_layers, own.recomputed, own.placement, rows, own.mtp_apart
+        pp,
+        plan.degrees.vpp,
+        layout.block_layers,
+        layout.recomputed,
+        layout.placement,
+        rows,
+        layout.mtp_apart,
     )
 
 
 def _alterations(change: _Change) -> tuple[AlterGpu | None, AlterLinks | None]:
-    own = change.hardware
-    return (None, None) if own is None else (own.alter_gpu, own.alter_links)
+    hardware = change.hardware
+    return (None, None) if hardware is None else (hardware.alter_gpu, hardware.alter_links)
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:

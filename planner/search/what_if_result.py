@@ -84,9 +84,9 @@ class WhatIf(_Frozen):
     def table(self) -> list[dict[str, Any]]:
         """One flat row a change: SI units."""
         rows = []
-        for own in self.rows:
-            row = own.model_dump(exclude={"degrees", "step_time"})
-            row["step_time_low_s"] = own.step_time.low if own.step_time else None
-            row["step_time_high_s"] = own.step_time.high if own.step_time else None
-            rows.append(row | (own.degrees.model_dump() if own.degrees else {}))
+        for one_row in self.rows:
+            row = one_row.model_dump(exclude={"degrees", "step_time"})
+            row["step_time_low_s"] = one_row.step_time.low if one_row.step_time else None
+            row["step_time_high_s"] = one_row.step_time.high if one_row.step_time else None
+            rows.append(row | (one_row.degrees.model_dump() if one_row.degrees else {}))
         return rows

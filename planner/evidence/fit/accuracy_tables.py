@@ -86,7 +86,7 @@ _FIT = ("ran", "called_too_large", "ran_out", "called_fitting")
 def _errors_lines(errors: Errors) -> list[str]:
     if not errors.figures:
         return []
-    values = {own.name: getattr(errors, own.name) for own in fields(Errors)}
+    values = {field.name: getattr(errors, field.name) for field in fields(Errors)}
     return [f"{name} = {_toml_value(value)}" for name, value in values.items()]
 
 
@@ -102,18 +102,19 @@ def from_toml(text: str) -> Accuracy:
     return Accuracy(
         date=table["date"],
         command=table["command"],
-        counted=tuple(Counted(own["subject"], _errors(own)) for own in table.get("counted", ())),
+        counted=tuple(Counted(item["subject"], _errors(item)) for item in table.get("counted", ())),
         measured=_measured(table.get("measured", ())),
     )
 
 
-def _errors(own: dict[str, Any]) -> Errors:
-    return Errors(**{key.name: own[key.name] for key in fields(Errors) if key.name in own})
+def _errors(table: dict[str, Any]) -> Errors:
+    return Errors(**{key.name: table[key.name] for key in fields(Errors) if key.name in table})
 
 
 def _measured(tables: Iterable[dict[str, Any]]) -> tuple[Measured, ...]:
     return tuple(
-        Measured(own["source"], _errors(own), *(own[name] for name in _FIT)) for own in tables
+        Measured(table["source"], _errors(table), *(table[name] for name in _FIT))
+        for table in tables
     )
 
 
@@ -136,31 +137,34 @@ def markdown(accuracy: Accuracy) -> str:
 def counted_table(counted: Iterable[Counted]) -> str:
     """Errors against what was counted in real frameworks."""
     lines = ["| counted | figures | median | 95 % | worst | where |", "|---|--:|--:|--:|--:|---|"]
-    lines += [f"| {own.subject} | {' | '.join(_cells(own.errors))} |" for own in counted]
+    lines += [f"| {item.subject} | {' | '.join(_cells(item.errors))} |" for item in counted]
     return "\n".join(lines) + "\n"
 
 
 def measured_table(measured: Iterable[Measured]) -> str:
     """Errors against measured peaks, and the fit; those with peaks first, those with nothing to
     tell pooled."""
-    sources = sorted(measured, key=lambda own: not own.errors.figures)
-    silent = [own for own in sources if own.is_silent]
+    sources = sorted(measured, key=lambda item: not item.errors.figures)
+    silent = [source for source in sources if source.is_silent]
     lines = [
         "| measured | ran: called too large | ran out: called fitting | peaks | median | 95 % "
         "| worst | where |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
-    lines += [_measured_line(own) for own in sources if not own.is_silent]
+    lines += [_measured_line(source) for source in sources if not source.is_silent]
     if silent:
-        ran = sum(own.ran for own in silent)
+        ran = sum(item.ran for item in silent)
         lines.append(f"| {len(silent)} other sources | 0 of {ran:,} | - | - |  |  |  |  |")
     return "\n".join(lines) + "\n"
 
 
-def _measured_line(own: Measured) -> str:
-    fit = [_of(own.ran, own.called_too_large), _of(own.ran_out, own.called_fitting)]
-    cells = _cells(own.errors) if own.errors.figures else ["-", "", "", "", ""]
-    return "| " + " | ".join((own.source, *fit, *cells)) + " |"
+def _measured_line(measured: Measured) -> str:
+    fit = [
+        _of(measured.ran, measured.called_too_large),
+        _of(measured.ran_out, measured.called_fitting),
+    ]
+    cells = _cells(measured.errors) if measured.errors.figures else ["-", "", "", "", ""]
+    return "| " + " | ".join((measured.source, *fit, *cells)) + " |"
 
 
 def _of(rows: int, wrong: int) -> str:

@@ -272,9 +272,10 @@ def summary(found: Sequence[tuple[Row, float, float]]) -> list[str]:
         for key in ((row.collective, where, size_class(row.payload_bytes)), ("all", "", "")):
             groups.setdefault(key, []).append((error, plain))
     return [
-        f"{' '.join(key):44} {len(own):3} {statistics.median(e for e, _ in own):+7.1%} "
-        f"{max((e for e, _ in own), key=abs):+7.1%} {statistics.median(p for _, p in own):+7.1%}"
-        for key, own in sorted(groups.items())
+        f"{' '.join(key):44} {len(group):3} {statistics.median(e for e, _ in group):+7.1%} "
+        f"{max((e for e, _ in group), key=abs):+7.1%} "
+        f"{statistics.median(p for _, p in group):+7.1%}"
+        for key, group in sorted(groups.items())
     ]
 
 

@@ -28,7 +28,7 @@ def shipped_file(name: str) -> Path:
 
 def one_file(arguments: Sequence[str], shipped: str) -> Path:
     """The file that is given, the one that ships where none is. UsageError for anything else."""
-    paths = [Path(own) for own in arguments] or [shipped_file(shipped)]
+    paths = [Path(argument) for argument in arguments] or [shipped_file(shipped)]
     if len(paths) != 1 or not paths[0].is_file():
         raise UsageError(f"given {' '.join(arguments)}; needed: one CSV file that exists")
     return paths[0]

@@ -65,30 +65,30 @@ def folds(found: Sequence[Residual]) -> Iterator[Fold]:
         for low, high in _BOUNDS[axis]:
             yield _range_fold(axis, low, high)
     for kind, of in _KINDS.items():
-        values = sorted({of(own) for own in found if own.counts})
+        values = sorted({of(residual) for residual in found if residual.counts})
         for value in values:
             if value != _USUAL.get(kind) and len(values) > 1:
                 yield _kind_fold(kind, of, value)
 
 
 _KINDS: dict[str, Callable[[Residual], str]] = {
-    "architecture": lambda own: own.family.architecture,
-    "framework": lambda own: own.family.framework,
-    "model": lambda own: own.family.model,
-    "bits": lambda own: "low precision" if 0 < own.at.bits < _HALF_BITS else "16 bits",
+    "architecture": lambda item: item.family.architecture,
+    "framework": lambda item: item.family.framework,
+    "model": lambda item: item.family.model,
+    "bits": lambda item: "low precision" if 0 < item.at.bits < _HALF_BITS else "16 bits",
 }
 _USUAL = {"model": "dense", "bits": "16 bits"}
 
 
 def _kind_fold(kind: str, of: Callable[[Residual], str], value: str) -> Fold:
-    return Fold(kind, f"without {value}", lambda own: of(own) != value)
+    return Fold(kind, f"without {value}", lambda item: of(item) != value)
 
 
 def _range_fold(axis: str, low: float | None, high: float | None) -> Fold:
     text = f"{axis} from {low:g}" if low is not None else f"{axis} to {high:g}"
 
-    def keeps(own: Residual) -> bool:
-        value = getattr(own.at, axis)
+    def keeps(residual: Residual) -> bool:
+        value = getattr(residual.at, axis)
         return (low is None or value >= low) and (high is None or value <= high)
 
     return Fold(axis, text, keeps)
@@ -100,14 +100,14 @@ def with_growth(
     """The table with its growths, and what each fold shows."""
     by_name: dict[str, list[tuple[Fold, int, Judged]]] = defaultdict(list)
     for fold in folds(found):
-        kept = [own for own in found if fold.keeps(own)]
-        judged = [own for own in found if not fold.keeps(own)]
-        if judged and any(own.counts for own in kept):
+        kept = [residual for residual in found if fold.keeps(residual)]
+        judged = [residual for residual in found if not fold.keeps(residual)]
+        if judged and any(residual.counts for residual in kept):
             by_name[fold.name].append((fold, len(kept), _judge(table, fold.name, kept, judged)))
     chosen, results = {}, []
     for name, members in by_name.items():
         chosen[name] = min(_GROWTHS, key=lambda growth: _score(members, table.inflation, growth))
-        results += [_result(*own, table.inflation, chosen[name]) for own in members]
+        results += [_result(*member, table.inflation, chosen[name]) for member in members]
     if table.figure == "time" and "architecture" in chosen:
         chosen["architecture"] = max(chosen["architecture"], _CARRIED_OVER)
     fitted = replace(
@@ -124,27 +124,27 @@ def _judge(
     """The judged runs by a table of the kept ones; deviation 1 for each doubling or lack."""
     unit = {name: 1.0}
     axis = name in AXES
-    own = replace(
+    one_table = replace(
         table,
         entries=summarised(without_own_errors(table, kept)),
         growth=unit if axis else {},
         unmeasured={} if axis else unit,
     )
-    return judge(own, judged)
+    return judge(one_table, judged)
 
 
 def _score(members: Sequence[tuple[Fold, int, Judged]], inflation: float, growth: float) -> float:
     """Mean score of all folds' runs; a source weighs in each as the square root of its rows."""
-    weights = [float(own.weights.sum()) for _, _, own in members]
-    scores = [own.score(inflation, growth) for _, _, own in members]
+    weights = [float(member.weights.sum()) for _, _, member in members]
+    scores = [member.score(inflation, growth) for _, _, member in members]
     return fsum(map(mul, weights, scores)) / fsum(weights)
 
 
-def _result(fold: Fold, kept: int, own: Judged, inflation: float, growth: float) -> FoldResult:
-    without, with_it = (_covered(own, inflation, one) for one in (0.0, growth))
-    return FoldResult(fold.name, fold.label, kept, len(own.values), without, with_it)
+def _result(fold: Fold, kept: int, judged: Judged, inflation: float, growth: float) -> FoldResult:
+    without, with_it = (_covered(judged, inflation, one) for one in (0.0, growth))
+    return FoldResult(fold.name, fold.label, kept, len(judged.values), without, with_it)
 
 
-def _covered(own: Judged, inflation: float, growth: float) -> float:
-    low, high = own.ends(inflation, growth)
-    return float(((low <= own.values) & (own.values <= high)).mean())
+def _covered(judged: Judged, inflation: float, growth: float) -> float:
+    low, high = judged.ends(inflation, growth)
+    return float(((low <= judged.values) & (judged.values <= high)).mean())

@@ -85,27 +85,27 @@ class _Runs:
 
 def held_out(predictions: Sequence[Prediction]) -> dict[str, SourceErrors]:
     """Errors of every source with step times, with and without its part in the constants."""
-    timed = [own for own in predictions if time_error(own) is not None]
+    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
     factors = fitted_factors(timed)
     again = predict_held_out(timed, factors)
     before, after = _errors(timed), _errors(again)
     return {
         source: SourceErrors(
-            len(own),
-            *_three(own),
+            len(item),
+            *_three(item),
             *_three(after[source]),
             {name: by for name, by in factors.get(source, {}).items() if by != 1.0},
         )
-        for source, own in sorted(before.items())
+        for source, item in sorted(before.items())
     }
 
 
 def _errors(predictions: Iterable[Prediction]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = defaultdict(list)
-    for own in predictions:
-        error = time_error(own)
+    for prediction in predictions:
+        error = time_error(prediction)
         if error is not None:
-            found[own.row.source].append(error)
+            found[prediction.row.source].append(error)
     return found
 
 
@@ -118,9 +118,9 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
     """The same rows, each with the constants times its own source's factors."""
     results = list(predictions)
     places: dict[str, list[int]] = defaultdict(list)
-    for index, own in enumerate(results):
-        if any(by != 1.0 for by in factors.get(own.row.source, {}).values()):
-            places[own.row.source].append(index)
+    for index, result in enumerate(results):
+        if any(by != 1.0 for by in factors.get(result.row.source, {}).values()):
+            places[result.row.source].append(index)
     for source, indices in places.items():
         own_factors = factors[source]
         costed = cost_predictions(
@@ -134,8 +134,8 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
 
 def _trial(job: Job, factors: Mapping[str, float]) -> TrialModel:
     """The cost model with the constants that a job depends on multiplied."""
-    own = [one for one in CONSTANTS if factors.get(one.name, 1.0) != 1.0 and one.applies(job)]
-    return TrialModel(job, {name: factors[one.name] for one in own for name in one.fields})
+    items = [one for one in CONSTANTS if factors.get(one.name, 1.0) != 1.0 and one.applies(job)]
+    return TrialModel(job, {name: factors[one.name] for one in items for name in one.fields})
 
 
 def fitted_factors(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:
@@ -143,17 +143,17 @@ def fitted_factors(predictions: Sequence[Prediction]) -> dict[str, dict[str, flo
     chosen = _chosen(predictions)
     runs = _linearised(chosen)
     everything = np.ones(len(runs.residuals), dtype=bool)
-    limits = np.array([_limit(own) for own in CONSTANTS])
+    limits = np.array([_limit(constant) for constant in CONSTANTS])
     whole = least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits)
     factors = {}
     for source in sorted(set(runs.sources.tolist())):
         kept = runs.sources != source
         without = least_absolute(runs.residuals, runs.slopes, _weights(runs, kept), limits)
-        own = np.exp(without - whole)
+        exp = np.exp(without - whole)
         used = np.any(runs.slopes[~kept] != 0.0, axis=0)
         decided = np.any(runs.slopes[kept] != 0.0, axis=0)
         factors[source] = {
-            constant.name: _factor(constant, float(own[place]), decided=bool(decided[place]))
+            constant.name: _factor(constant, float(exp[place]), decided=bool(decided[place]))
             for place, constant in enumerate(CONSTANTS)
             if used[place]
         }
@@ -168,8 +168,12 @@ def _factor(constant: Constant, fitted: float, *, decided: bool) -> float:
 
 def _of_its_like(constant: Constant) -> float:
     """Geometric mean of the same number in the other files; its own where it is the only one."""
-    alike = [own for own in CONSTANTS if own.fields == constant.fields and own is not constant]
-    values = [own.shipped() for own in alike] or [constant.shipped()]
+    alike = [
+        one_constant
+        for one_constant in CONSTANTS
+        if one_constant.fields == constant.fields and one_constant is not constant
+    ]
+    values = [item.shipped() for item in alike] or [constant.shipped()]
     return math.exp(fmean(math.log(value) for value in values))
 
 
@@ -181,32 +185,36 @@ def _limit(constant: Constant) -> float:
 def _chosen(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Runs that the fit sees: of each source at most so many, evenly spread."""
     by_source: dict[str, list[Prediction]] = defaultdict(list)
-    for own in predictions:
-        if own.row.source not in NOT_FITTED_ON:
-            by_source[own.row.source].append(own)
+    for prediction in predictions:
+        if prediction.row.source not in NOT_FITTED_ON:
+            by_source[prediction.row.source].append(prediction)
     return [run for runs in by_source.values() for run in spread_out(runs)]
 
 
 def _linearised(chosen: Sequence[Prediction]) -> _Runs:
     """Log residuals and their derivatives, by one more prediction for each constant."""
-    base = np.array([_log_time(own) for own in chosen])
-    measured = np.array([math.log(own.measured("step_time_s") or math.nan) for own in chosen])
+    base = np.array([_log_time(prediction) for prediction in chosen])
+    measured = np.array(
+        [math.log(prediction.measured("step_time_s") or math.nan) for prediction in chosen]
+    )
     slopes = np.zeros((len(chosen), len(CONSTANTS)))
     for place, constant in enumerate(CONSTANTS):
         at = [
             index
-            for index, own in enumerate(chosen)
-            if own.mapped is not None and constant.applies(own.mapped.job)
+            for index, prediction in enumerate(chosen)
+            if prediction.mapped is not None and constant.applies(prediction.mapped.job)
         ]
         # Downwards: shares have upper limits.
         trial = dict.fromkeys(constant.fields, math.exp(-_STEP))
         costed = cost_predictions(
             [chosen[index] for index in at],
-            lambda job, own=trial: TrialModel(job, own),  # type: ignore[misc]
+            lambda job, chosen=trial: TrialModel(job, chosen),  # type: ignore[misc]
         )
-        moved = np.array([_log_time(own) for own in costed])
+        moved = np.array([_log_time(item) for item in costed])
         slopes[at, place] = (base[at] - moved) / _STEP
-    return _Runs(measured - base, slopes, np.array([own.row.source for own in chosen]))
+    return _Runs(
+        measured - base, slopes, np.array([prediction.row.source for prediction in chosen])
+    )
 
 
 def _log_time(prediction: Prediction) -> float:
@@ -243,11 +251,11 @@ def render(found: Mapping[str, SourceErrors]) -> str:
         f'date = "{datetime.now(UTC):%Y-%m-%d}"',
         f'command = "{COMMAND}"',
     ]
-    for source, own in found.items():
-        lines += ["", f'[source."{source}"]', f"rows = {own.rows}"]
+    for source, item in found.items():
+        lines += ["", f'[source."{source}"]', f"rows = {item.rows}"]
         figures = ("median", "mean", "bias", "held_out_median", "held_out_mean", "held_out_bias")
-        lines += [f"{name} = {getattr(own, name):.4f}" for name in figures]
-        pairs = ", ".join(f"{name} = {by:g}" for name, by in own.factors.items())
+        lines += [f"{name} = {getattr(item, name):.4f}" for name in figures]
+        pairs = ", ".join(f"{name} = {by:g}" for name, by in item.factors.items())
         lines.append(f"factors = {{{pairs}}}")
     return "\n".join(lines) + "\n"
 
@@ -255,7 +263,8 @@ def render(found: Mapping[str, SourceErrors]) -> str:
 def parse(text: str) -> dict[str, SourceErrors]:
     """What `render` wrote, by source."""
     return {
-        source: SourceErrors(**own) for source, own in tomllib.loads(text).get("source", {}).items()
+        source: SourceErrors(**item)
+        for source, item in tomllib.loads(text).get("source", {}).items()
     }
 
 

@@ -74,7 +74,7 @@ class Judged:
     low: Array
     middle: Array
     high: Array
-    own: Array
+    known: Array
     deviation: Array
 
     def ends(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
@@ -83,7 +83,7 @@ class Judged:
             self.middle,
             self.middle - inflation * (self.middle - self.low),
             self.middle + inflation * (self.high - self.middle),
-            further_width(self.figure, np.hypot(self.own, growth * self.deviation)),
+            further_width(self.figure, np.hypot(self.known, growth * self.deviation)),
         )
 
     def coverage(self, inflation: float) -> HeldOut:
@@ -92,8 +92,8 @@ class Judged:
         inside = (low <= self.values) & (self.values <= high)
         by_source = {}
         for source in np.unique(self.sources):
-            own = inside[self.sources == source]
-            by_source[str(source)] = (float(own.mean()), len(own))
+            one_inside = inside[self.sources == source]
+            by_source[str(source)] = (float(one_inside.mean()), len(one_inside))
         return HeldOut(float(inside.mean()), by_source)
 
     def score(self, inflation: float, growth: float = 1.0) -> float:
@@ -127,20 +127,25 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
     plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
     known: dict[tuple[Family, str], Spread] = {}
-    for own in found:
-        key = (own.family, own.source)
+    for residual in found:
+        key = (residual.family, residual.source)
         if key not in known:
             known[key] = plain.spread(*key)
-    spreads = [known[own.family, own.source] for own in found]
+    spreads = [known[residual.family, residual.source] for residual in found]
     return Judged(
         table.figure,
-        np.array([own.source for own in found]),
-        np.array([own.value for own in found]),
-        np.array([own.low for own in spreads]),
-        np.array([own.middle for own in spreads]),
-        np.array([own.high for own in spreads]),
-        np.array([table.own_error(own.at) for own in found]),
-        np.array([plain.further(own.family, own.at, own.source).deviation for own in found]),
+        np.array([residual.source for residual in found]),
+        np.array([residual.value for residual in found]),
+        np.array([spread.low for spread in spreads]),
+        np.array([spread.middle for spread in spreads]),
+        np.array([spread.high for spread in spreads]),
+        np.array([table.own_error(residual.at) for residual in found]),
+        np.array(
+            [
+                plain.further(residual.family, residual.at, residual.source).deviation
+                for residual in found
+            ]
+        ),
     )
 
 
@@ -155,16 +160,16 @@ def without_own_errors(table: ResidualTable, found: Iterable[Residual]) -> list[
     """
     plain = replace(table, inflation=1.0)
     left = []
-    for own in found:
-        deviation = table.own_error(own.at)
+    for residual in found:
+        deviation = table.own_error(residual.at)
         if deviation > 0.0:
-            spread = plain.spread(own.family, own.source)
+            spread = plain.spread(residual.family, residual.source)
             wide = 0.5 * (spread.high - spread.low)
             share = wide / math.hypot(wide, further_width(table.figure, deviation))
-            value = spread.middle + share * (own.value - spread.middle)
-            left.append(replace(own, value=value))
+            value = spread.middle + share * (residual.value - spread.middle)
+            left.append(replace(residual, value=value))
         else:
-            left.append(own)
+            left.append(residual)
     return left
 
 
@@ -176,17 +181,17 @@ def held_out(table: ResidualTable, found: Sequence[Residual]) -> HeldOut:
 def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
     """One entry per source and family, in alphabetical order, of the runs that count."""
     groups: dict[tuple[Family, str], list[Residual]] = defaultdict(list)
-    for own in found:
-        if own.counts:
-            groups[own.family, own.source].append(own)
+    for residual in found:
+        if residual.counts:
+            groups[residual.family, residual.source].append(residual)
     return tuple(
         SourceResiduals(
             source=source,
             rows=len(runs),
-            log_ratios=represent([own.value for own in runs]),
-            reach=ranges(own.at for own in runs),
-            bits=tuple(sorted({own.at.bits for own in runs} - {0})),
+            log_ratios=represent([run.value for run in runs]),
+            reach=ranges(run.at for run in runs),
+            bits=tuple(sorted({run.at.bits for run in runs} - {0})),
             **family._asdict(),
         )
-        for (family, source), runs in sorted(groups.items(), key=lambda own: own[0])
+        for (family, source), runs in sorted(groups.items(), key=lambda group: group[0])
     )

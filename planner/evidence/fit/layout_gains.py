@@ -140,12 +140,12 @@ def _describe(explorer: Explorer, point: Point) -> str:
     index = int(columns["recompute"][row])
     mode = explorer.cost_model.job.recompute[index].name
     layers = "/".join(map(str, point.layout.stage_layers))
-    modes = (mode, *(own.name for own in explorer.others[index]))
+    modes = (mode, *(other.name for other in explorer.others[index]))
     counts = (point.layout.recomputed, *point.layout.others)
     again = [
-        name if own == point.layout.stage_layers else f"{name} of {'/'.join(map(str, own))}"
-        for name, own in zip(modes, counts, strict=False)
-        if any(own)
+        name if count == point.layout.stage_layers else f"{name} of {'/'.join(map(str, count))}"
+        for name, count in zip(modes, counts, strict=False)
+        if any(count)
     ]
     return f"{degrees}; layers {layers}; recompute {', '.join(again) or 'none'}"
 

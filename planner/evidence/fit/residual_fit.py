@@ -106,14 +106,16 @@ def _with_own_errors(table: ResidualTable, found: Sequence[Residual]) -> Residua
     """The table with the errors of exposed communication and of waiting for the CPU, and its
     inflation. Of memory both are 0."""
     judged = judge(table, found)
-    exposed = np.array([own.at.exposed for own in found])
-    waiting = np.array([own.at.waiting for own in found])
+    exposed = np.array([residual.at.exposed for residual in found])
+    waiting = np.array([residual.at.waiting for residual in found])
     scored = []
     for launches in _LAUNCHES:
         for communication in _COMMUNICATION:
-            own = replace(judged, own=np.hypot(communication * exposed, launches * waiting))
-            inflation = own.inflation()
-            scored.append((own.score(inflation), communication, launches, inflation))
+            one_judged = replace(
+                judged, known=np.hypot(communication * exposed, launches * waiting)
+            )
+            inflation = one_judged.inflation()
+            scored.append((one_judged.score(inflation), communication, launches, inflation))
     _, communication, launches, inflation = min(scored)
     return replace(table, communication=communication, launches=launches, inflation=inflation)
 
@@ -131,8 +133,8 @@ def render(fitted: Sequence[FittedTable]) -> str:
         "# `unmeasured`: for what has no run; `folds`: the ranges left out that they come from,",
         "# with the share of these runs in the interval without and with it.",
     ]
-    for own in fitted:
-        lines += ["", *_render_table(own)]
+    for fitted_table in fitted:
+        lines += ["", *_render_table(fitted_table)]
     return "\n".join(lines) + "\n"
 
 
@@ -159,22 +161,22 @@ def _render_table(fitted: FittedTable) -> Iterator[str]:
     yield f"[{table.figure}.held_out]"
     for source, (share, rows) in coverage.by_source.items():
         yield f'"{source}" = [{share:.3f}, {rows}]'
-    for own in table.entries:
+    for entry in table.entries:
         yield ""
         yield f"[[{table.figure}.runs]]"
         for name in ("source", *Family._fields):
-            yield f'{name} = "{getattr(own, name)}"'
-        yield f"rows = {own.rows}"
-        yield f"log_ratios = [{', '.join(f'{value:g}' for value in own.log_ratios)}]"
-        axes = (f"{axis} = [{low:.6g}, {high:.6g}]" for axis, (low, high) in own.reach.items())
+            yield f'{name} = "{getattr(entry, name)}"'
+        yield f"rows = {entry.rows}"
+        yield f"log_ratios = [{', '.join(f'{value:g}' for value in entry.log_ratios)}]"
+        axes = (f"{axis} = [{low:.6g}, {high:.6g}]" for axis, (low, high) in entry.reach.items())
         yield f"reach = {{{', '.join(axes)}}}"
-        yield f"bits = {list(own.bits)}"
+        yield f"bits = {list(entry.bits)}"
 
 
 def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     """Tables of time and memory, as far as they were measured."""
-    factors = {source: own.factors for source, own in shipped().items()}
-    timed = [own for own in predictions if time_error(own) is not None]
+    factors = {source: item.factors for source, item in shipped().items()}
+    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
     found: dict[Figure, list[Residual]] = {
         "time": residuals(predict_held_out(timed, factors), "time"),
         "memory": residuals(predictions, "memory"),

@@ -72,14 +72,14 @@ class TrialModel(CostModel):
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
         """Numbers of the GPU, multiplied."""
-        own = super().gpu_inputs
-        return own._replace(**self._multiplied(own._asdict()))
+        one_gpu_inputs = super().gpu_inputs
+        return one_gpu_inputs._replace(**self._multiplied(one_gpu_inputs._asdict()))
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
         """Numbers of the framework, multiplied."""
-        own = super().framework_inputs
-        return own._replace(**self._multiplied(own._asdict()))
+        one_framework_inputs = super().framework_inputs
+        return one_framework_inputs._replace(**self._multiplied(one_framework_inputs._asdict()))
 
     def _multiplied(self, values: Mapping[str, float]) -> dict[str, Any]:
         return {name: values[name] * by for name, by in self._factors.items() if name in values}
@@ -95,9 +95,9 @@ def _rate(name: str, gpu: str, architecture: str, *, wide: bool) -> Constant:
         return float(getattr(loaded.curves, curve).value)
 
     def applies(job: Job) -> bool:
-        own = job.cluster.gpu
-        sxm = "SXM" in own.name or architecture != "ampere"
-        return own.architecture == architecture and sxm and (job.precision in _SIXTEEN) == wide
+        gpu = job.cluster.gpu
+        sxm = "SXM" in gpu.name or architecture != "ampere"
+        return gpu.architecture == architecture and sxm and (job.precision in _SIXTEEN) == wide
 
     both = frozenset({field, "gemm_max_efficiency"})
     return Constant(name, "hardware/efficiency/compute.toml", both, shipped, applies, 1.0)
@@ -167,7 +167,7 @@ def fit(constant: Constant, predictions: Sequence[Prediction]) -> Fit | None:
     _measure(errors, constant, runs, allowed)
     centre = _best(errors, errors)
     allowed = [
-        own for own in (centre * factor for factor in _FINE) if own * shipped <= constant.most
+        value for value in (centre * factor for factor in _FINE) if value * shipped <= constant.most
     ]
     _measure(errors, constant, runs, allowed)
     best = _best(errors, errors)
@@ -184,18 +184,22 @@ def fit(constant: Constant, predictions: Sequence[Prediction]) -> Fit | None:
         shipped * best,
         _mean_error(errors, errors, 1.0),
         _mean_error(errors, errors, best),
-        fmean(errors[source][own] for source, own in without.items()) if without else None,
-        {source: shipped * own for source, own in without.items()},
-        {source: (own[1.0], own[best]) for source, own in errors.items()},
+        fmean(errors[source][value] for source, value in without.items()) if without else None,
+        {source: shipped * value for source, value in without.items()},
+        {source: (error[1.0], error[best]) for source, error in errors.items()},
     )
 
 
 def _in_scope(constant: Constant, predictions: Sequence[Prediction]) -> list[Prediction]:
     """Runs that depend on the constant, at most `_MOST_RUNS` of a source."""
     by_source: dict[str, list[Prediction]] = defaultdict(list)
-    for own in predictions:
-        if own.mapped and time_error(own) is not None and constant.applies(own.mapped.job):
-            by_source[own.row.source].append(own)
+    for prediction in predictions:
+        if (
+            prediction.mapped
+            and time_error(prediction) is not None
+            and constant.applies(prediction.mapped.job)
+        ):
+            by_source[prediction.row.source].append(prediction)
     return [run for runs in by_source.values() for run in spread_out(runs)]
 
 
@@ -212,7 +216,7 @@ def _measure(
     for factor in factors:
         trial = dict.fromkeys(constant.fields, factor)
         by_source: dict[str, list[float]] = defaultdict(list)
-        for run in cost_predictions(runs, lambda job, own=trial: TrialModel(job, own)):  # type: ignore[misc]
+        for run in cost_predictions(runs, lambda job, run=trial: TrialModel(job, run)):  # type: ignore[misc]
             error = time_error(run)
             if error is not None:
                 by_source[run.row.source].append(abs(math.log1p(error)))
@@ -228,7 +232,9 @@ def _best(errors: Errors, sources: Iterable[str]) -> float:
     """The factor with the least mean error; of equals the one nearest to no change."""
     chosen = list(sources)
     factors = next(iter(errors.values()))
-    return min(factors, key=lambda own: (_mean_error(errors, chosen, own), abs(math.log(own))))
+    return min(
+        factors, key=lambda factor: (_mean_error(errors, chosen, factor), abs(math.log(factor)))
+    )
 
 
 def lines(found: Fit) -> Iterator[str]:
@@ -250,7 +256,7 @@ def lines(found: Fit) -> Iterator[str]:
 
 def chosen_constants(names: Sequence[str]) -> list[Constant]:
     """The constants of these names, all without any. Raises UsageError for an unknown one."""
-    known = {own.name: own for own in CONSTANTS}
+    known = {constant.name: constant for constant in CONSTANTS}
     for name in names:
         if name not in known:
             raise unknown_name("constant", name, tuple(known), f"there are {', '.join(known)}")

@@ -201,7 +201,7 @@ def compare_parameters(row: Row) -> Iterator[Compared]:
             ("routed_experts", count.experts),
             ("first_layer", first.parameters),
             ("last_layer", last.parameters),
-            *((f"last_layer_{name}", own) for name, own in blocks),
+            *((f"last_layer_{name}", block) for name, block in blocks),
         ),
     )
     if row["input_embedding"]:
@@ -336,7 +336,7 @@ def step_job(row: Row) -> tuple[Job, Degrees]:
         gpus=f"{ranks}xH100",
         attention=context.attention,
         optimizer_kernel=_KERNELS[row["optimizer"] or "foreach"],
-        recompute=(RecomputeMode(name=mode, modules=tuple(own.name for own in modules)),),
+        recompute=(RecomputeMode(name=mode, modules=tuple(module.name for module in modules)),),
     )  # fmt: skip
     zero = int((row.get("shard") or "zero0").removeprefix("zero"))
     acc = _integer(row, "grad_accum", 1)
@@ -366,9 +366,9 @@ def job_timeline(job: Job, degrees: Degrees, **changes: Any) -> MemoryTimeline:
     """The step of a rank of one stage; live bytes of the model's own tensors, no workspaces.
     `changes`: to the numbers of framework and optimizer."""
     layout = even_layout(job, 1, 1, bool(job.recompute[0].mask))
-    own = layout_inputs(job, degrees, layout)
-    framework = own.framework._replace(**({"workspace_bytes": 0.0} | changes))
-    return stage_timeline(Stage(replace(own, framework=framework), 0))
+    one_layout_inputs = layout_inputs(job, degrees, layout)
+    framework = one_layout_inputs.framework._replace(**({"workspace_bytes": 0.0} | changes))
+    return stage_timeline(Stage(replace(one_layout_inputs, framework=framework), 0))
 
 
 def compare_steps(row: Row) -> Iterator[Compared]:

@@ -25,7 +25,7 @@ def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int
     if spare or pp == 1:
         return 1
     if row.says("schedule", "interleaved") or "pp" in row.fact("overlap").split():
-        return next((own for own in range(_FEWEST_CHUNKS, each + 1) if each % own == 0), 1)
+        return next((index for index in range(_FEWEST_CHUNKS, each + 1) if each % index == 0), 1)
     if profile.name == _INTERLEAVING and not row.text("moe"):
         chunks = each // _LAYERS_A_CHUNK
         return chunks if chunks and each % chunks == 0 else 1

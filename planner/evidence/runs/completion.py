@@ -117,8 +117,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     tp = 1
     while tp < min(wanted, _LARGEST_TP) and gpus % (2 * tp) == 0:
         tp *= 2
-    stages = [own for own in range(1, layers + 1) if gpus % (tp * own) == 0 == layers % own]
-    enough = [own for own in stages if tp * own >= wanted]
+    stages = [index for index in range(1, layers + 1) if gpus % (tp * index) == 0 == layers % index]
+    enough = [stage for stage in stages if tp * stage >= wanted]
     pp = enough[0] if enough else stages[-1]
     yield _plain("tp", tp)
     yield _plain("pp", pp)

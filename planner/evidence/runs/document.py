@@ -83,36 +83,38 @@ def summary_record(
     """Figures over all rows, by family, with every source weighing the same, and apart for rows
     that do and do not state recompute and attention kernel, and for figures in doubt, which are
     in none of the others; then how far repeated runs differ, groups and worst rows."""
-    reasons = Counter(own.error for own in predictions if own.error is not None)
-    stated = [own for own in predictions if is_stated(own)]
-    unstated = [own for own in predictions if not is_stated(own)]
+    reasons = Counter(
+        prediction.error for prediction in predictions if prediction.error is not None
+    )
+    stated = [prediction for prediction in predictions if is_stated(prediction)]
+    unstated = [prediction for prediction in predictions if not is_stated(prediction)]
     return {
         **asdict(family_report("all rows", predictions)),
         "refusals": dict(reasons.most_common()),
-        "withdrawn_times": sum(own.row.withdraws_time for own in predictions),
+        "withdrawn_times": sum(prediction.row.withdraws_time for prediction in predictions),
         "mean_of_sources": asdict(mean_of_sources(predictions)),
         "stated": asdict(family_report("recompute and kernel stated", stated)),
         "unstated": asdict(family_report("recompute or kernel unstated", unstated)),
-        "families": [asdict(own) for own in report(predictions, family)],
-        "in_doubt": [asdict(own) for own in report(in_doubt(predictions), family)],
-        "repeats": [asdict(own) for own in repeat_noise(predictions)],
-        "groups": [asdict(own) for own in rank_groups(predictions)],
-        "worst": [asdict(own) for own in worst_rows(predictions)],
+        "families": [asdict(item) for item in report(predictions, family)],
+        "in_doubt": [asdict(item) for item in report(in_doubt(predictions), family)],
+        "repeats": [asdict(item) for item in repeat_noise(predictions)],
+        "groups": [asdict(rank_group) for rank_group in rank_groups(predictions)],
+        "worst": [asdict(worst_row) for worst_row in worst_rows(predictions)],
     }
 
 
 def document(predictions: Sequence[Prediction], family: Callable[[Prediction], str]) -> Record:
     """Everything: one record a row, then the summary."""
     return {
-        "rows": [row_record(own) for own in predictions],
+        "rows": [row_record(prediction) for prediction in predictions],
         "summary": summary_record(predictions, family),
     }
 
 
 def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
     """The rows' own columns in order of first appearance, then the predicted ones."""
-    own = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
-    return [*(name for name in own if name not in PREDICTED_COLUMNS), *PREDICTED_COLUMNS]
+    fromkeys = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
+    return [*(name for name in fromkeys if name not in PREDICTED_COLUMNS), *PREDICTED_COLUMNS]
 
 
 def csv_record(prediction: Prediction) -> Record:

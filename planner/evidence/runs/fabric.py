@@ -67,7 +67,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
         return None
     text = re.sub(_GIGABIT, "gbps", cell)
     kind = next((name for pattern, name in _KINDS if re.search(pattern, cell.lower())), None)
-    found = next((match for own in _RATES if (match := re.search(own, text.lower()))), None)
+    found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
     # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None
     sharp = re.search(r"\bsharp(v\d)?\b", cell, re.I) is not None

@@ -111,14 +111,14 @@ def _planned(row: MeasuredRow) -> MappedRow:
     plan = result.plans[0]
     job = decided_request(result.request, plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
-    own = plan.layout
+    one_layout = plan.layout
     layout = Layout(
         plan.degrees.pp,
         plan.degrees.vpp,
-        own.block_layers,
-        own.recomputed,
-        own.placement,
-        mtp_apart=own.mtp_apart,
+        one_layout.block_layers,
+        one_layout.recomputed,
+        one_layout.placement,
+        mtp_apart=one_layout.mtp_apart,
     )
     return MappedRow(
         row=row,
@@ -130,7 +130,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
         ),
         degrees=plan.degrees,
         mode=mode,
-        block_layers=own.block_layers,
+        block_layers=one_layout.block_layers,
         assumed=(),
         layout=layout,
     )
@@ -286,15 +286,15 @@ def _fused_kernel(row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster)
         # Its models bias the scores (ALiBi), which among fused kernels only Triton's first could.
         return "flash1"
     architecture = cluster.gpu.architecture
-    own = profile.fused_attention.on(architecture)
+    on = profile.fused_attention.on(architecture)
     # torch's flex_attention generates Triton kernels of FlashAttention-2's design.
     if row.says("kernel", "flex_?att"):
         return "flash2"
     if re.search(r"megatron|nemo|bridge|primus|pax|maxtext|jax", framework):
-        own = "flash3_or_cudnn" if architecture in _WITH_CUDNN else own
-    if own == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
+        on = "flash3_or_cudnn" if architecture in _WITH_CUDNN else on
+    if on == "auto" and cluster.gpu.vendor == "nvidia" and architecture not in _WITH_CUDNN:
         return "flash2"
-    return own
+    return on
 
 
 # First match wins: a pattern in the row's `schedule`, and what it is here.

@@ -24,10 +24,10 @@ def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
     for size in _CANDIDATES:
         trial = MeasuredRow(row.file, row.line, row.cells | {"mbs": str(size)})
         try:
-            own = map_row(trial)
+            one_map_row = map_row(trial)
         except (UnpredictableRowError, ValueError):
             continue
         # Smaller where a rank's share of the batch is.
-        if own.degrees.mbs == size and own.batch_share == 1.0:
-            found.append(own)
+        if one_map_row.degrees.mbs == size and one_map_row.batch_share == 1.0:
+            found.append(one_map_row)
     return found

@@ -66,11 +66,11 @@ class Prediction:
     @property
     def full_step_time_s(self) -> float | None:
         """Seconds of a step if memory is full; None where no measured run tells."""
-        seconds, own = self.step_time_s, self.mapped
-        if seconds is None or own is None:
+        seconds, mapped = self.step_time_s, self.mapped
+        if seconds is None or mapped is None:
             return None
-        share = own.batch_share
-        full_s = full_step_time_s(own.job, own.degrees, seconds / share)
+        share = mapped.batch_share
+        full_s = full_step_time_s(mapped.job, mapped.degrees, seconds / share)
         return None if full_s is None else full_s * share
 
     @property
@@ -124,26 +124,26 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
     `planner.evidence.runs.micro_batch`."""
     results = list(predictions)
     trials = [
-        (index, replace(own, mapped=mapped))
-        for index, own in enumerate(predictions)
-        if own.mapped is not None
-        for mapped in other_micro_batches(own.row, own.mapped)
+        (index, replace(prediction, mapped=mapped))
+        for index, prediction in enumerate(predictions)
+        if prediction.mapped is not None
+        for mapped in other_micro_batches(prediction.row, prediction.mapped)
     ]
     by_row: dict[int, list[Prediction]] = defaultdict(list)
     costed = cost_predictions([trial for _, trial in trials])
     for (index, _), trial in zip(trials, costed, strict=True):
         by_row[index].append(trial)
-    for index, own in by_row.items():
-        results[index] = replace(results[index], mapped=_settled_on(own).mapped)
+    for index, item in by_row.items():
+        results[index] = replace(results[index], mapped=_settled_on(item).mapped)
     return results
 
 
 def _settled_on(trials: Sequence[Prediction]) -> Prediction:
     """Of a row at several micro-batches, smallest first, the one that it is taken to have had."""
-    fitting = [own for own in trials if _fits(own)] or trials[:1]
-    fastest = min(own.step_time_s or np.inf for own in fitting)
+    fitting = [trial for trial in trials if _fits(trial)] or trials[:1]
+    fastest = min(item.step_time_s or np.inf for item in fitting)
     limit = (1.0 + LEAST_GAIN) * fastest
-    return next(own for own in fitting if (own.step_time_s or np.inf) <= limit)
+    return next(item for item in fitting if (item.step_time_s or np.inf) <= limit)
 
 
 def _fits(prediction: Prediction) -> bool:
@@ -161,7 +161,7 @@ def cost_predictions(
         if prediction.mapped is not None:
             groups[_group_key(prediction.mapped.job)].append((index, prediction.mapped))
     for members in groups.values():
-        mapped = [own for _, own in members]
+        mapped = [member for _, member in members]
         costed = _cost_members(mapped, model_of(mapped[0].job))
         for (index, _), (step, stages) in zip(members, costed, strict=True):
             results[index] = replace(results[index], step=step, stages=stages)
@@ -263,8 +263,8 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
 
 def _planned_layout(model: CostModel, member: MappedRow, layout: PlanLayout) -> Layout:
     """The layout of a plan file, as the search costs it."""
-    job, own = member.job, member.degrees
-    ctx = plain_context(job, own.pp, own.vpp, recomputation(member.mode, job.framework))
+    job, degrees = member.job, member.degrees
+    ctx = plain_context(job, degrees.pp, degrees.vpp, recomputation(member.mode, job.framework))
     return kernel_layout(model, layout, ctx)
 
 

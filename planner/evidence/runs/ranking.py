@@ -38,11 +38,11 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     0 where one side is constant, 1 where both are: then nothing is out of order.
     """
     ranks = [_mean_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
-    centred = [own - own.mean() for own in ranks]
+    centred = [rank - rank.mean() for rank in ranks]
     norm = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     if norm > 0:
         return float((centred[0] * centred[1]).sum() / norm)
-    return float(not any(own.any() for own in centred))
+    return float(not any(item.any() for item in centred))
 
 
 def _mean_ranks(values: np.ndarray) -> np.ndarray:
@@ -125,5 +125,5 @@ def _first(candidates: Sequence[Prediction]) -> list[Prediction]:
 
 def _throughput_share(member: Prediction, best_s: float) -> float:
     """Measured throughput over the best measured one; 0 for a run that ran out of memory."""
-    own = _measured(member)
-    return best_s / own if own else 0.0
+    measured = _measured(member)
+    return best_s / measured if measured else 0.0

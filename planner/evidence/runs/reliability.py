@@ -33,7 +33,7 @@ def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
     found = list(_stated_and_ran(predictions))
     bins = []
     for low, high in pairwise(_BOUNDS):
-        inside = [own for own in found if low <= own[0] and (own[0] < high or high == 1.0)]
+        inside = [item for item in found if low <= item[0] and (item[0] < high or high == 1.0)]
         if inside:
             stated, ran = zip(*inside, strict=True)
             bins.append(FitBin(low, high, len(inside), fmean(stated), fmean(ran)))
@@ -41,7 +41,7 @@ def fit_reliability(predictions: Iterable[Prediction]) -> list[FitBin]:
 
 
 def _stated_and_ran(predictions: Iterable[Prediction]) -> Iterator[tuple[float, bool]]:
-    for own in predictions:
-        ran, peak, limit = states_fit(own), own.memory_bytes(), own.limit_bytes
-        if ran is not None and peak and limit and own.mapped is not None:
-            yield fit_probability(own.mapped.job, peak, limit, own.row.source), ran
+    for prediction in predictions:
+        ran, peak, limit = states_fit(prediction), prediction.memory_bytes(), prediction.limit_bytes
+        if ran is not None and peak and limit and prediction.mapped is not None:
+            yield fit_probability(prediction.mapped.job, peak, limit, prediction.row.source), ran

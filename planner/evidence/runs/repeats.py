@@ -61,27 +61,31 @@ class RepeatNoise:
 
 def repeat_noise(predictions: Iterable[Prediction]) -> list[RepeatNoise]:
     """Noise of every source and scale with repeats, in order of first appearance."""
-    timed = [own for own in predictions if own.mapped and own.measured("step_time_s")]
+    timed = [
+        prediction
+        for prediction in predictions
+        if prediction.mapped and prediction.measured("step_time_s")
+    ]
     repeated: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     for members in _by_setting(timed):
-        times = sorted({own.measured("step_time_s") or 0.0 for own in members})
+        times = sorted({member.measured("step_time_s") or 0.0 for member in members})
         if len(times) > 1:
             repeated[_place(members[0])].append(times)
     groups: dict[tuple[str, str], list[Array]] = defaultdict(list)
     for members in comparable_groups(timed).values():
         if len(members) >= SMALLEST_GROUP:
-            own = np.array([member.measured("step_time_s") for member in members])
-            groups[_place(members[0])].append(own)
+            values = np.array([member.measured("step_time_s") for member in members])
+            groups[_place(members[0])].append(values)
     return [_noise(*place, settings, groups[place]) for place, settings in repeated.items()]
 
 
 def _by_setting(predictions: Sequence[Prediction]) -> Iterable[list[Prediction]]:
     """Runs of one setting each; a figure that a source prints twice is one run."""
     settings: dict[object, list[Prediction]] = defaultdict(list)
-    for own in predictions:
-        cells = own.row.cells.items()
+    for prediction in predictions:
+        cells = prediction.row.cells.items()
         described = tuple(sorted(cell for cell in cells if cell[0] not in _NOT_SETTINGS))
-        settings[own.row.source, own.step_time_s, described].append(own)
+        settings[prediction.row.source, prediction.step_time_s, described].append(prediction)
     return settings.values()
 
 

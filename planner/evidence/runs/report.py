@@ -124,8 +124,12 @@ def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = 
     if prediction.mapped is None:
         raise ValueError("a refused row has no interval")
     without = "" if own_source else prediction.row.source
-    own = step_time_interval(prediction.mapped.job, seconds, without, prediction.conditions)
-    return with_full_memory(own, seconds, prediction.full_step_time_s, prediction.full_chance)
+    one_step_time_interval = step_time_interval(
+        prediction.mapped.job, seconds, without, prediction.conditions
+    )
+    return with_full_memory(
+        one_step_time_interval, seconds, prediction.full_step_time_s, prediction.full_chance
+    )
 
 
 def memory_comparison(prediction: Prediction) -> Comparison | None:
@@ -178,7 +182,7 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
     """Summary of one figure; None without any row."""
     if not comparisons:
         return None
-    errors = [own.error for own in comparisons]
+    errors = [comparison.error for comparison in comparisons]
     sizes = sorted(abs(error) for error in errors)
     ranked = len(comparisons) >= _FEWEST_RANKED
     return ErrorSummary(
@@ -189,11 +193,12 @@ def summarise(comparisons: Sequence[Comparison]) -> ErrorSummary | None:
         worst=sizes[-1],
         bias=median(errors),
         rank_correlation=spearman(
-            [own.predicted for own in comparisons], [own.measured for own in comparisons]
+            [comparison.predicted for comparison in comparisons],
+            [comparison.measured for comparison in comparisons],
         )
         if ranked
         else None,
-        coverage=fmean(own.covered for own in comparisons),
+        coverage=fmean(comparison.covered for comparison in comparisons),
     )
 
 
@@ -225,8 +230,8 @@ def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
     """Mean and worst pick, and the mean rank correlation; None without any group."""
     if not groups:
         return None
-    picks = [own.pick for own in groups]
-    ranks = fmean(own.rank_correlation for own in groups)
+    picks = [group.pick for group in groups]
+    ranks = fmean(group.rank_correlation for group in groups)
     return PickSummary(len(groups), fmean(picks), min(picks), ranks)
 
 
@@ -242,8 +247,16 @@ def report(
 
 def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
     """The report of the rows of one family."""
-    times = [own for member in members if (own := time_comparison(member)) is not None]
-    memories = [own for member in members if (own := memory_comparison(member)) is not None]
+    times = [
+        one_time_comparison
+        for member in members
+        if (one_time_comparison := time_comparison(member)) is not None
+    ]
+    memories = [
+        one_memory_comparison
+        for member in members
+        if (one_memory_comparison := memory_comparison(member)) is not None
+    ]
     return FamilyReport(
         family=name,
         rows=len(members),
@@ -257,17 +270,17 @@ def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
 
 def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Predictions of rows that their own sources contradict, beside the doubted figures."""
-    return [own.at_its_word for own in predictions if own.row.doubted]
+    return [prediction.at_its_word for prediction in predictions if prediction.row.doubted]
 
 
 def mean_of_sources(predictions: Sequence[Prediction]) -> SourceMean:
     """Each source's own figures, averaged over sources."""
-    own = report(predictions, lambda prediction: prediction.row.source)
-    times = [family.time for family in own if family.time is not None]
-    memories = [family.memory for family in own if family.memory is not None]
-    picks = [family.picks for family in own if family.picks is not None]
+    one_report = report(predictions, lambda prediction: prediction.row.source)
+    times = [family.time for family in one_report if family.time is not None]
+    memories = [family.memory for family in one_report if family.memory is not None]
+    picks = [family.picks for family in one_report if family.picks is not None]
     return SourceMean(
-        sources=len(own),
+        sources=len(one_report),
         time_median=_mean(one.median for one in times),
         time_mean=_mean(one.mean for one in times),
         time_coverage=_mean(one.coverage for one in times),

@@ -100,7 +100,7 @@ class MeasuredRow:
     def doubted(self) -> frozenset[str]:
         """Figures (`time`, `memory`, `fit`) that the row's own source contradicts."""
         named = re.findall(r"(?:^|;\s*)([a-z_ ]+):", self.text("doubt") or "")
-        return frozenset(own for name in named for own in _DOUBTED.get(name, _FIGURES))
+        return frozenset(item for name in named for item in _DOUBTED.get(name, _FIGURES))
 
     @property
     def withdraws_time(self) -> bool:
@@ -111,7 +111,7 @@ class MeasuredRow:
     def at_its_word(self) -> MeasuredRow:
         """The row with its doubted figures alone, but for a step time that is withdrawn."""
         figures = {**MEASURED_COLUMNS, "oom": "fit"}
-        trusted = {column: "" for column, own in figures.items() if own not in self.doubted}
+        trusted = {column: "" for column, figure in figures.items() if figure not in self.doubted}
         doubt = "time withdrawn:" if self.withdraws_time else ""
         return replace(self, cells=self.cells | trusted | {"doubt": doubt})
 

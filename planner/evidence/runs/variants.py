@@ -366,8 +366,8 @@ def varied_profile(
     all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
     applied = tuple(
         index
-        for index, own in enumerate(_VARIANTS)
-        if (not own.profiles or name in own.profiles) and own.applies(row)
+        for index, variant in enumerate(_VARIANTS)
+        if (not variant.profiles or name in variant.profiles) and variant.applies(row)
     )
     return _profile(name, applied, sequence_parallel, precision, unfamiliar)
 
@@ -438,9 +438,9 @@ def tables_of(name: str, profile: str) -> Tables:
     """What a variant changes in a profile's tables; nothing if it does not apply there."""
     return next(
         (
-            own.tables
-            for own in _VARIANTS
-            if own.name == name and (not own.profiles or profile in own.profiles)
+            variant.tables
+            for variant in _VARIANTS
+            if variant.name == name and (not variant.profiles or profile in variant.profiles)
         ),
         {},
     )

@@ -61,7 +61,7 @@ def worst_rows(predictions: Sequence[Prediction], count: int = WORST_ROWS) -> li
         if (error := time_error(prediction)) is not None
     ]
     sisters = _errors_by_group(predictions)
-    worst = sorted(errors, key=lambda own: (-own[0], own[1]))[:count]
+    worst = sorted(errors, key=lambda error: (-error[0], error[1]))[:count]
     return [_worst_row(predictions[index], sisters) for _, index in worst]
 
 
@@ -107,8 +107,8 @@ def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
         (name, float(prediction.step[column]) / prediction.step_time_s)
         for column, name in _TERMS.items()
     ]
-    large = [own for own in shares if own[1] >= _SMALLEST_SHARE]
-    return tuple(sorted(large, key=lambda own: -own[1]))
+    large = [share for share in shares if share[1] >= _SMALLEST_SHARE]
+    return tuple(sorted(large, key=lambda item: -item[1]))
 
 
 def _sister_group(prediction: Prediction) -> tuple[str, ...]:

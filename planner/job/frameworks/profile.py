@@ -404,7 +404,11 @@ class FrameworkProfile(Frozen):
         UsageError if the framework has no such option.
         """
         if not self.kernels.cuda_graph_flags:
-            having = [own for own in framework_names() if _has_cuda_graphs(own)]
+            having = [
+                framework_name
+                for framework_name in framework_names()
+                if _has_cuda_graphs(framework_name)
+            ]
             raise UsageError(
                 f"--cuda-graphs: {self.name} has no such option; it is there in "
                 + ", ".join(having)
@@ -456,7 +460,11 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     """UsageError if the framework does not train in a precision; names those that do."""
     if precision in profile.precisions:
         return
-    others = [own for own in framework_names() if precision in load_framework(own).precisions]
+    others = [
+        framework_name
+        for framework_name in framework_names()
+        if precision in load_framework(framework_name).precisions
+    ]
     raise UsageError(
         f"precision {precision!r}: {profile.name} trains in {', '.join(profile.precisions)}"
         + (f"; frameworks with {precision}: {', '.join(others)}" if others else "")
@@ -477,7 +485,7 @@ def framework_names() -> tuple[str, ...]:
 def with_schedule(schedule: str) -> tuple[str, ...]:
     """Frameworks that have a pipeline schedule."""
     profiles = (load_framework(name) for name in framework_names())
-    return tuple(own.name for own in profiles if schedule in own.parallelism.schedules)
+    return tuple(profile.name for profile in profiles if schedule in profile.parallelism.schedules)
 
 
 @cache
@@ -507,12 +515,12 @@ def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageE
 def _table(name: str) -> dict[str, Any]:
     """A framework's TOML file, on top of the one it `extends`: tables merge, the rest replaces."""
     text = files("planner.job.frameworks").joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    own: dict[str, Any] = tomllib.loads(text)
-    parent = own.pop("extends", None)
+    loads: dict[str, Any] = tomllib.loads(text)
+    parent = loads.pop("extends", None)
     if parent is None:
-        return own | {"family": name}
+        return loads | {"family": name}
     merged = _table(parent)
-    for key, value in own.items():
+    for key, value in loads.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = merged[key] | value if both else value
     return merged

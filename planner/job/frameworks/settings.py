@@ -47,14 +47,14 @@ def settings_of(table: str) -> tuple[Setting, ...]:
     """The settings of one of TABLES, in the order of their declaration."""
     kind: Any = FrameworkProfile.model_fields[table].annotation
     schema, said = kind.model_json_schema()["properties"], meanings(kind)
-    return tuple(_setting(table, name, own, said.get(name, "")) for name, own in schema.items())
+    return tuple(_setting(table, name, item, said.get(name, "")) for name, item in schema.items())
 
 
-def _setting(table: str, name: str, own: Mapping[str, Any], said: str) -> Setting:
+def _setting(table: str, name: str, one_table: Mapping[str, Any], said: str) -> Setting:
     meaning, _, source = said.partition(" Source: ")
-    shown = _type(own)
-    unit = _unit(own) or ("1" if shown.startswith(("number", "integer")) else "")
-    return Setting(table, name, shown, unit, own.get("default"), meaning, source)
+    shown = _type(one_table)
+    unit = _unit(one_table) or ("1" if shown.startswith(("number", "integer")) else "")
+    return Setting(table, name, shown, unit, one_table.get("default"), meaning, source)
 
 
 @cache
@@ -72,15 +72,15 @@ def meanings(kind: type[Any]) -> dict[str, str]:
     }
 
 
-def _unit(own: Mapping[str, Any]) -> str:
+def _unit(table: Mapping[str, Any]) -> str:
     """The unit, also of a number that may be left out."""
-    return str(own.get("unit") or next((_unit(one) for one in own.get("anyOf", ())), ""))
+    return str(table.get("unit") or next((_unit(one) for one in table.get("anyOf", ())), ""))
 
 
-def _type(own: Mapping[str, Any]) -> str:
+def _type(table: Mapping[str, Any]) -> str:
     """A JSON schema in words: `number 0..1`, `list of string`, `even or any`."""
-    shown = str(own.get("type"))
-    match own:
+    shown = str(table.get("type"))
+    match table:
         case {"anyOf": choices}:
             shown = " or ".join(_type(one).replace("null", "none") for one in choices)
         case {"enum": values}:

@@ -82,8 +82,8 @@ def _demand_ddp(profile: FrameworkProfile, world: int) -> None:
 
 
 def _demand_freed_gradients(profile: FrameworkProfile) -> None:
-    own = profile.state
-    if own.gradients_at_backward or (own.persistent_gradients and own.ddp_bucket_copies == 0):
+    state = profile.state
+    if state.gradients_at_backward or (state.persistent_gradients and state.ddp_bucket_copies == 0):
         raise UsageError(
             f"--no-set-to-none: gradients of {profile.name} lie in buffers that live for all "
             "steps anyway; leave the option out"
@@ -96,4 +96,4 @@ def _has_ddp(profile: FrameworkProfile) -> bool:
 
 def _frameworks_with_ddp() -> tuple[str, ...]:
     profiles = (load_framework(name) for name in framework_names())
-    return tuple(own.name for own in profiles if _has_ddp(own))
+    return tuple(profile.name for profile in profiles if _has_ddp(profile))

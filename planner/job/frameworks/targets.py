@@ -21,8 +21,8 @@ class Target:
 
 # The first with a profile is its usual one.
 TARGETS = {
-    own.name: own
-    for own in (
+    item.name: item
+    for item in (
         Target(
             "megatron-core", "megatron", "megatron-core", "Megatron-LM of core 0.19, flags",
             ("megatron-core-no-overlap", "megatron-local", "megatron-fsdp"),

@@ -48,15 +48,15 @@ class Assessment:
     @property
     def errors(self) -> tuple[Problem, ...]:
         """Problems that keep it from running."""
-        return tuple(own for own in self.problems if own.severity == "error")
+        return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def unpredictable(self) -> tuple[Problem, ...]:
         """Why there is no prediction although no rule is broken."""
         return tuple(
-            own
-            for own in self.problems
-            if own.rule == "not-predictable" or own.severity == "missing"
+            problem
+            for problem in self.problems
+            if problem.rule == "not-predictable" or problem.severity == "missing"
         )
 
     @property
@@ -89,21 +89,21 @@ def assess(
     except (UsageError, HardwareError) as error:
         refusal = _from_error(str(error))
         # A reader that knows the rule says it with its place and what to write.
-        said = {own.rule for own in problems if own.severity == "error"}
+        said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
     plan = None
     if job is not None:
-        problems = [own for own in problems if not _is_moot(own, job)]
+        problems = [problem for problem in problems if not _is_moot(problem, job)]
         broken = [
-            own
-            for own in _broken_rules(found, job, setup.degrees)
-            if not _is_said_by_reader(own, problems)
+            broken_rule
+            for broken_rule in _broken_rules(found, job, setup.degrees)
+            if not _is_said_by_reader(broken_rule, problems)
         ]
-        named = {own.rule for own in problems} & _NAMED_BY_READERS
-        problems += [own for own in broken if own.rule not in named]
+        named = {problem.rule for problem in problems} & _NAMED_BY_READERS
+        problems += [item for item in broken if item.rule not in named]
         problems += _world_problem(found, job)
         problems += _sharp_problem(found, setup, job)
-        if not broken and not any(own.rule == "not-predictable" for own in problems):
+        if not broken and not any(problem.rule == "not-predictable" for problem in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else []
     return Assessment(found, setup, job, _sorted(problems, ignored), plan)
@@ -114,7 +114,7 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
     order = {"error": 0, "missing": 1, "warning": 2, "note": 3}
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
     unique = list(dict.fromkeys(eased))
-    return tuple(sorted(unique, key=lambda own: order[own.severity]))
+    return tuple(sorted(unique, key=lambda item: order[item.severity]))
 
 
 def _is_moot(problem: Problem, job: Job) -> bool:
@@ -132,8 +132,8 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             continue
         sentence = rule.explain(ctx)
         spoken = dict.fromkeys(_SPOKEN.findall(f"{sentence} {rule.sentence}"))
-        places = [found.where[own].place for own in spoken if own in found.where]
-        given = ", ".join(f"{own} {getattr(degrees, own)}" for own in spoken)
+        places = [found.where[item].place for item in spoken if item in found.where]
+        given = ", ".join(f"{item} {getattr(degrees, item)}" for item in spoken)
         modelled = rule.name not in _NOT_MODELLED
         yield Problem(
             rule.name if modelled else "not-predictable",
@@ -148,7 +148,12 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     """A degree that the framework has and its profile lacks: its reader has said so."""
-    apart = {place for own in problems if own.rule == "not-predictable" for place in own.places}
+    apart = {
+        place
+        for problem in problems
+        if problem.rule == "not-predictable"
+        for place in problem.places
+    }
     return (
         broken.rule.endswith("-supported")
         and bool(broken.places)
@@ -179,8 +184,8 @@ def _sharp_problem(found: Found, setup: Setup, job: Job) -> Iterator[Problem]:
         use = sharp_use(job, setup.degrees)
         reason = use.reason if use else f"{job.framework.name} names no communicator for it"
     if reason:
-        own = found.setting("--use-sharp") or found.setting("dist.use_sharp")
-        place = (own.place,) if own else ()
+        setting = found.setting("--use-sharp") or found.setting("dist.use_sharp")
+        place = (setting.place,) if setting else ()
         text = f"the switches reduce nothing of this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)
 

@@ -120,24 +120,26 @@ def _change(candidate: Candidate, plan: Plan, base: Plan | None) -> Change:
 
 
 def _best(changes: list[Change], base: Plan | None) -> tuple[Change, ...]:
-    safe = sorted((own for own in changes if own.sufficient), key=lambda own: -_speed(own))
+    safe = sorted(
+        (change for change in changes if change.sufficient), key=lambda item: -_speed(item)
+    )
     if base is None:
         return tuple((safe or sorted(changes, key=_weight))[:MOST_CHANGES])
     if base.fit_probability < SAFE_PROBABILITY:
         if safe:
             return tuple(safe[:MOST_CHANGES])
         least = LEAST_GAIN * base.peak_bytes
-        lighter = [own for own in changes if (own.saved_bytes or 0.0) > least]
+        lighter = [change for change in changes if (change.saved_bytes or 0.0) > least]
         return tuple(sorted(lighter, key=_weight)[:MOST_CHANGES])
-    return tuple(own for own in safe if (own.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
+    return tuple(item for item in safe if (item.faster or 0.0) > LEAST_GAIN)[:MOST_CHANGES]
 
 
-def _speed(own: Change) -> float:
-    return own.plan.tokens_per_s
+def _speed(change: Change) -> float:
+    return change.plan.tokens_per_s
 
 
-def _weight(own: Change) -> float:
-    return own.plan.peak_bytes
+def _weight(change: Change) -> float:
+    return change.plan.peak_bytes
 
 
 # --- candidates -----------------------------------------------------------------------------------
@@ -146,8 +148,8 @@ def _weight(own: Change) -> float:
 def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     """Every change, without duplicates."""
     seen: set[object] = {_key(setup)}
-    for own in _all(assessment, setup, job):
-        completed = _completed(own, setup, job, assessment.found.format)
+    for candidate in _all(assessment, setup, job):
+        completed = _completed(candidate, setup, job, assessment.found.format)
         key = _key(completed.setup)
         if key not in seen:
             seen.add(key)
@@ -162,10 +164,11 @@ def _key(setup: Setup) -> object:
 
 def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
     gbs = round(job.batch.sequences)
-    for own in neighbours(_Base(setup.degrees, gbs, setup.recompute), job):
-        if own.degrees.mbs * own.degrees.grad_acc * own.degrees.dp == gbs:
+    for neighbour in neighbours(_Base(setup.degrees, gbs, setup.recompute), job):
+        if neighbour.degrees.mbs * neighbour.degrees.grad_acc * neighbour.degrees.dp == gbs:
             yield Candidate(
-                own.change, replace(setup, degrees=own.degrees, recompute=own.recompute)
+                neighbour.change,
+                replace(setup, degrees=neighbour.degrees, recompute=neighbour.recompute),
             )
     yield from _jumps(setup, job, gbs)
     if assessment.plan is None:
@@ -179,55 +182,65 @@ def _all(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candidate]:
 
 def _jumps(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """Degrees by more than one step, dp making up for the GPUs; and data parallelism alone."""
-    own, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
+    one_degrees, rules, gpus = setup.degrees, job.framework.parallelism, job.cluster.num_gpus
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
     wanted: list[dict[str, int]] = [{}]
     for name, has in offered.items():
-        value = getattr(own, name)
+        value = getattr(one_degrees, name)
         if has:
             wanted += [{name: value * factor} for factor in (2, *_FACTORS)]
         wanted += [{name: value // factor} for factor in (2, *_FACTORS) if value % factor == 0]
-    wanted += [{"mbs": own.mbs // factor} for factor in (2, *_FACTORS) if own.mbs % factor == 0]
+    wanted += [
+        {"mbs": one_degrees.mbs // factor}
+        for factor in (2, *_FACTORS)
+        if one_degrees.mbs % factor == 0
+    ]
     for changes in wanted:
-        degrees = own.model_copy(update=changes)
-        completed = _filled(degrees, own, gpus, gbs)
-        if completed is not None and completed != own:
-            yield Candidate(_words(completed, own, changes), replace(setup, degrees=completed))
+        degrees = one_degrees.model_copy(update=changes)
+        completed = _filled(degrees, one_degrees, gpus, gbs)
+        if completed is not None and completed != one_degrees:
+            yield Candidate(
+                _words(completed, one_degrees, changes), replace(setup, degrees=completed)
+            )
 
 
 def _batches(setup: Setup, job: Job, gbs: int) -> Iterator[Candidate]:
     """The nearest global batches that the degrees divide."""
-    own = setup.degrees
-    grouped = own.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
-    step = own.mbs * own.dp * (own.pp if grouped else 1)
+    one_degrees = setup.degrees
+    grouped = one_degrees.vpp > 1 and job.framework.parallelism.interleaved_microbatches != "any"
+    step = one_degrees.mbs * one_degrees.dp * (one_degrees.pp if grouped else 1)
     for size in (gbs // step * step, -(-gbs // step) * step):
         if size and size != gbs:
             request = setup.request.model_copy(update={"gbs": size})
-            degrees = own.model_copy(update={"grad_acc": size // (own.mbs * own.dp)})
+            degrees = one_degrees.model_copy(
+                update={"grad_acc": size // (one_degrees.mbs * one_degrees.dp)}
+            )
             yield Candidate(
                 f"global batch {size:,}", replace(setup, request=request, degrees=degrees)
             )
 
 
-def _filled(degrees: Degrees, own: Degrees, gpus: int, gbs: int) -> Degrees | None:
+def _filled(degrees: Degrees, one_degrees: Degrees, gpus: int, gbs: int) -> Degrees | None:
     """Degrees with dp from the GPUs, grad_acc from the batch and what follows of both."""
     dp, rest = divmod(gpus, degrees.tp * degrees.pp * degrees.cp)
     share, left = divmod(gbs, degrees.mbs * dp) if dp else (0, 0)
     if rest or left or not share:
         return None
-    etp = degrees.tp if own.etp == own.tp else own.etp
+    etp = degrees.tp if one_degrees.etp == one_degrees.tp else one_degrees.etp
     vpp = 1 if degrees.pp == 1 else degrees.vpp
     changes = {"dp": dp, "grad_acc": share, "etp": etp, "vpp": vpp}
     return degrees.model_copy(update=changes)
 
 
-def _words(new: Degrees, own: Degrees, asked: dict[str, int]) -> str:
+def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     """`tp 4 (dp 8)`: what was asked for, and what follows from it."""
     first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
     other = [
         f"{name.replace('_', '-')} {value}"
         for name, value in new.model_dump().items()
-        if value != getattr(own, name) and name not in asked and name in ("dp", "vpp", "grad_acc")
+        if value != getattr(degrees, name)
+        and name not in asked
+        and name in ("dp", "vpp", "grad_acc")
     ]
     if not first:
         return ", ".join(other)
@@ -251,7 +264,7 @@ def _switches(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Candid
         return
     for name, words in _REMOVABLE.items():
         if name in request.variations:
-            left = tuple(own for own in request.variations if own != name)
+            left = tuple(variation for variation in request.variations if variation != name)
             yield Candidate(words, _with_variations(setup, request, left))
     for name, words, formats in _ADDABLE:
         applies = setup.degrees.tp > 1 if name == "tp-overlap" else setup.degrees.ep > 1
@@ -266,16 +279,16 @@ def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...
     return replace(setup, request=request.model_copy(update={"variations": names}))
 
 
-def _completed(own: Candidate, base: Setup, job: Job, form: str) -> Candidate:
+def _completed(candidate: Candidate, base: Setup, job: Job, form: str) -> Candidate:
     """Layers as the file's framework splits them, where the stages changed."""
-    setup = own.setup
+    setup = candidate.setup
     if setup.recompute != base.recompute:
         setup = replace(setup, recomputed=None)
     degrees, before = setup.degrees, base.degrees
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
         blocks = _blocks(job, degrees, form)
         setup = replace(setup, block_layers=blocks, recomputed=None, mtp_apart=False)
-    return replace(own, setup=setup)
+    return replace(candidate, setup=setup)
 
 
 def _blocks(job: Job, degrees: Degrees, form: str) -> tuple[int, ...] | None:

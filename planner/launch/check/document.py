@@ -30,29 +30,29 @@ def as_json(assessment: Assessment, changes: Sequence[Change], findings: Finding
         "fits": None if assessment.plan is None else assessment.plan.fits,
         "verdict": assessment.verdict,
         "passes": assessment.verdict == "runs and fits",
-        "problems": [_problem(own) for own in assessment.problems],
+        "problems": [_problem(problem) for problem in assessment.problems],
         "configuration": None if setup is None else _configuration(setup),
         "variations": list(found.variations),
         "assumed": list(found.assumed),
         "plan": None if assessment.plan is None else assessment.plan.model_dump(mode="json"),
-        "changes": [_change(own) for own in changes],
+        "changes": [_change(change) for change in changes],
         "measured": None if findings is None else asdict(findings),
-        "settings": [_setting(own) for own in found.settings],
-        "unknown": [_setting(own) for own in found.unknown],
-        "unmodelled": [_setting(own) | {"effect": why} for own, why in found.unmodelled],
-        "without_effect": [_setting(own) for own in found.unused],
+        "settings": [_setting(setting) for setting in found.settings],
+        "unknown": [_setting(item) for item in found.unknown],
+        "unmodelled": [_setting(item) | {"effect": why} for item, why in found.unmodelled],
+        "without_effect": [_setting(item) for item in found.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False, default=str) + "\n"
 
 
 def as_csv(assessment: Assessment, changes: Sequence[Change]) -> str:
     """A row for the launch as it is, then one a change."""
-    rules = ";".join(own.rule for own in assessment.errors)
+    rules = ";".join(error.rule for error in assessment.errors)
     rows = [{"change": "as it is", "broken_rules": rules} | _plan_record(assessment.plan)]
     rows[0] |= _degrees(assessment.setup)
-    for own in changes:
-        record = {"change": own.change, "broken_rules": ""} | _plan_record(own.plan)
-        rows.append(record | _degrees(own.candidate.setup))
+    for change in changes:
+        record = {"change": change.change, "broken_rules": ""} | _plan_record(change.plan)
+        rows.append(record | _degrees(change.candidate.setup))
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -98,27 +98,27 @@ def _configuration(setup: Setup) -> Record:
     }
 
 
-def _problem(own: Problem) -> Record:
+def _problem(problem: Problem) -> Record:
     return {
-        "rule": own.rule,
-        "severity": own.severity,
-        "text": own.text,
-        "places": list(own.places),
-        "fix": own.fix,
-        "found_at_run_time_only": own.late,
+        "rule": problem.rule,
+        "severity": problem.severity,
+        "text": problem.text,
+        "places": list(problem.places),
+        "fix": problem.fix,
+        "found_at_run_time_only": problem.late,
     }
 
 
-def _setting(own: Setting) -> Record:
-    return {"key": own.key, "value": own.value, "file": own.file, "line": own.line}
+def _setting(setting: Setting) -> Record:
+    return {"key": setting.key, "value": setting.value, "file": setting.file, "line": setting.line}
 
 
-def _change(own: Change) -> Record:
+def _change(change: Change) -> Record:
     return {
-        "change": own.change,
-        "configuration": _configuration(own.candidate.setup),
-        "faster": own.faster,
-        "saved_bytes": own.saved_bytes,
-        "sufficient": own.sufficient,
-        "plan": own.plan.model_dump(mode="json"),
+        "change": change.change,
+        "configuration": _configuration(change.candidate.setup),
+        "faster": change.faster,
+        "saved_bytes": change.saved_bytes,
+        "sufficient": change.sufficient,
+        "plan": change.plan.model_dump(mode="json"),
     }

@@ -84,16 +84,16 @@ def _mends(assessment: Assessment) -> tuple[tuple[Edit, ...], tuple[str, ...], l
     """Edits of problems that have one, those in words, and what has no place in the files."""
     edits: list[Edit] = []
     done, left = [], []
-    for own in assessment.problems:
-        if not own.edits or own.severity == "note":
+    for problem in assessment.problems:
+        if not problem.edits or problem.severity == "note":
             continue
         try:
-            edited(assessment.found, [*edits, *own.edits])
+            edited(assessment.found, [*edits, *problem.edits])
         except NotInFileError as error:
-            left.append(f"{own.fix}: {error}")
+            left.append(f"{problem.fix}: {error}")
             continue
-        edits += [edit for edit in own.edits if edit not in edits]
-        done.append(f"{own.fix} [{own.rule}]")
+        edits += [edit for edit in problem.edits if edit not in edits]
+        done.append(f"{problem.fix} [{problem.rule}]")
     return tuple(edits), tuple(dict.fromkeys(done)), left
 
 
@@ -128,11 +128,11 @@ def _reads_as(found: Found, wanted: Setup) -> bool:
     """Whether files read as a configuration."""
     request = wanted.request
     try:
-        own = as_request(found, request.gpus, request.cluster)
+        one_request = as_request(found, request.gpus, request.cluster)
     except (UsageError, CannotTellError):
         return False
-    same_layers = _layers(own) == _layers(wanted)
-    return same_layers and (own.degrees, own.recompute, own.request) == (
+    same_layers = _layers(one_request) == _layers(wanted)
+    return same_layers and (one_request.degrees, one_request.recompute, one_request.request) == (
         wanted.degrees,
         wanted.recompute,
         request,
@@ -232,18 +232,18 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[_Replacement]:
     if found.format.startswith("megatron"):
         return _megatron_insertions(found, edits)
     if found.format == "torchtitan-0.2":
-        return [_toml_insertion(found, table, own) for table, own in _by_table(edits).items()]
+        return [_toml_insertion(found, table, item) for table, item in _by_table(edits).items()]
     if found.format in ("accelerate", "nanotron"):
-        return [_yaml_insertion(found, table, own) for table, own in _by_table(edits).items()]
+        return [_yaml_insertion(found, table, item) for table, item in _by_table(edits).items()]
     if found.format == "deepspeed":
-        return [_json_insertion(found, table, own) for table, own in _by_table(edits).items()]
-    return [_python_insertion(found, table, own) for table, own in _by_table(edits).items()]
+        return [_json_insertion(found, table, item) for table, item in _by_table(edits).items()]
+    return [_python_insertion(found, table, item) for table, item in _by_table(edits).items()]
 
 
 def _by_table(edits: Sequence[Edit]) -> dict[str, list[Edit]]:
     tables: dict[str, list[Edit]] = {}
-    for own in edits:
-        tables.setdefault(own.key.rpartition(".")[0], []).append(own)
+    for edit in edits:
+        tables.setdefault(edit.key.rpartition(".")[0], []).append(edit)
     return tables
 
 
@@ -257,14 +257,16 @@ _ANCHORS = (
 
 
 def _megatron_insertions(found: Found, edits: Sequence[Edit]) -> list[_Replacement]:
-    options = [own for own in edits if not own.key.startswith("$")]
-    made = [_export(found, own) for own in edits if own.key.startswith("$")]
+    options = [edit for edit in edits if not edit.key.startswith("$")]
+    made = [_export(found, edit) for edit in edits if edit.key.startswith("$")]
     if options:
         anchors = (found.setting(name) for name in _ANCHORS)
-        whole = next((own.whole for own in anchors if own is not None and own.whole), None)
+        whole = next(
+            (anchor.whole for anchor in anchors if anchor is not None and anchor.whole), None
+        )
         if whole is None:
             raise NotInFileError("no place in the file for a new option")
-        text = "".join(f" {_option_text(own)}" for own in options)
+        text = "".join(f" {_option_text(option)}" for option in options)
         made.append(_Replacement(Span(whole.file, whole.end, whole.end), text))
     return made
 
@@ -285,7 +287,7 @@ def _export(found: Found, edit: Edit) -> _Replacement:
     match = re.search(rf"(?m)^\s*(?:export\s+)?{name}=(\S*)", source.text)
     if match:
         return _Replacement(Span(source.path, match.start(1), match.end(1)), edit.value or "")
-    has_batch = any(found.setting(own) is not None for own in _ANCHORS)
+    has_batch = any(found.setting(anchor) is not None for anchor in _ANCHORS)
     if source.text.lstrip().startswith("--") or not has_batch:
         raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
     at = _first_code(source)
@@ -305,8 +307,8 @@ def _first_code(source: SourceFile) -> int:
 def _toml_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement:
     text = found.files[found.main_file].text
     entries = "".join(
-        f"{own.key.rpartition('.')[2]} = {_literal(found, own.value or '', quoted=False)}\n"
-        for own in edits
+        f"{edit.key.rpartition('.')[2]} = {_literal(found, edit.value or '', quoted=False)}\n"
+        for edit in edits
     )
     header = re.search(rf"(?m)^\s*\[\s*{re.escape(table)}\s*\][^\n]*\n", text)
     if header:
@@ -319,16 +321,20 @@ def _toml_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement
 def _sibling(found: Found, table: str) -> Span | None:
     """First entry of a table."""
     prefix = f"{table}." if table else ""
-    inside = (own.whole for own in found.settings if own.key.startswith(prefix) and own.whole)
-    return next((own for own in inside if own.file == found.main_file), None)
+    inside = (
+        setting.whole
+        for setting in found.settings
+        if setting.key.startswith(prefix) and setting.whole
+    )
+    return next((item for item in inside if item.file == found.main_file), None)
 
 
 def _yaml_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement:
     sibling = _sibling(found, table)
     text = found.files[found.main_file].text
     lines = [
-        f"{own.key.rpartition('.')[2]}: {_literal(found, own.value or '', quoted=False)}\n"
-        for own in edits
+        f"{edit.key.rpartition('.')[2]}: {_literal(found, edit.value or '', quoted=False)}\n"
+        for edit in edits
     ]
     if sibling is not None:
         start = text.rfind("\n", 0, sibling.start) + 1
@@ -336,11 +342,11 @@ def _yaml_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement
         if indent.strip():
             raise NotInFileError(f"{edits[0].key}: the table stands on one line")
         return _Replacement(
-            Span(found.main_file, start, start), "".join(indent + own for own in lines)
+            Span(found.main_file, start, start), "".join(indent + line for line in lines)
         )
     gap = "" if text.endswith("\n") else "\n"
     end = len(text)
-    body = "".join(f"  {own}" for own in lines)
+    body = "".join(f"  {line}" for line in lines)
     return _Replacement(Span(found.main_file, end, end), f"{gap}{table}:\n{body}")
 
 
@@ -350,15 +356,15 @@ def _python_insertion(found: Found, table: str, edits: list[Edit]) -> _Replaceme
     if sibling is None:
         raise NotInFileError(f"{edits[0].key} is not in the file; add it by hand")
     text = "".join(
-        f", {own.key.rpartition('.')[2]}={_literal(found, own.value or '', quoted=False)}"
-        for own in edits
+        f", {edit.key.rpartition('.')[2]}={_literal(found, edit.value or '', quoted=False)}"
+        for edit in edits
     )
     return _Replacement(Span(sibling.file, sibling.end, sibling.end), text)
 
 
 def _json_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement:
     sibling = _sibling(found, table)
-    entries = {own.key.rpartition(".")[2]: own.value or "" for own in edits}
+    entries = {edit.key.rpartition(".")[2]: edit.value or "" for edit in edits}
     if sibling is None:
         inner = ", ".join(f'"{k}": {_literal(found, v, quoted=False)}' for k, v in entries.items())
         sibling, items = _sibling(found, ""), [f'"{table}": {{{inner}}}']
@@ -370,20 +376,23 @@ def _json_insertion(found: Found, table: str, edits: list[Edit]) -> _Replacement
     start = text.rfind("\n", 0, sibling.start) + 1
     indent = text[start : sibling.start]
     gap = f"\n{indent}" if not indent.strip() else " "
-    whole = "".join(f"{own},{gap}" for own in items)
+    whole = "".join(f"{item},{gap}" for item in items)
     return _Replacement(Span(found.main_file, sibling.start, sibling.start), whole)
 
 
 def _apply(found: Found, replacements: Sequence[_Replacement]) -> dict[str, str]:
     """Texts with replacements made, from the end backwards. NotInFileError if two overlap."""
     texts: dict[str, str] = {}
-    ordered = sorted(dict.fromkeys(replacements), key=lambda own: (own.span.file, -own.span.start))
+    ordered = sorted(
+        dict.fromkeys(replacements),
+        key=lambda replacement: (replacement.span.file, -replacement.span.start),
+    )
     last: dict[str, int] = {}
-    for own in ordered:
-        file, span = own.span.file, own.span
+    for item in ordered:
+        file, span = item.span.file, item.span
         if span.end > last.get(file, len(found.files[file].text) + 1):
             raise NotInFileError("two settings share one value in the file")
         text = texts.get(file, found.files[file].text)
-        texts[file] = text[: span.start] + own.text + text[span.end :]
+        texts[file] = text[: span.start] + item.text + text[span.end :]
         last[file] = span.start
     return texts

@@ -36,7 +36,7 @@ def read_given(
     assumptions: the machine, the model, the imbalance of experts. UsageError as `read_launch`.
     """
     hints = replace(hints, gpus=_world(gpus, cluster))
-    folders = [Path(own).expanduser() for own in paths if Path(own).expanduser().is_dir()]
+    folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if not folders:
         return Given(read_launch(paths, hints, plan), tuple(paths), hints, gpus, cluster)
     if len(paths) > 1:
@@ -66,7 +66,7 @@ def _with_plan(
         found = read_launch(names, hints)
         taken.append(f"model {request.model}")
     found, more = _imbalance(found, request)
-    notes = tuple(f"{own} (from {plan.name})" for own in (*taken, *more))
+    notes = tuple(f"{name} (from {plan.name})" for name in (*taken, *more))
     return Given(replace(found, assumed=(*found.assumed, *notes)), names, hints, gpus, cluster)
 
 

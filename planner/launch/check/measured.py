@@ -59,7 +59,7 @@ class Measured:
     @property
     def is_given(self) -> bool:
         """Whether anything was measured."""
-        return any(own is not None for own in (self.step_time_s, self.mfu, self.memory_gib))
+        return any(item is not None for item in (self.step_time_s, self.mfu, self.memory_gib))
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,10 @@ def compare(setup: Setup, job: Job, plan: Plan, measured: Measured) -> Findings:
     """Each measurement against the prediction, with explanations where it disagrees."""
     comparisons = list(_comparisons(plan, measured))
     explanations = [
-        own
+        item
         for comparison in comparisons
         if not comparison.agrees
-        for own in explain_gap(setup, job, plan, comparison)
+        for item in explain_gap(setup, job, plan, comparison)
     ]
     conventions = _conventions(plan, job, measured) if measured.mfu is not None else ()
     return Findings(
@@ -228,14 +228,14 @@ def explain_gap(
     else:
         hypotheses = _FASTER
     found = []
-    for own in hypotheses:
-        predicted = _figure(setup, own, comparison.figure)
+    for hypothese in hypotheses:
+        predicted = _figure(setup, hypothese, comparison.figure)
         if predicted is not None and _moves(predicted, comparison):
             near = abs(predicted / comparison.measured - 1.0) <= NEAR
-            found.append(Explanation(comparison.figure, own.what, predicted, near))
+            found.append(Explanation(comparison.figure, hypothese.what, predicted, near))
     if comparison.figure == "step time" and comparison.ratio > 1.0:
         found += _throttled(plan, comparison)
-    found.sort(key=lambda own: abs(own.predicted - comparison.measured))
+    found.sort(key=lambda convention: abs(convention.predicted - comparison.measured))
     return tuple(found[:MOST_EXPLANATIONS])
 
 
@@ -265,9 +265,9 @@ def _launch_bound(job: Job) -> Iterator[_Hypothesis]:
         yield _Hypothesis(f"CPU issues kernels {factor:g} times as slowly (launch-bound)", tables)
 
 
-def _figure(setup: Setup, own: _Hypothesis, figure: Figure) -> float | None:
+def _figure(setup: Setup, hypothesis: _Hypothesis, figure: Figure) -> float | None:
     """The figure under a hypothesis; None where it does not apply."""
-    changed = _changed(setup, own)
+    changed = _changed(setup, hypothesis)
     try:
         plan = changed.plan()
     except (UsageError, HardwareError, ConstraintError):
@@ -275,23 +275,25 @@ def _figure(setup: Setup, own: _Hypothesis, figure: Figure) -> float | None:
     return plan.step_time_s if figure == "step time" else plan.peak_bytes
 
 
-def _changed(setup: Setup, own: _Hypothesis) -> Setup:
+def _changed(setup: Setup, hypothesis: _Hypothesis) -> Setup:
     profile = setup.request.find_framework()
-    if own.exposed:
+    if hypothesis.exposed:
         profile = nothing_overlapped(profile)
-    if own.tables:
-        profile = with_tables(profile, own.tables)
+    if hypothesis.tables:
+        profile = with_tables(profile, hypothesis.tables)
     fields = {name: getattr(setup.request, name) for name in type(setup.request).model_fields}
     request = _HypothesisRequest(
-        **(fields | dict(own.request)),
+        **(fields | dict(hypothesis.request)),
         hypothesis_profile=profile,
-        hypothesis_links=own.links,
+        hypothesis_links=hypothesis.links,
     )
     changed = replace(setup, request=request)
-    if own.zero is not None:
-        changed = replace(changed, degrees=setup.degrees.model_copy(update={"zero": own.zero}))
-    if own.recompute is not None:
-        changed = replace(changed, recompute=own.recompute, recomputed=None)
+    if hypothesis.zero is not None:
+        changed = replace(
+            changed, degrees=setup.degrees.model_copy(update={"zero": hypothesis.zero})
+        )
+    if hypothesis.recompute is not None:
+        changed = replace(changed, recompute=hypothesis.recompute, recomputed=None)
     return changed
 
 
@@ -315,8 +317,8 @@ def _conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, 
             plan.mfu_precision * sparse
         )
     found: dict[str, Convention] = {}
-    for name, own in ways.items():
-        seconds = plan.step_time_s * own / stated
+    for name, way in ways.items():
+        seconds = plan.step_time_s * way / stated
         if any(abs(other.step_time_s / seconds - 1.0) < 1e-3 for other in found.values()):
             continue
         if measured.step_time_s is not None:
@@ -332,11 +334,11 @@ def _verdicts(plan: Plan, measured: Measured, conventions: tuple[Convention, ...
     if measured.mfu is None:
         return
     stated, first = f"{measured.mfu:.1%}", conventions[0]
-    fitting = [own.name for own in conventions if own.plausible]
+    fitting = [convention.name for convention in conventions if convention.plausible]
     named = " or ".join(fitting)
     if measured.step_time_s is not None:
-        own = plan.mfu * plan.step_time_s / measured.step_time_s
-        here = f"counted with the {first.name}, the measured step time is {own:.1%}"
+        value = plan.mfu * plan.step_time_s / measured.step_time_s
+        here = f"counted with the {first.name}, the measured step time is {value:.1%}"
         if not fitting:
             yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
         elif not first.plausible:

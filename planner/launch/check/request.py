@@ -58,9 +58,9 @@ class LaunchRequest(Request):
         if not profile.parallelism.context_in_transformer_engine:
             return (self.cp_comm_type,)
         return tuple(
-            own
-            for own in super().offered_exchanges(profile, model, seq)
-            if own == self.cp_comm_type
+            offered_exchange
+            for offered_exchange in super().offered_exchanges(profile, model, seq)
+            if offered_exchange == self.cp_comm_type
         )
 
     def job_cluster(self, profile: FrameworkProfile) -> Cluster:

@@ -85,26 +85,26 @@ _SWITCHES: dict[str, tuple[str, str]] = {
 
 def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     changes = _changed(before, after)
-    own = after.degrees
+    degrees = after.degrees
     for name, value in changes.items():
         if name in _MEGATRON:
             yield Edit(_MEGATRON[name], str(value))
     if found.setting(_MEGATRON["gbs"]) is None and "gbs" not in changes:
         yield Edit(_MEGATRON["gbs"], str(after.request.gbs))
-    if _has_experts(after) and own.etp != own.tp:
-        yield Edit("--expert-tensor-parallel-size", str(own.etp))
+    if _has_experts(after) and degrees.etp != degrees.tp:
+        yield Edit("--expert-tensor-parallel-size", str(degrees.etp))
     elif "etp" in changes:
         yield Edit("--expert-tensor-parallel-size", None)
     moved = (before.block_layers, before.mtp_apart) != (after.block_layers, after.mtp_apart)
     if {"pp", "vpp"} & changes.keys() or moved:
         yield from _megatron_layout(after)
     if "cp" in changes and found.cp_sizes:
-        inner = min(found.cp_sizes[0], own.cp)
-        sizes = f"{inner} {own.cp // inner}" if own.cp > 1 else None
+        inner = min(found.cp_sizes[0], degrees.cp)
+        sizes = f"{inner} {degrees.cp // inner}" if degrees.cp > 1 else None
         yield Edit("--hierarchical-context-parallel-sizes", sizes)
     if "zero" in changes:
-        yield Edit("--use-distributed-optimizer", "" if own.zero else None)
-    if "tp" in changes and own.tp > 1 and before.degrees.tp == 1:
+        yield Edit("--use-distributed-optimizer", "" if degrees.zero else None)
+    if "tp" in changes and degrees.tp > 1 and before.degrees.tp == 1:
         yield Edit("--sequence-parallel", "")
     if before.recompute != after.recompute:
         yield from _megatron_recompute(after)
@@ -117,19 +117,19 @@ def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     """The same as overrides; stages and chunks have fields of their own."""
     from planner.launch.read.megatron_bridge import as_overrides
 
-    edits = [own for own in _megatron(found, before, after) if own.key not in _LAYOUT_OPTIONS]
-    for own in as_overrides(edits):
-        if own.value != "null" or found.setting(own.key) is not None:
-            yield own
-    layout = [own for own in _megatron(found, before, after) if own.key in _LAYOUT_OPTIONS]
+    edits = [edit for edit in _megatron(found, before, after) if edit.key not in _LAYOUT_OPTIONS]
+    for as_override in as_overrides(edits):
+        if as_override.value != "null" or found.setting(as_override.key) is not None:
+            yield as_override
+    layout = [edit for edit in _megatron(found, before, after) if edit.key in _LAYOUT_OPTIONS]
     if layout:
-        yield from _bridge_layout(found, after, [own.value for own in layout if own.value])
+        yield from _bridge_layout(found, after, [item.value for item in layout if item.value])
 
 
 def _bridge_layout(found: Found, after: Setup, values: list[str]) -> Iterator[Edit]:
     vpp, blocks = after.degrees.vpp, "model.pipeline_model_parallel_layout"
     yield Edit("model.virtual_pipeline_model_parallel_size", str(vpp) if vpp > 1 else "null")
-    text = next((own.strip('"') for own in values if own.startswith('"')), None)
+    text = next((value.strip('"') for value in values if value.startswith('"')), None)
     if text is not None or found.setting(blocks) is not None:
         yield Edit(blocks, text or "null")
 
@@ -152,18 +152,18 @@ def _megatron_switches(before: Setup, after: Setup) -> Iterator[Edit]:
 
 def _megatron_layout(after: Setup) -> Iterator[Edit]:
     """Stages and chunks anew: by numbers where even, by a layout where not."""
-    own, layers = after.degrees, after.request.find_model().spec.layers
+    degrees, layers = after.degrees, after.request.find_model().spec.layers
     keep: str | None = None
     blocks = after.block_layers
     if blocks is None:
         from constraints.layout import even_split
 
-        blocks = even_split(layers, own.pp * own.vpp)
+        blocks = even_split(layers, degrees.pp * degrees.vpp)
     if len(set(blocks)) > 1:
         keep = "--pipeline-model-parallel-layout"
         mtp = after.request.find_model().spec.mtp_layers
         yield Edit(keep, f'"{layout_text(blocks, mtp, after.mtp_apart)}"')
-    elif own.vpp > 1:
+    elif degrees.vpp > 1:
         keep = "--num-layers-per-virtual-pipeline-stage"
         yield Edit(keep, str(blocks[0]))
     yield from (Edit(name, None) for name in _LAYOUT_OPTIONS if name != keep)
@@ -202,12 +202,12 @@ _SHARD = "parallelism.data_parallel_shard_degree"
 
 
 def _torchtitan(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
-    changes, own = _changed(before, after), after.degrees
+    changes, degrees = _changed(before, after), after.degrees
     for name, value in changes.items():
         if name in _TORCHTITAN:
             yield Edit(_TORCHTITAN[name], str(value))
     yield from _torchtitan_batch(found, after, changes)
-    yield from _torchtitan_sharding(found, before, own, changes)
+    yield from _torchtitan_sharding(found, before, degrees, changes)
     if {"pp", "vpp"} & changes.keys():
         yield from _torchtitan_stages(after)
     if before.recompute != after.recompute:
@@ -221,45 +221,51 @@ def _torchtitan(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
 
 def _torchtitan_batch(found: Found, after: Setup, changes: dict[str, int]) -> Iterator[Edit]:
     """The local batch is a micro-batch, or all of a pipeline's micro-batches."""
-    own = after.degrees
+    degrees = after.degrees
     if not {"mbs", "grad_acc", "dp", "pp"} & changes.keys():
         return
-    yield Edit("training.local_batch_size", str(own.mbs * (own.grad_acc if own.pp > 1 else 1)))
-    if own.pp > 1 and (own.mbs > 1 or found.setting(f"{_P}microbatch_size")):
-        yield Edit(f"{_P}microbatch_size", str(own.mbs))
-    yield Edit("training.global_batch_size", str(own.gbs))
+    yield Edit(
+        "training.local_batch_size", str(degrees.mbs * (degrees.grad_acc if degrees.pp > 1 else 1))
+    )
+    if degrees.pp > 1 and (degrees.mbs > 1 or found.setting(f"{_P}microbatch_size")):
+        yield Edit(f"{_P}microbatch_size", str(degrees.mbs))
+    yield Edit("training.global_batch_size", str(degrees.gbs))
 
 
 _P = "parallelism.pipeline_parallel_"
 
 
 def _torchtitan_sharding(
-    found: Found, before: Setup, own: Degrees, changes: dict[str, int]
+    found: Found, before: Setup, degrees: Degrees, changes: dict[str, int]
 ) -> Iterator[Edit]:
     """Replicas and shards of data parallelism, and when weights are freed."""
     if "dp" in changes or "shard" in changes:
-        if own.shard or before.degrees.shard:
+        if degrees.shard or before.degrees.shard:
             raise NotInFileError("replicas and shards have to be chosen again")
         stated = found.setting(_SHARD)
         if stated is not None and stated.value != -1:
-            yield Edit(_SHARD, str(own.dp))
+            yield Edit(_SHARD, str(degrees.dp))
     if "zero" in changes:
-        if own.zero < 2 or before.degrees.zero < 2:
+        if degrees.zero < 2 or before.degrees.zero < 2:
             raise NotInFileError("sharding is on or off by the degrees")
-        yield Edit("parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never")
-    elif "pp" in changes and own.zero >= 2:
-        yield Edit("parallelism.fsdp_reshard_after_forward", "always" if own.zero == 3 else "never")
+        yield Edit(
+            "parallelism.fsdp_reshard_after_forward", "always" if degrees.zero == 3 else "never"
+        )
+    elif "pp" in changes and degrees.zero >= 2:
+        yield Edit(
+            "parallelism.fsdp_reshard_after_forward", "always" if degrees.zero == 3 else "never"
+        )
 
 
 def _torchtitan_stages(after: Setup) -> Iterator[Edit]:
     """Schedule and layers of a stage."""
-    own, layers = after.degrees, after.request.find_model().spec.layers
-    if own.pp == 1:
+    degrees, layers = after.degrees, after.request.find_model().spec.layers
+    if degrees.pp == 1:
         return
-    usual = "Interleaved1F1B" if own.vpp > 1 else "1F1B"
+    usual = "Interleaved1F1B" if degrees.vpp > 1 else "1F1B"
     if after.request.schedule is None:
         yield Edit(f"{_P}schedule", usual)
-    yield Edit(f"{_P}layers_per_stage", str(-(-(layers + 2) // (own.pp * own.vpp))))
+    yield Edit(f"{_P}layers_per_stage", str(-(-(layers + 2) // (degrees.pp * degrees.vpp))))
 
 
 def _torchtitan_recompute(found: Found, after: Setup) -> Iterator[Edit]:
@@ -281,17 +287,17 @@ def _torchtitan_recompute(found: Found, after: Setup) -> Iterator[Edit]:
 
 
 def _deepspeed(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
-    changes, own = _changed(before, after), after.degrees
+    changes, degrees = _changed(before, after), after.degrees
     _refuse_beyond(changes, {"mbs", "grad_acc", "gbs", "zero", "dp", "tp"}, before, after)
     if {"mbs", "grad_acc", "gbs", "dp"} & changes.keys():
-        yield Edit("train_micro_batch_size_per_gpu", str(own.mbs))
-        yield Edit("gradient_accumulation_steps", str(own.grad_acc))
+        yield Edit("train_micro_batch_size_per_gpu", str(degrees.mbs))
+        yield Edit("gradient_accumulation_steps", str(degrees.grad_acc))
         if found.setting("train_batch_size") is not None:
-            yield Edit("train_batch_size", str(own.gbs))
+            yield Edit("train_batch_size", str(degrees.gbs))
     if "zero" in changes:
-        yield Edit("zero_optimization.stage", str(own.zero))
+        yield Edit("zero_optimization.stage", str(degrees.zero))
     if "tp" in changes:
-        yield Edit("tensor_parallel.autotp_size", str(own.tp))
+        yield Edit("tensor_parallel.autotp_size", str(degrees.tp))
 
 
 def _accelerate(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:  # noqa: ARG001

@@ -108,8 +108,8 @@ def variation(name: str, profile: str) -> Variation:
 def varied_framework(name: str, variations: Sequence[str]) -> FrameworkProfile:
     """The profile with variations applied; one object for equal arguments."""
     profile = load_framework(name)
-    for own in variations:
-        profile = with_tables(profile, variation(own, name).tables)
+    for one_variation in variations:
+        profile = with_tables(profile, variation(one_variation, name).tables)
     return profile
 
 

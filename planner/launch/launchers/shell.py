@@ -174,8 +174,8 @@ def program_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list
 
 def headline(launch: Launch) -> str:
     """What a script starts, in a line."""
-    own, job = launch.plan.degrees, launch.job
+    degrees, job = launch.plan.degrees, launch.job
     return (
-        f"{job.model.name} with {launch.target} on {own.gpus} x {job.cluster.gpu.name}, "
+        f"{job.model.name} with {launch.target} on {degrees.gpus} x {job.cluster.gpu.name}, "
         f"{launch.plan.gbs} sequences of {launch.plan.seq} tokens a step"
     )

@@ -51,7 +51,9 @@ class _Reader:
         tp, cp = self._number(f"{_P}tp_size", 1), self._number(f"{_P}cp_size", 1)
         shard = self._parallelism(self.hints.gpus or world or 1, tp, cp)
         self._complete()
-        unknown = tuple(own for own in self.own.settings.values() if not _is_known(own.key))
+        unknown = tuple(
+            setting for setting in self.own.settings.values() if not _is_known(setting.key)
+        )
         precision, dtype = self._precision(framework)
         return Found(
             format="accelerate",
@@ -90,7 +92,7 @@ class _Reader:
             "recompute": f"{_F}activation_checkpointing",
         }  # fmt: skip
         found = {name: self.own.settings.get(key) for name, key in keys.items()}
-        return self.script.where | {name: own for name, own in found.items() if own is not None}
+        return self.script.where | {name: item for name, item in found.items() if item is not None}
 
     def _on(self, key: str) -> bool:
         return str(self.own.get(key, False)).lower() == "true"
@@ -224,7 +226,7 @@ class _Reader:
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
-    for key, own in document.settings.items():
+    for key, setting in document.settings.items():
         if _is_known(key):
             continue
         table, _, name = key.partition(".")
@@ -236,7 +238,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             f"{key}: accelerate "
             + ("ignores it without a word" if ignored else "has no such key and refuses it"),
             "warning" if ignored else "error",
-            (own.place,),
+            (setting.place,),
             close[0] if close else "",
             misspelt(document, key, close),
             late=ignored,

@@ -151,7 +151,7 @@ def setting_of(
     """A setting from a word, with where its value is defined and used."""
     defined = value.span()
     place = value.first() or ((used.file, used.start) if used else None)
-    spans = tuple(dict.fromkeys(own for own in (defined, used) if own is not None))
+    spans = tuple(dict.fromkeys(item for item in (defined, used) if item is not None))
     return Setting(
         key,
         value.value,
@@ -165,4 +165,4 @@ def setting_of(
 
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
     """The innermost option of a kind: later options belong to the inner launcher."""
-    return next((own for own in reversed(options) if own.key in names), None)
+    return next((option for option in reversed(options) if option.key in names), None)

@@ -52,7 +52,7 @@ class _Reader:
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
     ) -> None:
-        self.own, self.launch, self.files, self.script = document, launch, files, script
+        self.document, self.launch, self.files, self.script = document, launch, files, script
         self.hints = script.hints
         self.problems: list[Problem] = [*self._unknown(), *self._zero_values()]
         self.assumed: list[str] = []
@@ -63,8 +63,10 @@ class _Reader:
         stage = self._stage()
         batch = self._batch(self.hints.gpus or world, tp)
         self._offload_rules(stage)
-        self.problems += optimizer_problems(self.own, stage)
-        unknown = [own for own in self.own.settings.values() if not _is_known(own.key)]
+        self.problems += optimizer_problems(self.document, stage)
+        unknown = [
+            setting for setting in self.document.settings.values() if not _is_known(setting.key)
+        ]
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
         if not self.hints.model:
@@ -72,7 +74,9 @@ class _Reader:
         sequences = self._number("sequence_parallel_size") or 1
         if sequences > 1:
             self.problems.append(
-                _not_predictable("Ulysses sequence parallelism", "sequence_parallel_size", self.own)
+                _not_predictable(
+                    "Ulysses sequence parallelism", "sequence_parallel_size", self.document
+                )
             )
         return Found(
             format="deepspeed",
@@ -90,12 +94,12 @@ class _Reader:
             attention=self.script.attention,
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
-            main_file=self.own.path,
+            main_file=self.document.path,
             where=self._where(),
-            settings=tuple(self.own.settings.values()),
-            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            settings=tuple(self.document.settings.values()),
+            unused=tuple(o for o in self.document.rest() if o not in unknown),
             unmodelled=tuple(
-                (self.own.settings[key], why)
+                (self.document.settings[key], why)
                 for key, why in _UNMODELLED.items()
                 if self._is_unmodelled(key)
             ),
@@ -107,13 +111,13 @@ class _Reader:
 
     def _where(self) -> dict[str, Any]:
         keys = {"mbs": _MBS, "grad_acc": _ACC, "gbs": _GBS, "zero": f"{_Z}.stage"}
-        found = {name: self.own.settings.get(key) for name, key in keys.items()}
-        return self.script.where | {name: own for name, own in found.items() if own is not None}
+        found = {name: self.document.settings.get(key) for name, key in keys.items()}
+        return self.script.where | {name: item for name, item in found.items() if item is not None}
 
     def _is_unmodelled(self, key: str) -> bool:
         """Whether a setting asks for something that the prediction leaves out."""
-        value = self.own.get(key)
-        if key not in self.own.settings or value in _OFF:
+        value = self.document.get(key)
+        if key not in self.document.settings or value in _OFF:
             return False
         names = _PRECISION_NAMES["fp16" if self._on("fp16.enabled") else "bf16"]
         return not (key in _SAME_TYPE and str(value).lower() in names)
@@ -121,28 +125,28 @@ class _Reader:
     # --- values ---------------------------------------------------------------------------------
 
     def _on(self, key: str) -> bool:
-        return self.own.get(key) is True
+        return self.document.get(key) is True
 
     def _number(self, key: str) -> int | None:
         """A whole number; None where missing or `auto`."""
-        value = self.own.get(key)
+        value = self.document.get(key)
         if value in (None, "auto"):
             return None
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return None
         return value
 
     def _stage(self) -> int:
-        value = self.own.get(f"{_Z}.stage", 0)
+        value = self.document.get(f"{_Z}.stage", 0)
         if value not in (0, 1, 2, 3) or isinstance(value, bool):
             text = f"{_Z}.stage {value!r}: DeepSpeed has 0, 1, 2 and 3"
             self.problems.append(
                 Problem(
-                    "zero-stage", text, places=self.own.place(f"{_Z}.stage"), fix="3",
+                    "zero-stage", text, places=self.document.place(f"{_Z}.stage"), fix="3",
                     edits=(Edit(f"{_Z}.stage", "3"),),
                 )
             )  # fmt: skip
@@ -164,7 +168,7 @@ class _Reader:
                 Problem(
                     "batch-size",
                     f"{_GBS} {gbs} is not {_MBS}·{_ACC}·GPUs = {mbs}·{acc}·{dp} = {mbs * acc * dp}",
-                    places=self.own.place(_GBS, _MBS, _ACC),
+                    places=self.document.place(_GBS, _MBS, _ACC),
                     fix=f"{_GBS} {mbs * acc * dp}",
                     edits=(Edit(_GBS, str(mbs * acc * dp)),),
                 )
@@ -181,85 +185,85 @@ class _Reader:
 
     def _own_optimizer(self) -> bool:
         """Whether DeepSpeed makes the optimizer, not the script."""
-        return self.own.get("optimizer.type") not in (None, "auto")
+        return self.document.get("optimizer.type") not in (None, "auto")
 
     def _optimizer(self) -> str:
         if not self._own_optimizer():
             return self.script.optimizer or "adamw"
-        name = self.own.get("optimizer.type")
+        name = self.document.get("optimizer.type")
         known = _OPTIMIZERS.get(str(name).lower())
-        if known == "sgd" and self.own.get("optimizer.params.momentum", 0.0) == 0.0:
+        if known == "sgd" and self.document.get("optimizer.params.momentum", 0.0) == 0.0:
             return "sgd:momentum=none"
         if known is None:
             text = f"optimizer {name} is not modelled; costed as AdamW"
-            place = self.own.place("optimizer.type")
+            place = self.document.place("optimizer.type")
             self.problems.append(Problem("not-modelled", text, "warning", place))
         return known or "adamw"
 
     def _offload(self) -> float:
-        device = self.own.get(f"{_Z}.offload_optimizer.device")
+        device = self.document.get(f"{_Z}.offload_optimizer.device")
         if device in _OFF:
             return 0.0
-        ratio = self.own.get(f"{_Z}.offload_optimizer.ratio", 1.0)
+        ratio = self.document.get(f"{_Z}.offload_optimizer.ratio", 1.0)
         if device == "nvme":
             key = f"{_Z}.offload_optimizer.device"
-            self.problems.append(_not_predictable("offload to NVMe", key, self.own))
+            self.problems.append(_not_predictable("offload to NVMe", key, self.document))
         return float(ratio) if isinstance(ratio, int | float) else 1.0
 
     # --- rules ----------------------------------------------------------------------------------
 
     def _unknown(self) -> Iterator[Problem]:
-        for key in self.own.names():
+        for key in self.document.names():
             if key not in TOP_KEYS:
                 close = difflib.get_close_matches(key, TOP_KEYS, n=1, cutoff=0.6)
                 yield Problem(
                     "unknown-option",
                     f"{key}: DeepSpeed ignores it without a word",
                     "warning",
-                    tuple(o.place for k, o in self.own.settings.items() if k.split(".")[0] == key)[
-                        :1
-                    ],
+                    tuple(
+                        o.place for k, o in self.document.settings.items() if k.split(".")[0] == key
+                    )[:1],
                     close[0] if close else "",
-                    misspelt(self.own, key, close),
+                    misspelt(self.document, key, close),
                     late=True,
                 )
-        for key in self.own.names(_Z):
+        for key in self.document.names(_Z):
             if key not in ZERO_KEYS:
                 close = difflib.get_close_matches(key, ZERO_KEYS, n=1, cutoff=0.6)
                 yield Problem(
                     "unknown-option",
                     f"{_Z}.{key}: DeepSpeed has no such key and refuses it",
-                    places=self.own.place(f"{_Z}.{key}"),
+                    places=self.document.place(f"{_Z}.{key}"),
                     fix=close[0] if close else "",
-                    edits=misspelt(self.own, f"{_Z}.{key}", close),
+                    edits=misspelt(self.document, f"{_Z}.{key}", close),
                 )
 
     def _zero_values(self) -> Iterator[Problem]:
         for key in (_Z, "bf16", "fp16"):
-            own = self.own.settings.get(key)
-            if own is not None and own.value != {}:
-                text = f"{key}: {own.value!r} is no table of settings"
-                yield Problem("option-value", text, places=(own.place,))
+            setting = self.document.settings.get(key)
+            if setting is not None and setting.value != {}:
+                text = f"{key}: {setting.value!r} is no table of settings"
+                yield Problem("option-value", text, places=(setting.place,))
         if self._both("fp16.enabled", "bf16.enabled"):
             yield Problem(
                 "precision", "fp16 and bf16 are both enabled",
-                places=self.own.place("fp16.enabled", "bf16.enabled"),
+                places=self.document.place("fp16.enabled", "bf16.enabled"),
                 fix="fp16.enabled false", edits=(Edit("fp16.enabled", "false"),),
             )  # fmt: skip
         for old, new in (
             ("cpu_offload", "offload_optimizer"),
             ("cpu_offload_param", "offload_param"),
         ):
-            if f"{_Z}.{old}" in self.own.settings and self.own.has(f"{_Z}.{new}"):
+            if f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}"):
                 text = f"{_Z}.{old} (deprecated) and {new} exclude each other"
-                yield Problem("deprecated-option", text, places=self.own.place(f"{_Z}.{old}"))
+                yield Problem("deprecated-option", text, places=self.document.place(f"{_Z}.{old}"))
 
     def _both(self, one: str, other: str) -> bool:
         return self._on(one) and self._on(other)
 
     def _offload_rules(self, stage: int) -> None:
         key = f"{_Z}.offload_param.device"
-        device = self.own.get(key)
+        device = self.document.get(key)
         if device in _OFF:
             return
         if stage < 3:
@@ -269,13 +273,13 @@ class _Reader:
                     f"offload_param works at stage 3 only; at stage {stage} DeepSpeed ignores it "
                     "without a word",
                     "warning",
-                    places=self.own.place(key),
+                    places=self.document.place(key),
                     fix="stage 3, or leave offload_param out",
                     late=True,
                 )
             )
         else:
-            self.problems.append(_not_predictable("offloaded parameters", key, self.own))
+            self.problems.append(_not_predictable("offloaded parameters", key, self.document))
 
 
 def _is_known(key: str) -> bool:
@@ -285,6 +289,6 @@ def _is_known(key: str) -> bool:
     return first in TOP_KEYS
 
 
-def _not_predictable(what: str, key: str, own: Document) -> Problem:
+def _not_predictable(what: str, key: str, document: Document) -> Problem:
     text = f"{what} is not modelled: no prediction"
-    return Problem("not-predictable", text, "warning", own.place(key))
+    return Problem("not-predictable", text, "warning", document.place(key))

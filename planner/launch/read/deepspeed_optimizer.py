@@ -23,12 +23,12 @@ _TESTED_WITH_ZERO = ("adagrad", "adam", "adamw", "lion", "muon")
 _TYPE, _UNTESTED = "optimizer.type", "zero_allow_untested_optimizer"
 
 
-def optimizer_problems(own: Document, stage: int) -> Iterator[Problem]:
+def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
     """What DeepSpeed refuses of `optimizer.type` once its engine is built."""
-    name = own.get(_TYPE)
+    name = document.get(_TYPE)
     if name in (None, "auto"):
         return
-    place = own.place(_TYPE)
+    place = document.place(_TYPE)
     if str(name).lower() not in _OWN and name not in _TORCH:
         close = difflib.get_close_matches(str(name), ("AdamW", "Adam", "Lion", *_TORCH), n=1)
         fix = close[0] if close else "AdamW"
@@ -41,7 +41,9 @@ def optimizer_problems(own: Document, stage: int) -> Iterator[Problem]:
             edits=(Edit(_TYPE, fix),),
             late=True,
         )
-    elif stage and str(name).lower() not in _TESTED_WITH_ZERO and own.get(_UNTESTED) is not True:
+    elif (
+        stage and str(name).lower() not in _TESTED_WITH_ZERO and document.get(_UNTESTED) is not True
+    ):
         yield Problem(
             "zero-untested-optimizer",
             f"{_TYPE} {name!r} with ZeRO needs {_UNTESTED} (found out when the engine is built)",

@@ -49,9 +49,9 @@ def _plain_kind(text: str) -> Kind | None:
         return "arguments"
     if _is_torchtitan_toml(text):
         return "torchtitan"
-    own = _mapping_kind(text)
-    if own is not None:
-        return own
+    mapping_kind = _mapping_kind(text)
+    if mapping_kind is not None:
+        return mapping_kind
     shebang = text.startswith("#!") and re.match(r"#!.*\b(ba|z|k|da)?sh\b", text) is not None
     runs = re.search(
         r"\b(torchrun|accelerate|deepspeed|srun|python[\d.]*)\b|\.py\b|run_train\.sh", code
@@ -81,9 +81,9 @@ def _json_kind(name: str, text: str) -> Kind:
 
 
 def _yaml_kind(name: str, text: str) -> Kind:
-    own = _mapping_kind(text)
-    if own is not None:
-        return own
+    mapping_kind = _mapping_kind(text)
+    if mapping_kind is not None:
+        return mapping_kind
     if is_embedding(text):
         return "job"
     # For its message with the line, if it is no YAML.

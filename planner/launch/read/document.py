@@ -33,22 +33,24 @@ class Document:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a dotted key."""
         self.used.add(key)
-        own = self.settings.get(key)
-        return default if own is None or own.value is None else own.value
+        setting = self.settings.get(key)
+        return default if setting is None or setting.value is None else setting.value
 
     def has(self, key: str) -> bool:
         """Whether a key, or a table of that name, is there."""
         self.used.add(key)
-        return key in self.settings or any(own.startswith(f"{key}.") for own in self.settings)
+        return key in self.settings or any(
+            setting.startswith(f"{key}.") for setting in self.settings
+        )
 
     def place(self, *keys: str) -> tuple[str, ...]:
         """Where keys stand."""
         found = (self.settings.get(key) for key in keys)
-        return tuple(dict.fromkeys(own.place for own in found if own is not None))
+        return tuple(dict.fromkeys(self.place for self in found if self is not None))
 
     def rest(self) -> Iterator[Setting]:
         """Settings that no reading function asked for."""
-        return (own for key, own in self.settings.items() if key not in self.used)
+        return (setting for key, setting in self.settings.items() if key not in self.used)
 
     def names(self, table: str = "") -> list[str]:
         """Names directly in a table (or at the top)."""
@@ -115,7 +117,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
     for name, value in content.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
-            yield from _flat({str(own): inner for own, inner in value.items()}, f"{key}.")
+            yield from _flat({str(name): inner for name, inner in value.items()}, f"{key}.")
         else:
             yield key, value
 
@@ -128,9 +130,9 @@ def _setting(key: str, value: object, places: _Places | None, text: Text, files:
     if places is None:
         return Setting(key, value, (files.by_path and next(iter(files.by_path))) or "")
     start, end, first, last = places
-    own = text[start:end]
-    place = own.first() or text[first:last].first()
-    span = own.span()
+    one_text = text[start:end]
+    place = one_text.first() or text[first:last].first()
+    span = one_text.span()
     return Setting(
         key,
         value,

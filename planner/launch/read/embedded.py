@@ -27,10 +27,10 @@ def is_embedding(text: str) -> bool:
     from planner.launch.read.yaml_text import YamlError, read_yaml
 
     try:
-        documents = [own for own in read_yaml(text).contents if isinstance(own, dict)]
+        documents = [content for content in read_yaml(text).contents if isinstance(content, dict)]
     except YamlError:
         return False
-    return any(own.get("kind") in _JOBS or _is_task(own) for own in documents)
+    return any(document.get("kind") in _JOBS or _is_task(document) for document in documents)
 
 
 def _is_task(document: dict[str, object]) -> bool:
@@ -46,10 +46,10 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
     for document in documents:
         for key, node in _pairs(document):
             if key == "data":
-                for name, own in _pairs(node):
-                    yield from (Embedded(name, _block(text, source)) for text in _blocks(own))
+                for name, pair in _pairs(node):
+                    yield from (Embedded(name, _block(text, source)) for text in _blocks(pair))
     for document in documents:
-        yield from (Embedded("", _block(own, source)) for own in _scripts(document, ""))
+        yield from (Embedded("", _block(script, source)) for script in _scripts(document, ""))
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, Node]]:
@@ -75,11 +75,11 @@ def _scripts(node: Node, key: str) -> Iterator[ScalarNode]:
         if key in ("args", "command", "run"):
             yield from _blocks(node)
     elif isinstance(node, SequenceNode):
-        for own in node.value:
-            yield from _scripts(own, key)
+        for pair in node.value:
+            yield from _scripts(pair, key)
     elif isinstance(node, MappingNode):
-        for name, own in _pairs(node):
-            yield from _scripts(own, name)
+        for name, pair in _pairs(node):
+            yield from _scripts(pair, name)
 
 
 def _block(node: ScalarNode, source: Text) -> Text:

@@ -63,7 +63,7 @@ def folder_files(folder: Path) -> FolderFiles:
         raise UsageError(f"{folder} holds no launch file; readable are {READABLE}")
     plan = plans[0] if len(plans) == 1 else None
     # What a job has inside is what runs, whatever lies beside it.
-    inside = [own for path in scripts[:1] if kinds[path] == "job" for own in _names_inside(path)]
+    inside = [name for path in scripts[:1] if kinds[path] == "job" for name in _names_inside(path)]
     beside = [path for path in configurations if path.name not in inside]
     return FolderFiles((*scripts[:1], *beside), plan, tuple(scripts[1:]))
 
@@ -71,7 +71,7 @@ def folder_files(folder: Path) -> FolderFiles:
 def _names_inside(job: Path) -> list[str]:
     """Files that a job makes on its nodes."""
     text = SourceFile(str(job), read_text(job, MOST_BYTES)).as_text()
-    return [own.name for own in embedded_texts(text) if own.name]
+    return [embedded_text.name for embedded_text in embedded_texts(text) if embedded_text.name]
 
 
 def _are_one_job(scripts: Sequence[Path], kinds: dict[Path, Kind]) -> bool:

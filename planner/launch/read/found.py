@@ -180,4 +180,4 @@ class Found:
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""
         every = (*self.unknown, *self.settings)
-        return next((own for own in reversed(every) if own.key == key), None)
+        return next((item for item in reversed(every) if item.key == key), None)

@@ -54,17 +54,17 @@ class HfArguments:
     @property
     def where(self) -> dict[str, Setting]:
         """Settings by field of `Found`."""
-        return {_NAMES[name]: own for name, own in self.given.items() if name in _NAMES}
+        return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
 
 
 def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) -> HfArguments:
     """Arguments of the script that a command runs; empty without one."""
     given = _given(launch.arguments if launch else (), files)
     values: dict[str, object] = {}
-    for name, own in given.items():
+    for name, setting in given.items():
         field_name = _NAMES.get(name)
-        if field_name is not None and not own.unknown:
-            text = str(own.value)
+        if field_name is not None and not setting.unknown:
+            text = str(setting.value)
             number = int(text) if text.isdigit() else None
             value = _model(name, text, launch) if field_name == "model" else number
             if value is not None:
@@ -92,8 +92,8 @@ def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) 
 
 
 def _text(given: Mapping[str, Setting], name: str) -> str | None:
-    own = given.get(name)
-    return None if own is None or own.unknown else str(own.value)
+    setting = given.get(name)
+    return None if setting is None or setting.unknown else str(setting.value)
 
 
 def _optimizer(given: Mapping[str, Setting]) -> str | None:
@@ -136,10 +136,10 @@ def _given(words: Sequence[Word], files: Files) -> dict[str, Setting]:
         elif following is not None and not following.text.value.startswith("--"):
             found[name] = setting_of(name, following.text, following.used, files)
         else:
-            own = setting_of(name, word.text, word.used, files)
-            found[name] = Setting(name, True, own.file, own.line)
+            one_setting_of = setting_of(name, word.text, word.used, files)
+            found[name] = Setting(name, True, one_setting_of.file, one_setting_of.line)
     return found
 
 
-def _is_on(own: Setting | None) -> bool:
-    return own is not None and str(own.value).lower() not in ("false", "0", "no")
+def _is_on(setting: Setting | None) -> bool:
+    return setting is not None and str(setting.value).lower() not in ("false", "0", "no")

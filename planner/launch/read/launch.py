@@ -62,7 +62,7 @@ class _Read:
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
-        return [path for path, own in self.kinds.items() if own in kinds]
+        return [path for path, kind in self.kinds.items() if kind in kinds]
 
 
 def read_launch(
@@ -158,13 +158,13 @@ def _read_shells(read: _Read, hints: Hints) -> None:
     for path in scripts:
         shell.read(read.texts[path])
     for path in read.of_kind("job"):
-        for own in embedded_texts(read.texts[path]):
-            if own.name:
-                shell.written[own.name] = own.text
+        for embedded_text in embedded_texts(read.texts[path]):
+            if embedded_text.name:
+                shell.written[embedded_text.name] = embedded_text.text
             else:
-                shell.read(own.text)
+                shell.read(embedded_text.text)
     found = (take_apart(command, read.files) for command in shell.commands)
-    read.commands += [own for own in found if own is not None]
+    read.commands += [take_apart for take_apart in found if take_apart is not None]
     for path, text in shell.written.items():
         _add_written(path, text, read)
     for file, line, what in shell.errors:
@@ -176,7 +176,7 @@ def _read_shells(read: _Read, hints: Hints) -> None:
 
 def _blank_comments(text: Text) -> Text:
     """A list of arguments with its comments, continuation marks and quotes blanked out."""
-    plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda own: " " * len(own[0]), text.value)
+    plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda item: " " * len(item[0]), text.value)
     plain = re.sub(r"\\\n", "  ", plain)
     return Text(plain, text.origin)
 
@@ -237,7 +237,9 @@ def _choose_command(read: _Read) -> LaunchCommand | None:
     if not read.commands:
         return None
     trains = [
-        own for own in read.commands if _is_megatron(own) or is_bridge(own) or _names_config(own)
+        command
+        for command in read.commands
+        if _is_megatron(command) or is_bridge(command) or _names_config(command)
     ]
     chosen = (trains or read.commands)[-1]
     if len(trains) > 1:
@@ -273,7 +275,7 @@ def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
     given = read.of_kind("torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron")
     named = list(_named_configs(launch)) if launch else []
     for name in named:
-        match = next((own for own in given if Path(own).name == Path(name).name), None)
+        match = next((item for item in given if Path(item).name == Path(name).name), None)
         if match is not None:
             return match
     if given:
@@ -333,12 +335,12 @@ def _override(document: Document, launch: LaunchCommand | None, files: Files) ->
         key = match[1].replace("-", "_")
         following = words[at + 1] if at + 1 < len(words) else None
         if match[2]:
-            own = setting_of(key, word.text[match.end() :], None, files)
+            one_setting_of = setting_of(key, word.text[match.end() :], None, files)
         elif following is not None and not following.text.value.startswith("--"):
-            own = setting_of(key, following.text, following.used, files)
+            one_setting_of = setting_of(key, following.text, following.used, files)
         else:
-            own = replace(setting_of(key, word.text, word.used, files), value="true")
-        document.override(replace(own, value=_typed(str(own.value))), key)
+            one_setting_of = replace(setting_of(key, word.text, word.used, files), value="true")
+        document.override(replace(one_setting_of, value=_typed(str(one_setting_of.value))), key)
 
 
 def _typed(text: str) -> object:
@@ -357,17 +359,17 @@ _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
 def _called_scripts(read: _Read) -> list[str]:
     """Other scripts that the scripts given start, also inside a string for a container."""
-    given = {Path(own).name for own in read.kinds}
-    names = (own[1] for text in read.texts.values() for own in _CALL.finditer(text.value))
-    return [own for own in dict.fromkeys(names) if Path(own).name not in given]
+    given = {Path(kind).name for kind in read.kinds}
+    names = (item[1] for text in read.texts.values() for item in _CALL.finditer(text.value))
+    return [name for name in dict.fromkeys(names) if Path(name).name not in given]
 
 
 def _no_launch(read: _Read, launch: LaunchCommand | None) -> str:
     names = ", ".join(read.kinds)
-    slips = [own for own in read.problems if own.rule == "shell-syntax"]
+    slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
     if launch is None and slips:
         return f"{slips[0].places[0]}: {slips[0].text}; no command that starts a training program"
-    missing = [own.text for own in read.problems if own.rule == "shell-not-followed"]
+    missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
     if launch is None and (called := _called_scripts(read)):
         return f"{names}: it starts {', '.join(called)}, which was not given; give it too"
     if launch is None:

@@ -104,9 +104,9 @@ class MegatronReader:
         training = self._training(degrees)
         self._unpredictable()
         unmodelled = exchange.unmodelled + tuple(
-            (own, UNMODELLED[name])
+            (setting, UNMODELLED[name])
             for name in UNMODELLED
-            if (own := self.arguments.setting(name)) is not None and self._has_effect(name)
+            if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
         self.problems += self.arguments.problems
@@ -148,18 +148,18 @@ class MegatronReader:
     def _where(self) -> dict[str, Setting]:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
-        return {field: own for field, own in named.items() if own is not None}
+        return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
-        return {name: own.value for name, own in self.launch.command.environment.items()}
+        return {name: item.value for name, item in self.launch.command.environment.items()}
 
     def _degrees(self) -> dict[str, Any]:
         """Degrees and batch; a value that is not known is a problem of its own."""
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
-            own = self.arguments.setting(name)
-            if own is not None and own.unknown:
-                self.problems.append(_unresolved(own))
+            setting = self.arguments.setting(name)
+            if setting is not None and setting.unknown:
+                self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
                 text = f"--{name} {number}: at least 1"
@@ -168,7 +168,7 @@ class MegatronReader:
                 number = None
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
-        values |= {name: own for name, own in hinted.items() if own is not None}
+        values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None:
             self.problems.append(Problem("micro-batch", "--micro-batch-size is missing"))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
@@ -182,11 +182,11 @@ class MegatronReader:
     # --- how it trains --------------------------------------------------------------------------
 
     def _training(self, degrees: dict[str, Any]) -> dict[str, Any]:
-        own = self.arguments
-        local = own.text("transformer-impl") == "local"
-        dropout = own.real("hidden-dropout") > 0.0
+        arguments = self.arguments
+        local = arguments.text("transformer-impl") == "local"
+        dropout = arguments.real("hidden-dropout") > 0.0
         eager = self._is_eager(local)
-        scores_drop = own.real("attention-dropout") > 0.0
+        scores_drop = arguments.real("attention-dropout") > 0.0
         dropout = dropout or (eager and scores_drop)
         framework, variations = ("megatron-local", ()) if local else self._profile(degrees)
         if framework == "megatron-fsdp":
@@ -221,39 +221,41 @@ class MegatronReader:
         if self._zero() >= _GRADIENTS_SHARDED:
             # Its gradients are added to no buffer, and in 16 bits anyway.
             its_own = ("unfused-accumulation", "bf16-gradients")
-            return "megatron-fsdp", tuple(own for own in names if own not in its_own)
+            return "megatron-fsdp", tuple(name for name in names if name not in its_own)
         if set(names) >= _NO_OVERLAP:
-            rest = tuple(own for own in names if own not in (*_NO_OVERLAP, _GATHER_EXPOSED))
+            rest = tuple(name for name in names if name not in (*_NO_OVERLAP, _GATHER_EXPOSED))
             return "megatron-core-no-overlap", rest
         return "megatron-core", names
 
     def _variations(self, degrees: dict[str, Any]) -> tuple[str, ...]:
-        own = self.arguments
-        names = [name for option, name in _VARIATIONS.items() if own.has(option)]
-        if degrees["tp"] > 1 and not own.has("sequence-parallel"):
+        arguments = self.arguments
+        names = [name for option, name in _VARIATIONS.items() if arguments.has(option)]
+        if degrees["tp"] > 1 and not arguments.has("sequence-parallel"):
             names.append("no-sequence-parallel")
         replicas = self._data_parallel(degrees)
         if replicas is None or replicas * degrees["cp"] > 1:
-            if not own.has("overlap-grad-reduce"):
+            if not arguments.has("overlap-grad-reduce"):
                 names.append("gradient-reduction-exposed")
-            if own.has("use-distributed-optimizer") and not own.has("overlap-param-gather"):
+            if arguments.has("use-distributed-optimizer") and not arguments.has(
+                "overlap-param-gather"
+            ):
                 names.append("parameter-gather-exposed")
-        if own.text("moe-token-dispatcher-type") == "flex":
-            own.has("moe-flex-dispatcher-backend")
+        if arguments.text("moe-token-dispatcher-type") == "flex":
+            arguments.has("moe-flex-dispatcher-backend")
             names.append("fused-dispatch")
-        graphs = own.text("cuda-graph-impl") not in (None, "none")
-        if graphs or own.has("enable-cuda-graph") or own.has("external-cuda-graph"):
+        graphs = arguments.text("cuda-graph-impl") not in (None, "none")
+        if graphs or arguments.has("enable-cuda-graph") or arguments.has("external-cuda-graph"):
             names.append("cuda-graphs")
-        if own.has("num-experts") and not own.has("moe-grouped-gemm"):
+        if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
             names.append("sequential-experts")
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:
-        own = self.arguments
-        stage = _SHARDING.get(own.text("data-parallel-sharding-strategy") or "", 3)
-        if own.has("use-megatron-fsdp"):
+        arguments = self.arguments
+        stage = _SHARDING.get(arguments.text("data-parallel-sharding-strategy") or "", 3)
+        if arguments.has("use-megatron-fsdp"):
             return stage
-        return int(own.has("use-distributed-optimizer"))
+        return int(arguments.has("use-distributed-optimizer"))
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:
         """What the profile of Megatron-FSDP leaves out."""
@@ -288,37 +290,43 @@ class MegatronReader:
         return max(1, replicas * int(degrees["cp"]) // instances)
 
     def _recompute(self) -> str:
-        own = self.arguments
-        granularity = own.text("recompute-granularity")
-        if own.has("recompute-activations") or own.has("checkpoint-activations"):
+        arguments = self.arguments
+        granularity = arguments.text("recompute-granularity")
+        if arguments.has("recompute-activations") or arguments.has("checkpoint-activations"):
             granularity = granularity or "selective"
         if granularity is None:
             return "none"
         if granularity == "selective":
-            return selective_name(own.many("recompute-modules") or ("core_attn",))
-        layers = own.number("recompute-num-layers") or 1
-        method = own.text("recompute-method") or "uniform"
+            return selective_name(arguments.many("recompute-modules") or ("core_attn",))
+        layers = arguments.number("recompute-num-layers") or 1
+        method = arguments.text("recompute-method") or "uniform"
         return "full" if (method, layers) == ("uniform", 1) else f"full:{method}={layers}"
 
     def _optimizer(self) -> str:
-        own = self.arguments
-        kind = own.text("optimizer") or "adam"
+        arguments = self.arguments
+        kind = arguments.text("optimizer") or "adam"
         name = _OPTIMIZERS.get(kind)
         if name is None:
-            self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", own))
+            self.problems.append(_unpredictable(f"optimizer {kind} is not modelled", arguments))
             return "adamw"
-        if name == "sgd" and own.real("sgd-momentum") == 0.0:
+        if name == "sgd" and arguments.real("sgd-momentum") == 0.0:
             return "sgd:momentum=none"
-        if name != "adamw" or not own.has("use-precision-aware-optimizer"):
+        if name != "adamw" or not arguments.has("use-precision-aware-optimizer"):
             return name
-        moments = (own.text("exp-avg-dtype") or "fp32", own.text("exp-avg-sq-dtype") or "fp32")
-        types = {"master": own.text("main-params-dtype"), "grad": own.text("main-grads-dtype")}
+        moments = (
+            arguments.text("exp-avg-dtype") or "fp32",
+            arguments.text("exp-avg-sq-dtype") or "fp32",
+        )
+        types = {
+            "master": arguments.text("main-params-dtype"),
+            "grad": arguments.text("main-grads-dtype"),
+        }
         base = _MOMENTS.get(moments)
         changes = [f"{key}={dtype}" for key, dtype in types.items() if dtype != "fp32"]
         if base is None:
             base = "adamw"
             names = zip(("exp_avg", "exp_avg_sq"), moments, strict=True)
-            changes = [*(f"{key}={own}" for key, own in names if own != "fp32"), *changes]
+            changes = [*(f"{key}={name}" for key, name in names if name != "fp32"), *changes]
         return base + (":" + ",".join(changes) if changes else "")
 
     def _offload(self) -> float:
@@ -327,13 +335,13 @@ class MegatronReader:
 
     def _activation_offload(self) -> str:
         """Modules whose activations are kept on the host."""
-        own = self.arguments
-        if not own.has("fine-grained-activation-offloading"):
+        arguments = self.arguments
+        if not arguments.has("fine-grained-activation-offloading"):
             return "off"
-        modules = choices_of_many(own, "offload-modules", _OFFLOADED)
+        modules = choices_of_many(arguments, "offload-modules", _OFFLOADED)
         if "fused_group_mlp" in modules:
             text = "--offload-modules fused_group_mlp: less memory than predicted"
-            place = own.place("offload-modules")
+            place = arguments.place("offload-modules")
             self.problems.append(Problem("not-predictable", text, "warning", place))
         if self._offload_fraction() == 0.0:
             return "off"
@@ -341,23 +349,23 @@ class MegatronReader:
 
     def _offload_fraction(self) -> float:
         """Of the groups that leave the GPU; without the option, or out of its range, all."""
-        own = self.arguments
-        if not own.has("fine-grained-activation-offloading"):
+        arguments = self.arguments
+        if not arguments.has("fine-grained-activation-offloading"):
             return 1.0
-        given = own.real("activation-offload-fraction")
+        given = arguments.real("activation-offload-fraction")
         return given if 0.0 <= given <= 1.0 else 1.0
 
     def _precision(self) -> str:
-        own = self.arguments
-        if own.has("fp4-format"):
+        arguments = self.arguments
+        if arguments.has("fp4-format"):
             return "nvfp4"
-        if own.has("fp8-format"):
-            return "mxfp8" if own.text("fp8-recipe") == "mxfp8" else "fp8"
-        own.has("accumulate-allreduce-grads-in-fp32")
-        if not own.has("bf16") and not own.has("fp16"):
+        if arguments.has("fp8-format"):
+            return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
+        arguments.has("accumulate-allreduce-grads-in-fp32")
+        if not arguments.has("bf16") and not arguments.has("fp16"):
             text = "neither --bf16 nor --fp16: Megatron trains in fp32, which is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning", fix="--bf16"))
-        return "fp16" if own.has("fp16") else "bf16"
+        return "fp16" if arguments.has("fp16") else "bf16"
 
     def _unpredictable(self) -> None:
         for name, why in UNPREDICTABLE.items():
@@ -376,11 +384,11 @@ def selective_name(modules: tuple[str, ...]) -> str:
     return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
 
 
-def _unresolved(own: Setting) -> Problem:
+def _unresolved(setting: Setting) -> Problem:
     return Problem(
         "unresolved",
-        f"{own.key} is {own.unknown}",
-        places=(own.place,),
+        f"{setting.key} is {setting.unknown}",
+        places=(setting.place,),
         fix="--env NAME=VALUE sets a variable",
     )
 

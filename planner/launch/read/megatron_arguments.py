@@ -37,8 +37,8 @@ def options() -> dict[str, Option]:
             continue
         names, values, default, choices, *_ = (*line.split("\t"), "", "")
         first, *_ = names.split()
-        own = Option(first, values, default, tuple(filter(None, choices.split(","))))
-        found |= dict.fromkeys(names.split(), own)
+        option = Option(first, values, default, tuple(filter(None, choices.split(","))))
+        found |= dict.fromkeys(names.split(), option)
     return found
 
 
@@ -59,9 +59,9 @@ class Arguments:
 
     def text(self, name: str) -> str | None:
         """Value of an option, its default where it is not given; None for none."""
-        own = self.setting(name)
-        if own is not None:
-            return None if own.unknown else str(own.value)
+        setting = self.setting(name)
+        if setting is not None:
+            return None if setting.unknown else str(setting.value)
         return options()[name].default or None
 
     def setting(self, name: str) -> Setting | None:
@@ -91,10 +91,10 @@ class Arguments:
 
     def many(self, name: str) -> tuple[str, ...]:
         """Values of an option that takes several."""
-        own = self.setting(name)
-        if own is None or own.unknown:
+        setting = self.setting(name)
+        if setting is None or setting.unknown:
             return ()
-        return tuple(own.value) if isinstance(own.value, tuple) else (str(own.value),)
+        return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
 
     def place(self, *names: str) -> tuple[str, ...]:
         """Where options stand: `train.sh:12`."""
@@ -109,7 +109,7 @@ class Arguments:
 
     def rest(self) -> Iterator[Setting]:
         """Options that no reading function asked for."""
-        return (own for name, own in self.given.items() if name not in self.used)
+        return (setting for name, setting in self.given.items() if name not in self.used)
 
 
 def parse_arguments(words: Sequence[Word], files: Files) -> Arguments:
@@ -158,13 +158,13 @@ def _is_option(word: Word) -> bool:
 def _setting(key: str, word: Word, values: Sequence[Word], files: Files) -> Setting:
     whole = _whole([word, *values])
     if not values:
-        own = setting_of(key, word.text, word.used, files, whole)
-        return Setting(key, True, own.file, own.line, (), whole)
+        one_setting_of = setting_of(key, word.text, word.used, files, whole)
+        return Setting(key, True, one_setting_of.file, one_setting_of.line, (), whole)
     if len(values) == 1:
         return setting_of(key, values[0].text, values[0].used, files, whole)
     first = setting_of(key, values[0].text, values[0].used, files, whole)
     span = _whole(values)
-    texts = tuple(own.text.value for own in values)
+    texts = tuple(value.text.value for value in values)
     return Setting(key, texts, first.file, first.line, (span,) if span else (), whole)
 
 
@@ -194,25 +194,25 @@ def _unknown_word(word: Word, files: Files) -> Problem:
 
 def _check_values(option: Option, arguments: Arguments) -> None:
     """Choices and missing values, as argparse would refuse them."""
-    own = arguments.given[option.name]
-    if option.values == "one" and own.value is True:
+    given = arguments.given[option.name]
+    if option.values == "one" and given.value is True:
         arguments.problems.append(
-            Problem("option-value", f"{own.key} needs a value", places=(own.place,))
+            Problem("option-value", f"{given.key} needs a value", places=(given.place,))
         )
         del arguments.given[option.name]
         return
-    if not option.choices or own.unknown or option.values == "many":
+    if not option.choices or given.unknown or option.values == "many":
         return
-    text = str(own.value)
+    text = str(given.value)
     if text not in option.choices:
         close = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.5)
         arguments.problems.append(
             Problem(
                 "option-value",
-                f"{own.key} {text}: {RELEASE} has {', '.join(option.choices)}",
-                places=(own.place,),
-                fix=f"{own.key} {close[0]}" if close else "",
-                edits=(Edit(own.key, close[0]),) if close else (),
+                f"{given.key} {text}: {RELEASE} has {', '.join(option.choices)}",
+                places=(given.place,),
+                fix=f"{given.key} {close[0]}" if close else "",
+                edits=(Edit(given.key, close[0]),) if close else (),
             )
         )
 
@@ -220,9 +220,13 @@ def _check_values(option: Option, arguments: Arguments) -> None:
 def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
     """The values of an option that are among some; each other one is a problem."""
     given = arguments.many(name)
-    for wrong in (own for own in given if own not in choices):
+    for wrong in (setting for setting in given if setting not in choices):
         close = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.5)
-        mended = " ".join(close[0] if own == wrong else own for own in given) if close else ""
+        mended = (
+            " ".join(close[0] if setting == wrong else setting for setting in given)
+            if close
+            else ""
+        )
         arguments.problems.append(
             Problem(
                 "option-value",
@@ -232,7 +236,7 @@ def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> 
                 edits=(Edit(f"--{name}", mended),) if close else (),
             )
         )
-    return tuple(own for own in given if own in choices)
+    return tuple(setting for setting in given if setting in choices)
 
 
 def _is_misspelt(given: str, meant: str) -> bool:
@@ -242,18 +246,18 @@ def _is_misspelt(given: str, meant: str) -> bool:
 
 def unknown_problems(arguments: Arguments) -> Iterator[Problem]:
     """Each option that the parser does not have, with the nearest that it has."""
-    for own in arguments.unknown:
-        plain = own.key.removeprefix("--").replace("_", "-")
+    for setting in arguments.unknown:
+        plain = setting.key.removeprefix("--").replace("_", "-")
         close = difflib.get_close_matches(plain, options(), n=1, cutoff=0.75)
-        text = f"{own.key}: {RELEASE} has no such option and refuses it"
-        if not own.key.startswith("--"):
-            text = f"{own.key!r} stands where an option should"
+        text = f"{setting.key}: {RELEASE} has no such option and refuses it"
+        if not setting.key.startswith("--"):
+            text = f"{setting.key!r} stands where an option should"
             close = []
         sure = close and close[0] not in arguments.given and _is_misspelt(plain, close[0])
         yield Problem(
             "unknown-option",
             text,
-            places=(own.place,),
+            places=(setting.place,),
             fix=f"--{close[0]}" if close else "",
-            edits=(Edit(own.key, None, f"--{close[0]}"),) if sure else (),
+            edits=(Edit(setting.key, None, f"--{close[0]}"),) if sure else (),
         )

@@ -109,14 +109,14 @@ class _Overrides:
 
     def value(self, field: str) -> str | None:
         """A field's value; None for `null` and where it is not given."""
-        own = self.given.get(field)
-        return None if own is None or own.text.value == "null" else own.text.value
+        word = self.given.get(field)
+        return None if word is None or word.text.value == "null" else word.text.value
 
     def words(self) -> Iterator[Word]:
         """The options of `pretrain_gpt.py` that say the same."""
-        for field, own in self.given.items():
+        for field, one_word in self.given.items():
             if field in schema() and field not in _SAID_ELSEWHERE:
-                yield from self._option(field, own)
+                yield from self._option(field, one_word)
         activation = (self.value("model.activation_func"), self.value("model.gated_linear_unit"))
         name = _ACTIVATIONS.get((activation[0] or "", activation[1] or "false"))
         if name is not None:
@@ -125,7 +125,7 @@ class _Overrides:
         if self.value("model.vocab_size"):
             yield from (_made("--tokenizer-type"), _made("NullTokenizer"))
 
-    def _option(self, field: str, own: Word) -> Iterator[Word]:
+    def _option(self, field: str, word: Word) -> Iterator[Word]:
         name = _NAMES.get(field) or _WITHOUT.get(field) or field.partition(".")[2].replace("_", "-")
         value = self.value(field)
         if value is None or name not in options():
@@ -141,23 +141,23 @@ class _Overrides:
         if field == "model.num_query_groups":
             yield self._switch("group-query-attention", field)
         if field == "model.position_embedding_type" and value == "learned_absolute":
-            own = Word(own.text, own.used)
+            word = Word(word.text, word.used)
         self.fields[f"--{name}"] = field
-        yield _made(f"--{name}", own)
-        yield from self._values(name, own)
+        yield _made(f"--{name}", word)
+        yield from self._values(name, word)
 
-    def _values(self, name: str, own: Word) -> Iterator[Word]:
+    def _values(self, name: str, word: Word) -> Iterator[Word]:
         """One value, or the elements of a list."""
-        text = own.text
+        text = word.text
         if not text.value.startswith("[") or not text.value.endswith("]"):
-            yield Word(text, own.used)
+            yield Word(text, word.used)
         elif name == "window-size":  # the option's own spelling is 4096,0
-            yield Word(text[1:-1], own.used)
+            yield Word(text[1:-1], word.used)
         elif options()[name].values == "many":
             for part in re.finditer(r"[^\s,\"']+", text.value[1:-1]):
-                yield Word(text[part.start() + 1 : part.end() + 1], own.used)
+                yield Word(text[part.start() + 1 : part.end() + 1], word.used)
         else:
-            yield Word(text, own.used)
+            yield Word(text, word.used)
 
     def _switch(self, name: str, field: str) -> Word:
         self.fields[f"--{name}"] = field
@@ -168,38 +168,42 @@ class _Overrides:
     def renamed(self, found: Found) -> Found:
         """What was found, its settings and problems under the names of the fields."""
         unknown = tuple(
-            own for field, own in self.settings.items() if field not in schema()
-        ) + tuple(own for own in found.unknown if own.key not in self.fields)
-        used = {own.key for own in found.unused}
+            setting for field, setting in self.settings.items() if field not in schema()
+        ) + tuple(item for item in found.unknown if item.key not in self.fields)
+        used = {item.key for item in found.unused}
         settings = self.settings.values()
         return replace(
             found,
             format="megatron-bridge",
             variations=found.variations if self.is_bare else (),
             settings=tuple(settings),
-            where={name: self._field(own) for name, own in found.where.items()},
+            where={name: self._field(item) for name, item in found.where.items()},
             unused=tuple(
-                own
-                for field, own in self.settings.items()
+                setting
+                for field, setting in self.settings.items()
                 if any(self.fields.get(key) == field for key in used)
             ),
-            unmodelled=tuple((self._field(own), why) for own, why in found.unmodelled),
+            unmodelled=tuple((self._field(item), why) for item, why in found.unmodelled),
             unknown=unknown,
-            problems=tuple(self._problem(own) for own in found.problems),
+            problems=tuple(self._problem(problem) for problem in found.problems),
         )
 
-    def _field(self, own: Setting) -> Setting:
-        return self.settings.get(self.fields.get(own.key, ""), own)
+    def _field(self, setting: Setting) -> Setting:
+        return self.settings.get(self.fields.get(setting.key, ""), setting)
 
-    def _problem(self, own: Problem) -> Problem:
-        if own.rule == "model-unknown" and not self.is_bare:
-            own = replace(own, severity="note", fix="--model NAME")
-        edits = as_overrides(own.edits, self.fields)
-        return replace(own, text=self._said(own.text), fix=self._said(own.fix), edits=edits)
+    def _problem(self, problem: Problem) -> Problem:
+        if problem.rule == "model-unknown" and not self.is_bare:
+            problem = replace(problem, severity="note", fix="--model NAME")
+        edits = as_overrides(problem.edits, self.fields)
+        return replace(
+            problem, text=self._said(problem.text), fix=self._said(problem.fix), edits=edits
+        )
 
     def _said(self, text: str) -> str:
         """A sentence with the fields in place of Megatron's options."""
-        return re.sub(r"--[\w-]+", lambda own: self.fields.get(own[0]) or _field_of(own[0]), text)
+        return re.sub(
+            r"--[\w-]+", lambda item: self.fields.get(item[0]) or _field_of(item[0]), text
+        )
 
 
 def _field_of(option: str) -> str:
@@ -208,7 +212,7 @@ def _field_of(option: str) -> str:
     if option in named:
         return named[option]
     plain = option.removeprefix("--").replace("-", "_")
-    return next((own for own in schema() if own.endswith(f".{plain}")), option)
+    return next((item for item in schema() if item.endswith(f".{plain}")), option)
 
 
 # Fields that say the same twice.
@@ -227,12 +231,12 @@ def as_overrides(
     `fields`: option -> the field that says it in these overrides.
     """
     found: list[Edit] = []
-    for own in edits:
-        field = (fields or {}).get(own.key) or _field_of(own.key)
-        if own.key.startswith("$"):
-            found.append(own)
-        elif field in schema() and not own.rename:
-            found.append(Edit(field, _override_value(own, field)))
+    for edit in edits:
+        field = (fields or {}).get(edit.key) or _field_of(edit.key)
+        if edit.key.startswith("$"):
+            found.append(edit)
+        elif field in schema() and not edit.rename:
+            found.append(Edit(field, _override_value(edit, field)))
             if field in _TWINS:
                 found.append(Edit(_TWINS[field], found[-1].value))
     return tuple(found)
@@ -302,20 +306,20 @@ class _Reader(MegatronReader):
 
 
 def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
-    for field, own in overrides.settings.items():
+    for field, setting in overrides.settings.items():
         if field not in schema():
             yield Problem(
                 "unknown-option",
                 f"{field}: none of the Megatron-Bridge settings known here; what it changes is "
                 "not counted",
                 "warning",
-                (own.place,),
+                (setting.place,),
             )
-        elif not re.fullmatch(schema()[field], str(own.value)) and not own.unknown:
+        elif not re.fullmatch(schema()[field], str(setting.value)) and not setting.unknown:
             if field == "model.pipeline_model_parallel_layout":
                 continue
             yield Problem(
                 "option-value",
-                f"{field}={own.value}: not a value that Megatron-Bridge takes",
-                places=(own.place,),
+                f"{field}={setting.value}: not a value that Megatron-Bridge takes",
+                places=(setting.place,),
             )

@@ -36,7 +36,7 @@ def read_exchange(arguments: Arguments, cp: int) -> Exchange:
         text = f"--{_TYPE} {wrong[0]}: one of {', '.join(_KINDS)}"
         place, edits = arguments.place(_TYPE), (Edit(f"--{_TYPE}", "p2p"),)
         return Exchange(problems=(Problem("option-value", text, "error", place, "p2p", edits),))
-    kind = next(own for own in _KINDS if own == given[0])
+    kind = next(kind for kind in _KINDS if kind == given[0])
     sizes, problems = _sizes(arguments, kind, cp)
     setting = arguments.setting(_TYPE)
     unmodelled: tuple[tuple[Setting, str], ...] = ()
@@ -73,7 +73,9 @@ def _levels_problem(
     text: str, place: tuple[str, ...], cp: int
 ) -> tuple[tuple[int, ...], tuple[Problem, ...]]:
     """The problem, and the nearest levels: what else is wrong is looked for with them."""
-    inner = min((own for own in range(1, cp + 1) if cp % own == 0 and own * own >= cp), default=1)
+    inner = min(
+        (index for index in range(1, cp + 1) if cp % index == 0 and index * index >= cp), default=1
+    )
     nearest = f"{inner} {cp // inner}"
     edits = (Edit(f"--{_SIZES}", nearest),)
     problem = Problem("context-levels", text, "error", place, f"--{_SIZES} {nearest}", edits)

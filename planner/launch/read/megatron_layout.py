@@ -62,9 +62,9 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None
     """Equal stages of equal chunks."""
     per_stage, rest = divmod(layers, pp)
     if rest:
-        nearest = [pp * own for own in (per_stage, per_stage + 1) if own]
-        divisors = [own for own in range(1, layers + 1) if layers % own == 0]
-        close = min(divisors, key=lambda own: abs(own - pp))
+        nearest = [pp * item for item in (per_stage, per_stage + 1) if item]
+        divisors = [index for index in range(1, layers + 1) if layers % index == 0]
+        close = min(divisors, key=lambda divisor: abs(divisor - pp))
         _refuse(
             split, arguments, "layers-by-pp",
             f"pp {pp} does not divide {layers} layers (those that count); Megatron then wants "
@@ -110,13 +110,13 @@ def _read_ends(arguments: Arguments, layers: int, pp: int, split: Split) -> None
         )  # fmt: skip
         return
     split.vpp = arguments.number(_STAGES) or 1
-    if any(own % split.vpp for own in stages):
+    if any(stage % split.vpp for stage in stages):
         _refuse(
             split, arguments, "layers-by-chunk",
             f"--{_STAGES} {split.vpp} does not divide stages of {stages} layers", _STAGES,
         )  # fmt: skip
         split.vpp = 1
-    split.blocks = tuple(own // split.vpp for own in stages) * split.vpp
+    split.blocks = tuple(stage // split.vpp for stage in stages) * split.vpp
 
 
 def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
@@ -213,5 +213,7 @@ def expand_layout(text: str) -> list[str] | None:
         if int(match[2]) > _MOST_BLOCKS:
             return None
         plain = plain[: match.start()] + match[1] * int(match[2]) + plain[match.end() :]
-    plain = re.sub(r"([EtmL|])\*(\d+)", lambda own: own[1] * min(int(own[2]), _MOST_BLOCKS), plain)
+    plain = re.sub(
+        r"([EtmL|])\*(\d+)", lambda item: item[1] * min(int(item[2]), _MOST_BLOCKS), plain
+    )
     return None if re.search(r"[^EtmL|]", plain) else plain.split("|")

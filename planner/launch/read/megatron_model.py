@@ -32,9 +32,9 @@ def read_model(
     if missing:
         names = ", ".join(f"--{name}" for name in missing)
         unresolved = [
-            f"--{name} is {own.unknown}"
+            f"--{name} is {setting.unknown}"
             for name in missing
-            if (own := arguments.setting(name)) is not None and own.unknown
+            if (setting := arguments.setting(name)) is not None and setting.unknown
         ]
         if unresolved:
             why = f"the model is not known: {'; '.join(unresolved)}"
@@ -213,7 +213,7 @@ def _marks(arguments: Arguments, name: str, text: str, layers: int) -> list[bool
     """A mark a layer; None, and a problem, where the text is no list of that length."""
     pattern = read_pattern(text)
     if pattern is not None and len(pattern) == layers:
-        return [bool(own) for own in pattern]
+        return [bool(item) for item in pattern]
     arguments.problems.append(
         Problem(
             name,
@@ -236,7 +236,7 @@ def read_pattern(text: str) -> list[int] | None:
 def _listed(node: ast.expr) -> list[int]:
     match node:
         case ast.List(elts=elements):
-            return [_whole(own) for own in elements]
+            return [_whole(element) for element in elements]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _listed(left) + _listed(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):

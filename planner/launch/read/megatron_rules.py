@@ -55,9 +55,9 @@ def _switch_on(name: str) -> tuple[Edit, ...]:
 
 
 def _overlap(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if not own.has("overlap-param-gather"):
-        if own.has("overlap-param-gather-with-optimizer-step"):
+    arguments = facts.arguments
+    if not arguments.has("overlap-param-gather"):
+        if arguments.has("overlap-param-gather-with-optimizer-step"):
             yield _clash(
                 facts, "overlap-param-gather",
                 "--overlap-param-gather-with-optimizer-step needs --overlap-param-gather",
@@ -65,14 +65,14 @@ def _overlap(facts: Facts) -> Iterator[Problem]:
                 fix="--overlap-param-gather", edits=_switch_on("overlap-param-gather"),
             )  # fmt: skip
         return
-    if not (own.has("use-distributed-optimizer") or own.has("use-megatron-fsdp")):
+    if not (arguments.has("use-distributed-optimizer") or arguments.has("use-megatron-fsdp")):
         yield _clash(
             facts, "overlap-param-gather",
             "--overlap-param-gather needs --use-distributed-optimizer (or --use-megatron-fsdp)",
             ("overlap-param-gather",),
             fix="--use-distributed-optimizer", edits=_switch_on("use-distributed-optimizer"),
         )  # fmt: skip
-    if not own.has("overlap-grad-reduce"):
+    if not arguments.has("overlap-grad-reduce"):
         yield _clash(
             facts, "overlap-param-gather",
             "--overlap-param-gather needs --overlap-grad-reduce", ("overlap-param-gather",),
@@ -81,8 +81,8 @@ def _overlap(facts: Facts) -> Iterator[Problem]:
 
 
 def _experts(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("num-experts") and facts.tp > 1 and not own.has("sequence-parallel"):
+    arguments = facts.arguments
+    if arguments.has("num-experts") and facts.tp > 1 and not arguments.has("sequence-parallel"):
         yield _clash(
             facts, "moe-tensor-needs-sequence",
             "experts under tensor parallelism need --sequence-parallel (found out in the first "
@@ -90,7 +90,7 @@ def _experts(facts: Facts) -> Iterator[Problem]:
             ("num-experts", "tensor-model-parallel-size"),
             fix="--sequence-parallel", edits=_switch_on("sequence-parallel"), late=True,
         )  # fmt: skip
-    if own.has("num-experts") and not own.has("moe-grouped-gemm"):
+    if arguments.has("num-experts") and not arguments.has("moe-grouped-gemm"):
         yield _clash(
             facts, "grouped-gemm",
             "without --moe-grouped-gemm experts run one after another: the CPU's time for it is "
@@ -101,9 +101,9 @@ def _experts(facts: Facts) -> Iterator[Problem]:
 
 
 def _recompute(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    granularity = own.text("recompute-granularity")
-    method, layers = own.text("recompute-method"), own.number("recompute-num-layers")
+    arguments = facts.arguments
+    granularity = arguments.text("recompute-granularity")
+    method, layers = arguments.text("recompute-method"), arguments.number("recompute-num-layers")
     if granularity == "selective" and method:
         yield _clash(
             facts, "recompute-method",
@@ -122,7 +122,7 @@ def _recompute(facts: Facts) -> Iterator[Problem]:
             fix=" ".join(f"--recompute-{name} {usual[name]}" for name in missing),
             edits=tuple(Edit(f"--recompute-{name}", usual[name]) for name in missing),
         )  # fmt: skip
-    if own.has("recompute-modules") and granularity != "selective":
+    if arguments.has("recompute-modules") and granularity != "selective":
         yield _clash(
             facts, "recompute-modules",
             "--recompute-modules has no effect without --recompute-granularity selective",
@@ -133,9 +133,9 @@ def _recompute(facts: Facts) -> Iterator[Problem]:
 
 def _connections(facts: Facts) -> Iterator[Problem]:
     """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
-    own = facts.arguments
+    arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
-    shards = own.has("use-megatron-fsdp") or own.has("use-torch-fsdp2")
+    shards = arguments.has("use-megatron-fsdp") or arguments.has("use-torch-fsdp2")
     if shards and value == "1":
         yield Problem(
             "cuda-device-max-connections",
@@ -155,8 +155,8 @@ def _connections(facts: Facts) -> Iterator[Problem]:
 
 
 def _interleaving(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if facts.vpp > 1 and facts.pp == 2 and own.has("no-overlap-p2p-communication"):
+    arguments = facts.arguments
+    if facts.vpp > 1 and facts.pp == 2 and arguments.has("no-overlap-p2p-communication"):
         yield _clash(
             facts, "interleaving-p2p",
             "interleaving without p2p overlap needs pp > 2", ("no-overlap-p2p-communication",),
@@ -165,14 +165,14 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 
 
 def _precision(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("bf16") and own.has("fp16"):
+    arguments = facts.arguments
+    if arguments.has("bf16") and arguments.has("fp16"):
         yield _clash(facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"))
-    if own.has("fp8-format") and own.has("fp4-format"):
+    if arguments.has("fp8-format") and arguments.has("fp4-format"):
         names = ("fp8-format", "fp4-format")
         yield _clash(facts, "precision", "--fp8-format and --fp4-format exclude each other", names)
     sharded = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2")
-    if own.has("fp8-param-gather") and not any(own.has(name) for name in sharded):
+    if arguments.has("fp8-param-gather") and not any(arguments.has(name) for name in sharded):
         yield _clash(
             facts, "fp8-param-gather", "--fp8-param-gather needs --use-distributed-optimizer",
             ("fp8-param-gather",), fix="--use-distributed-optimizer",
@@ -181,9 +181,9 @@ def _precision(facts: Facts) -> Iterator[Problem]:
 
 
 def _optimizer(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    aware = own.has("use-precision-aware-optimizer")
-    if own.has("optimizer-cpu-offload") and not aware:
+    arguments = facts.arguments
+    aware = arguments.has("use-precision-aware-optimizer")
+    if arguments.has("optimizer-cpu-offload") and not aware:
         yield _clash(
             facts, "optimizer-offload",
             "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
@@ -191,7 +191,7 @@ def _optimizer(facts: Facts) -> Iterator[Problem]:
             edits=_switch_on("use-precision-aware-optimizer"),
         )  # fmt: skip
     sharded = ("use-distributed-optimizer", "use-megatron-fsdp")
-    if aware and not any(own.has(name) for name in sharded):
+    if aware and not any(arguments.has(name) for name in sharded):
         yield _clash(
             facts, "precision-aware-optimizer",
             "--use-precision-aware-optimizer needs --use-distributed-optimizer",
@@ -199,19 +199,19 @@ def _optimizer(facts: Facts) -> Iterator[Problem]:
             edits=_switch_on("use-distributed-optimizer"),
         )  # fmt: skip
     types = ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
-    given = [name for name in types if own.has(name) and own.text(name) != "fp32"]
+    given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
     if given and not aware:
         yield _clash(
             facts, "precision-aware-optimizer",
-            f"--{given[0]} {own.text(given[0])} needs --use-precision-aware-optimizer",
+            f"--{given[0]} {arguments.text(given[0])} needs --use-precision-aware-optimizer",
             tuple(given), fix="--use-precision-aware-optimizer",
             edits=_switch_on("use-precision-aware-optimizer"),
         )  # fmt: skip
 
 
 def _attention(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("multi-latent-attention") and own.has("group-query-attention"):
+    arguments = facts.arguments
+    if arguments.has("multi-latent-attention") and arguments.has("group-query-attention"):
         yield _clash(
             facts, "mla-and-gqa",
             "--multi-latent-attention and --group-query-attention exclude each other",
@@ -219,7 +219,7 @@ def _attention(facts: Facts) -> Iterator[Problem]:
             fix="leave --group-query-attention out",
             edits=(Edit("--group-query-attention", None), Edit("--num-query-groups", None)),
         )  # fmt: skip
-    seq, most = own.number("seq-length"), own.number("max-position-embeddings")
+    seq, most = arguments.number("seq-length"), arguments.number("max-position-embeddings")
     if seq and most and seq > most:
         yield _clash(
             facts, "positions",
@@ -231,13 +231,13 @@ def _attention(facts: Facts) -> Iterator[Problem]:
 
 
 def _tensor(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("tp-comm-overlap") and not own.has("sequence-parallel"):
+    arguments = facts.arguments
+    if arguments.has("tp-comm-overlap") and not arguments.has("sequence-parallel"):
         yield _clash(
             facts, "tp-comm-overlap", "--tp-comm-overlap needs --sequence-parallel",
             ("tp-comm-overlap",), fix="--sequence-parallel", edits=_switch_on("sequence-parallel"),
         )  # fmt: skip
-    if own.has("sequence-parallel") and facts.tp == 1:
+    if arguments.has("sequence-parallel") and facts.tp == 1:
         yield _clash(
             facts, "sequence-parallel", "--sequence-parallel has no effect at tp 1",
             ("sequence-parallel",), severity="note",
@@ -245,12 +245,15 @@ def _tensor(facts: Facts) -> Iterator[Problem]:
 
 
 def _offload(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("fine-grained-activation-offloading"):
+    arguments = facts.arguments
+    if arguments.has("fine-grained-activation-offloading"):
         yield from _fine_grained(facts)
-    if not own.number("cpu-offloading-num-layers"):
+    if not arguments.number("cpu-offloading-num-layers"):
         return
-    for other, words in (("pp", facts.pp > 1), ("recompute", own.has("recompute-granularity"))):
+    for other, words in (
+        ("pp", facts.pp > 1),
+        ("recompute", arguments.has("recompute-granularity")),
+    ):
         if words:
             yield _clash(
                 facts, "activation-offload",
@@ -260,34 +263,34 @@ def _offload(facts: Facts) -> Iterator[Problem]:
 
 def _fine_grained(facts: Facts) -> Iterator[Problem]:
     """transformer_config.py and arguments.py, core 0.19."""
-    own, option = facts.arguments, "fine-grained-activation-offloading"
-    modules = own.many("offload-modules")
+    arguments, option = facts.arguments, "fine-grained-activation-offloading"
+    modules = arguments.many("offload-modules")
     if not modules:
         yield _clash(
             facts, "activation-offload", f"--{option} needs --offload-modules", (option,),
             fix="--offload-modules core_attn attn_proj",
         )  # fmt: skip
-    if own.number("cpu-offloading-num-layers"):
+    if arguments.number("cpu-offloading-num-layers"):
         names = (option, "cpu-offloading-num-layers")
         yield _clash(
             facts, "activation-offload",
             f"--{option} and --cpu-offloading-num-layers exclude each other", names,
         )  # fmt: skip
-    if own.text("transformer-impl") == "local":
+    if arguments.text("transformer-impl") == "local":
         names = (option, "transformer-impl")
         yield _clash(
             facts, "activation-offload", f"--{option} needs --transformer-impl transformer_engine",
             names, fix="--transformer-impl transformer_engine",
             edits=(Edit("--transformer-impl", "transformer_engine"),),
         )  # fmt: skip
-    fraction = own.real("activation-offload-fraction")
+    fraction = arguments.real("activation-offload-fraction")
     if not 0.0 <= fraction <= 1.0:
         yield _clash(
             facts, "activation-offload-fraction",
             f"--activation-offload-fraction {fraction:g}: Megatron takes 0 to 1",
             ("activation-offload-fraction",),
         )  # fmt: skip
-    if own.number("delta-offload-bytes-across-pp-ranks") and facts.pp > 1:
+    if arguments.number("delta-offload-bytes-across-pp-ranks") and facts.pp > 1:
         yield _clash(
             facts, "activation-offload-delta",
             "--delta-offload-bytes-across-pp-ranks keeps the first groups of a step's first "
@@ -306,8 +309,8 @@ def _fine_grained(facts: Facts) -> Iterator[Problem]:
 
 def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
     """What runs, but not as it is meant to."""
-    own, option = facts.arguments, "fine-grained-activation-offloading"
-    if not own.has(option):
+    arguments, option = facts.arguments, "fine-grained-activation-offloading"
+    if not arguments.has(option):
         return
     if facts.environment.get(OFFLOAD_V1) != "1":
         yield Problem(
@@ -319,7 +322,7 @@ def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
             fix=f"export {OFFLOAD_V1}=1",
             edits=(Edit(f"${OFFLOAD_V1}", "1"),),
         )
-    if own.number("fine-grained-offloading-max-inflight-offloads") is None:
+    if arguments.number("fine-grained-offloading-max-inflight-offloads") is None:
         cap = "--fine-grained-offloading-max-inflight-offloads"
         yield _clash(
             facts, "activation-offload-copies",
@@ -328,8 +331,8 @@ def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
             severity="warning", fix=f"{cap} 1", edits=(Edit(cap, "1"),),
         )  # fmt: skip
     needs = dict.fromkeys(_OF_EXPERTS, "num-experts") | {"attn_norm": "multi-latent-attention"}
-    modules = own.many("offload-modules")
-    idle = [name for name in modules if name in needs and not own.has(needs[name])]
+    modules = arguments.many("offload-modules")
+    idle = [name for name in modules if name in needs and not arguments.has(needs[name])]
     if idle:
         yield _clash(
             facts, "activation-offload-module",
@@ -339,22 +342,22 @@ def _fine_grained_effects(facts: Facts) -> Iterator[Problem]:
 
 
 def _sharding(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("use-megatron-fsdp") and own.text("ckpt-format") != "fsdp_dtensor":
+    arguments = facts.arguments
+    if arguments.has("use-megatron-fsdp") and arguments.text("ckpt-format") != "fsdp_dtensor":
         yield _clash(
             facts, "fsdp-checkpoint",
             "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor", ("use-megatron-fsdp",),
             fix="--ckpt-format fsdp_dtensor", edits=(Edit("--ckpt-format", "fsdp_dtensor"),),
         )  # fmt: skip
-    if not own.has("use-torch-fsdp2"):
+    if not arguments.has("use-torch-fsdp2"):
         return
-    excluded = [name for name in ("use-distributed-optimizer",) if own.has(name)]
+    excluded = [name for name in ("use-distributed-optimizer",) if arguments.has(name)]
     words = [f"--{name}" for name in excluded]
     words += ["pp > 1"] if facts.pp > 1 else []
-    words += ["ep > 1"] if (own.number("expert-model-parallel-size") or 1) > 1 else []
-    untied = own.has("untie-embeddings-and-output-weights")
+    words += ["ep > 1"] if (arguments.number("expert-model-parallel-size") or 1) > 1 else []
+    untied = arguments.has("untie-embeddings-and-output-weights")
     words += [] if untied else ["tied embeddings"]
-    fused = not own.has("no-gradient-accumulation-fusion")
+    fused = not arguments.has("no-gradient-accumulation-fusion")
     words += ["gradient accumulation fusion"] if fused else []
     if words:
         yield _clash(
@@ -364,8 +367,11 @@ def _sharding(facts: Facts) -> Iterator[Problem]:
 
 
 def _loss(facts: Facts) -> Iterator[Problem]:
-    own = facts.arguments
-    if own.has("cross-entropy-loss-fusion") and own.text("cross-entropy-fusion-impl") == "te":
+    arguments = facts.arguments
+    if (
+        arguments.has("cross-entropy-loss-fusion")
+        and arguments.text("cross-entropy-fusion-impl") == "te"
+    ):
         yield _clash(
             facts, "cross-entropy-fusion",
             "--cross-entropy-fusion-impl te is refused with --cross-entropy-loss-fusion",

@@ -38,8 +38,10 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
     return Sharp(on and (group or "dp") == reduces, problems)
 
 
-def _problems(own: Arguments, on: bool, group: str | None, instances: int) -> Iterator[Problem]:
-    place = own.place(_USE, _GROUP)
+def _problems(
+    arguments: Arguments, on: bool, group: str | None, instances: int
+) -> Iterator[Problem]:
+    place = arguments.place(_USE, _GROUP)
     if group and not on:
         text = f"--{_GROUP} needs --{_USE}"
         yield Problem("sharp-group", text, "error", place, f"--{_USE}", (Edit(f"--{_USE}", ""),))

@@ -52,7 +52,9 @@ class _Reader:
         seq = self.hints.seq or self._number(f"{tok}.sequence_length", 1)
         zero = self._choice("optimizer.zero_stage", 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
-        unknown = tuple(own for own in self.own.settings.values() if not _is_known(own.key))
+        unknown = tuple(
+            setting for setting in self.own.settings.values() if not _is_known(setting.key)
+        )
         self._beyond_the_model(cp, ep)
         engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
         return Found(
@@ -105,7 +107,7 @@ class _Reader:
             "recompute": f"{par}.recompute_layer",
         }  # fmt: skip
         found = {name: self.own.settings.get(key) for name, key in keys.items()}
-        return {name: own for name, own in found.items() if own is not None}
+        return {name: item for name, item in found.items() if item is not None}
 
     def _number(self, key: str, default: int) -> int:
         value = self.own.get(key, default)
@@ -119,7 +121,7 @@ class _Reader:
         value = self.own.get(key, default)
         if value in choices:
             return value
-        named = ", ".join(str(own) for own in choices)
+        named = ", ".join(str(choice) for choice in choices)
         close = difflib.get_close_matches(str(value), [str(o) for o in choices], n=1, cutoff=0.3)
         self.problems.append(
             Problem(
@@ -157,7 +159,9 @@ class _Reader:
         from planner.job.models.hf_config import model_from_hf_config
 
         values = {name: self.own.get(f"{_M}.{name}") for name in _MODEL_KEYS}
-        config: dict[str, object] = {name: own for name, own in values.items() if own is not None}
+        config: dict[str, object] = {
+            name: value for name, value in values.items() if value is not None
+        }
         experts = self.own.has(f"{_M}.moe_config")
         if experts:
             text = "experts of nanotron's own model are not read"

@@ -16,24 +16,24 @@ def read_plan(path: Path, files: Files, hints: Hints, number: int = 1) -> Found:
 
     result = read_plan_file(path)
     plan, request = pick_plan(result, number), result.request
-    own = plan.degrees
+    degrees = plan.degrees
     recomputes = plan.recompute != "none"
     return Found(
         format="plan",
         files=files.by_path,
         framework=request.framework,
         model=hints.model or request.model,
-        tp=own.tp,
-        pp=own.pp,
-        vpp=own.vpp,
-        cp=own.cp,
-        ep=own.ep,
-        etp=own.etp,
-        dp=own.dp,
-        shard=own.shard,
-        zero=own.zero,
-        world=own.gpus,
-        mbs=hints.mbs or own.mbs,
+        tp=degrees.tp,
+        pp=degrees.pp,
+        vpp=degrees.vpp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=degrees.etp,
+        dp=degrees.dp,
+        shard=degrees.shard,
+        zero=degrees.zero,
+        world=degrees.gpus,
+        mbs=hints.mbs or degrees.mbs,
         gbs=hints.gbs or plan.gbs,
         seq=hints.seq or plan.seq,
         block_layers=plan.layout.block_layers,

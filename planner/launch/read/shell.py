@@ -89,7 +89,7 @@ class Shell:
                 # gres=gpu:a100:8 ends with the number.
                 at = match.start(2) + (match[2].rfind(":") + 1)
                 self.variables[name] = source[at : match.end(2)]
-        nodes, tasks = (self.variables.get(own) for own in ("SLURM_NNODES", "SLURM_NTASKS"))
+        nodes, tasks = (self.variables.get(item) for item in ("SLURM_NNODES", "SLURM_NTASKS"))
         per_node = self.variables.get("SLURM_NTASKS_PER_NODE")
         if tasks is None and isinstance(nodes, Text) and isinstance(per_node, Text):
             product = evaluate_arithmetic(f"{nodes.value}*{per_node.value}", {})
@@ -118,7 +118,7 @@ class Shell:
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
-        return {name: own for name, own in seen.items() if isinstance(own, Text)}
+        return {name: item for name, item in seen.items() if isinstance(item, Text)}
 
 
 def _parse(text: str) -> Node:
@@ -139,7 +139,7 @@ def _broken(tree: Node) -> Iterator[Node]:
         if node.type == "ERROR" or node.is_missing:
             yield node
             continue
-        ahead += [own for own in reversed(node.children) if own.has_error or own.is_missing]
+        ahead += [child for child in reversed(node.children) if child.has_error or child.is_missing]
 
 
 class _Walk(Tests):
@@ -222,7 +222,7 @@ class _Walk(Tests):
 
     def _clauses(self, node: Node) -> list[tuple[Node | None, list[Node]]]:
         """(test, statements) of if, elif and else; no test for else."""
-        own: list[Node] = []
+        items: list[Node] = []
         rest: list[tuple[Node | None, list[Node]]] = []
         for child in node.named_children:
             if child.type == "elif_clause":
@@ -230,8 +230,8 @@ class _Walk(Tests):
             elif child.type == "else_clause":
                 rest.append((None, child.named_children))
             elif child.type != "comment":
-                own.append(child)
-        return [(own[0], own[1:]), *rest]
+                items.append(child)
+        return [(items[0], items[1:]), *rest]
 
     def _run_case_statement(self, node: Node) -> None:
         word, *items = node.named_children
@@ -241,7 +241,7 @@ class _Walk(Tests):
             return
         for item in items:
             patterns = item.children_by_field_name("value")
-            if any(matches(value.value, self.value(own).value) for own in patterns):
+            if any(matches(value.value, self.value(pattern).value) for pattern in patterns):
                 for statement in item.named_children[len(patterns) :]:
                     self.run(statement)
                 return
@@ -293,14 +293,16 @@ class _Walk(Tests):
 
     def _keep_heredoc(self, node: Node) -> None:
         """`cat <<EOF > file`: the text that the file will hold."""
-        body = next((own for own in node.named_children if own.type == "heredoc_body"), None)
-        target = next((own for own in node.named_children if own.type == "file_redirect"), None)
+        body = next((item for item in node.named_children if item.type == "heredoc_body"), None)
+        target = next((item for item in node.named_children if item.type == "file_redirect"), None)
         if target is None:
             siblings = node.parent.named_children if node.parent else []
-            target = next((own for own in siblings if own.type == "file_redirect"), None)
+            target = next(
+                (sibling for sibling in siblings if sibling.type == "file_redirect"), None
+            )
         if body is None or target is None:
             return
-        start = next(own for own in node.named_children if own.type == "heredoc_start")
+        start = next(item for item in node.named_children if item.type == "heredoc_start")
         raw = self.piece(start).value[:1] in ("'", '"')
         path = self.value(target.named_children[-1])
         self.shell.written[path.value] = self.piece(body) if raw else self.inside(body)
@@ -309,9 +311,9 @@ class _Walk(Tests):
 
     def _run_command(self, node: Node) -> None:
         before = {
-            self.piece(own.named_children[0]).value: own
-            for own in node.named_children
-            if own.type == "variable_assignment"
+            self.piece(item.named_children[0]).value: item
+            for item in node.named_children
+            if item.type == "variable_assignment"
         }
         words = [
             word
@@ -322,8 +324,8 @@ class _Walk(Tests):
         environment = self.shell.environment()
         for value in environment.values():
             self.shell.limits.step(len(value.value))
-        for name, own in before.items():
-            value = self.value(own.named_children[1]) if own.named_child_count > 1 else Text("")
+        for name, item in before.items():
+            value = self.value(item.named_children[1]) if item.named_child_count > 1 else Text("")
             environment[name] = value
         self._collect(node, words, environment)
 
@@ -373,8 +375,8 @@ class _Walk(Tests):
         """A word's value; as it is written, where that is not known."""
         if not word.text.unknown or word.used is None:
             return word.text.value
-        own = self.shell.files.by_path[word.used.file].text
-        return own[word.used.start : word.used.end].strip("\"'")
+        text = self.shell.files.by_path[word.used.file].text
+        return text[word.used.start : word.used.end].strip("\"'")
 
     def _source(self, words: list[Word]) -> None:
         """`source config.sh`: a file that was given too has been read already."""

@@ -26,7 +26,7 @@ class Tests(Words):
             return self._test(node)
 
     def _test(self, node: Node) -> bool | None:
-        children = [own for own in node.named_children if own.type != "comment"]
+        children = [item for item in node.named_children if item.type != "comment"]
         match node.type:
             case "test_command" | "parenthesized_expression":
                 return self.test(children[0]) if len(children) == 1 else None

@@ -87,7 +87,7 @@ class Words:
         if node.type == "string":
             return listed
         # Without quotes around it, the shell splits each element at blanks.
-        return [part for own in listed for part in ([own] if own.unknown else own.split())]
+        return [part for item in listed for part in ([item] if item.unknown else item.split())]
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""

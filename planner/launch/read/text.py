@@ -67,16 +67,16 @@ class Text:
 
     def span(self) -> Span | None:
         """Where the value stands as it is, in one piece of one file; None otherwise."""
-        if not self.origin or any(own is None for own in self.origin):
+        if not self.origin or any(item is None for item in self.origin):
             return None
-        known = [own for own in self.origin if own is not None]
+        known = [item for item in self.origin if item is not None]
         (file, start), end = known[0], known[-1][1] + 1
-        in_place = all(own == (file, start + at) for at, own in enumerate(known))
+        in_place = all(item == (file, start + at) for at, item in enumerate(known))
         return Span(file, start, end) if in_place else None
 
     def first(self) -> Origin:
         """Place of the first character that stands in a file."""
-        return next((own for own in self.origin if own is not None), None)
+        return next((item for item in self.origin if item is not None), None)
 
     def split(self) -> Iterator[Text]:
         """Words apart by white space."""
@@ -100,7 +100,7 @@ def join(parts: Iterable[Text]) -> Text:
             return piece
     return Text(
         "".join(piece.value for piece in pieces),
-        tuple(own for piece in pieces for own in piece.origin),
+        tuple(item for piece in pieces for item in piece.origin),
     )
 
 

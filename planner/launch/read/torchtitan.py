@@ -149,7 +149,7 @@ class TorchtitanReader:
             "recompute": f"{_A}.mode",
         }
         found = {name: self.own.settings.get(key) for name, key in keys.items()}
-        return {name: own for name, own in found.items() if own is not None}
+        return {name: item for name, item in found.items() if item is not None}
 
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
@@ -235,7 +235,7 @@ class TorchtitanReader:
     def _check_batch(self, gbs: int, local: int, dp: int) -> None:
         if gbs % (local * dp):
             below = gbs // (local * dp) * local * dp
-            near = " or ".join(str(own) for own in (below, below + local * dp) if own)
+            near = " or ".join(str(item) for item in (below, below + local * dp) if item)
             self.problems.append(
                 Problem(
                     "batch-size",
@@ -284,10 +284,10 @@ class TorchtitanReader:
     def _blocks(self, pp: int, single: bool, model: str | None) -> dict[str, Any]:
         from planner.job.models.catalog import load_model
 
-        own = f"{_P}.pipeline_parallel_"
+        one_text = f"{_P}.pipeline_parallel_"
         ends = (
-            self._whole(f"{own}first_stage_less_layers", 1),
-            self._whole(f"{own}last_stage_less_layers", 1),
+            self._whole(f"{one_text}first_stage_less_layers", 1),
+            self._whole(f"{one_text}last_stage_less_layers", 1),
         )
         parts = named_parts(self.own.get(f"{_P}.module_fqns_per_model_part"))
         if parts is not None:
@@ -295,7 +295,7 @@ class TorchtitanReader:
         if model is None:
             return {}
         layers = load_model(model).spec.layers
-        key = f"{own}layers_per_stage"
+        key = f"{one_text}layers_per_stage"
         per_stage = self._whole(key, 0) or None
         chunks, problem = stage_count(layers, pp, per_stage, single, ends)
         if problem is not None:
@@ -362,10 +362,10 @@ class TorchtitanReader:
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
         self._types()
-        converters = [str(own) for own in self.own.get("model.converters", []) or []]
-        if any("mx" in own for own in converters):
+        converters = [str(item) for item in self.own.get("model.converters", []) or []]
+        if any("mx" in converter for converter in converters):
             return "mxfp8"
-        if any("float8" in own for own in converters):
+        if any("float8" in converter for converter in converters):
             return "fp8"
         if str(self.own.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
             text = "training in fp32 is not modelled for torchtitan"
@@ -384,7 +384,7 @@ class TorchtitanReader:
             elif value not in ("float32", "bfloat16"):
                 text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
                 fix = difflib.get_close_matches(value, ("bfloat16", "float32"), n=1, cutoff=0.4)
-                edits = tuple(Edit(key, f'"{own}"') for own in fix)
+                edits = tuple(Edit(key, f'"{item}"') for item in fix)
                 self.problems.append(
                     Problem("option-value", text, "error", place, "".join(fix), edits, late=True)
                 )
@@ -412,7 +412,7 @@ def _unknown_schedule(text: str, key: str, place: tuple[str, ...]) -> Problem:
     """A name that torch does not have; torchtitan's parsers let it through."""
     lower = {name.lower(): name for name in SCHEDULES}
     close = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.3)
-    named = ", ".join(name for name, (own, _) in SCHEDULES.items() if own)
+    named = ", ".join(name for name, (item, _) in SCHEDULES.items() if item)
     return Problem(
         "unknown-schedule",
         f"pipeline_parallel_schedule {text!r}: torch has {named} (found out when the pipeline is "

@@ -38,7 +38,7 @@ def is_known_in_0_3(key: str) -> bool:
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that torchtitan 0.2.2 does not have, which its loader refuses, and the nearest."""
-    for key, own in document.settings.items():
+    for key, setting in document.settings.items():
         if is_known(key):
             continue
         renamed = _new_name(key)
@@ -46,7 +46,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
         yield Problem(
             "unknown-option",
             f"{key}: torchtitan 0.2 has no such field and refuses it",
-            places=(own.place,),
+            places=(setting.place,),
             fix=close[0] if close else "",
             edits=misspelt(document, key, close),
         )

@@ -21,9 +21,9 @@ SCHEDULES: dict[str, tuple[str | None, int]] = {
 
 def schedule_of(text: str) -> tuple[str, str | None, int] | None:
     """(name as torch spells it, the planner's, least stages a rank); None if unknown."""
-    for name, (own, stages) in SCHEDULES.items():
+    for name, (item, stages) in SCHEDULES.items():
         if name.lower() == text.lower():
-            return name, own, stages
+            return name, item, stages
     return None
 
 
@@ -77,6 +77,6 @@ def stage_layers(layers: int, stages: int, ends: tuple[int, int]) -> tuple[int, 
 
 def named_parts(parts: object) -> tuple[int, ...] | None:
     """Layers of each part of `module_fqns_per_model_part`; None if it is no such list."""
-    if not isinstance(parts, list) or not all(isinstance(own, list) for own in parts):
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
         return None
-    return tuple(sum(str(name).startswith("layers.") for name in own) for own in parts)
+    return tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)

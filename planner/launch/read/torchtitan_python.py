@@ -70,10 +70,10 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 
 def _function(module: ast.Module, wanted: str | None) -> ast.FunctionDef | None:
-    found = [own for own in module.body if isinstance(own, ast.FunctionDef)]
+    found = [item for item in module.body if isinstance(item, ast.FunctionDef)]
     if wanted is not None:
-        return next((own for own in found if own.name == wanted), None)
-    named = [own for own in found if _called(own, "Config") or _called(own, "ParallelismConfig")]
+        return next((ast for ast in found if ast.name == wanted), None)
+    named = [ast for ast in found if _called(ast, "Config") or _called(ast, "ParallelismConfig")]
     return named[0] if named else None
 
 
@@ -99,10 +99,10 @@ class _Walk:
         self.function, self.text, self.path, self.files = function, text, path, files
         self.module = module
         self.constants = {
-            target.id: own.value
-            for own in (*module.body, *function.body)
-            if isinstance(own, ast.Assign)
-            for target in own.targets
+            target.id: item.value
+            for item in (*module.body, *function.body)
+            if isinstance(item, ast.Assign)
+            for target in item.targets
             if isinstance(target, ast.Name)
         }
         starts = [0]
@@ -132,12 +132,14 @@ class _Walk:
 
         What it only reaches stands first: the function's own settings win.
         """
-        functions = {own.name: own for own in self.module.body if isinstance(own, ast.FunctionDef)}
+        functions = {
+            item.name: item for item in self.module.body if isinstance(item, ast.FunctionDef)
+        }
         constants = {
-            target.id: own.value
-            for own in self.module.body
-            if isinstance(own, ast.Assign)
-            for target in own.targets
+            target.id: item.value
+            for item in self.module.body
+            if isinstance(item, ast.Assign)
+            for target in item.targets
             if isinstance(target, ast.Name)
         }
         known: dict[str, ast.AST] = {**constants, **functions}
@@ -148,7 +150,7 @@ class _Walk:
             if node in found:
                 continue
             found.append(node)
-            names = {own.id for own in ast.walk(node) if isinstance(own, ast.Name)}
+            names = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
             ahead += [known[name] for name in sorted(names & known.keys())]
         for node in reversed(found):
             yield from ast.walk(node)
@@ -158,15 +160,19 @@ class _Walk:
         owner = _name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         table = _TABLES.get(name)
         if table is not None:
-            yield from ((f"{table}.{own.arg}", own.value, own) for own in node.keywords if own.arg)
+            yield from (
+                (f"{table}.{keyword.arg}", keyword.value, keyword)
+                for keyword in node.keywords
+                if keyword.arg
+            )
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
         if mode is not None:
             yield "activation_checkpoint.mode", ast.Constant(mode), None
             if mode == "selective":
                 yield "activation_checkpoint.selective_ac_option", ast.Constant("op"), None
-            for own in node.keywords:
-                if own.arg:
-                    yield f"activation_checkpoint.{own.arg}", own.value, own
+            for keyword in node.keywords:
+                if keyword.arg:
+                    yield f"activation_checkpoint.{keyword.arg}", keyword.value, keyword
         converter = _CONVERTERS.get(owner)
         if converter is not None:
             yield "model.converters", ast.List([ast.Constant(converter)]), None
@@ -176,11 +182,11 @@ class _Walk:
 
     def _model_package(self) -> str:
         """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
-        for own in ast.walk(self.module):
-            if isinstance(own, ast.ImportFrom) and any(
-                n.name == "model_registry" for n in own.names
+        for item in ast.walk(self.module):
+            if isinstance(item, ast.ImportFrom) and any(
+                n.name == "model_registry" for n in item.names
             ):
-                parts = (own.module or "").split(".")
+                parts = (item.module or "").split(".")
                 if "models" in parts[:-1]:
                     return parts[parts.index("models") + 1]
         return ""
@@ -193,8 +199,8 @@ class _Walk:
         span = self._span(node)
         whole = self._span(keyword) if keyword is not None else None
         unknown = f"{ast.unparse(node)}, which is no literal" if value is ... else ""
-        own = None if value is ... else value
-        return Setting(key, own, self.path, line, (span,) if span else (), whole, unknown)
+        none = None if value is ... else value
+        return Setting(key, none, self.path, line, (span,) if span else (), whole, unknown)
 
     def _span(self, node: ast.expr | ast.keyword) -> Span | None:
         """Where a node stands."""
@@ -218,7 +224,7 @@ class _Walk:
 
 
 def _unread(document: Document) -> Iterator[Problem]:
-    for own in document.settings.values():
-        if own.unknown:
-            text = f"{own.key} is {own.unknown}: its default is taken"
-            yield Problem("unresolved", text, "warning", (own.place,))
+    for setting in document.settings.values():
+        if setting.unknown:
+            text = f"{setting.key} is {setting.unknown}: its default is taken"
+            yield Problem("unresolved", text, "warning", (setting.place,))

@@ -54,8 +54,8 @@ class StageAccount:
     @property
     def reserved_bytes(self) -> float:
         """What the allocator holds: `torch.cuda.max_memory_reserved`."""
-        own = sum(self.outside[name] for name in self.reserved_names)
-        return self.allocated_bytes + own
+        count = sum(self.outside[name] for name in self.reserved_names)
+        return self.allocated_bytes + count
 
 
 def stage_accounts(

@@ -200,43 +200,43 @@ class _Adviser:
 
     def _changed(self, changes: tuple[Change, ...]) -> Setup | None:
         """The configuration after changes; None if GPUs or batch do not divide."""
-        own = self.setup
+        setup = self.setup
         wanted: dict[str, int] = {}
         request: dict[str, Any] = {}
-        recompute, recomputed = own.recompute, own.recomputed
+        recompute, recomputed = setup.recompute, setup.recomputed
         for change in changes:
             wanted |= change.degrees
             request |= change.request
             if change.recompute is not None:
                 recompute, recomputed = change.recompute, change.recomputed
-        degrees = self._completed(own.degrees.model_copy(update=wanted), wanted)
+        degrees = self._completed(setup.degrees.model_copy(update=wanted), wanted)
         if degrees is None:
             return None
-        if degrees.gpus != own.degrees.gpus:
-            request["gpus"] = f"{degrees.gpus}x{(own.request.gpus or '').partition('x')[2]}"
-        same = (degrees.pp, degrees.vpp) == (own.degrees.pp, own.degrees.vpp)
+        if degrees.gpus != setup.degrees.gpus:
+            request["gpus"] = f"{degrees.gpus}x{(setup.request.gpus or '').partition('x')[2]}"
+        same = (degrees.pp, degrees.vpp) == (setup.degrees.pp, setup.degrees.vpp)
         return Setup(
-            own.request.model_copy(update=request),
+            setup.request.model_copy(update=request),
             degrees,
             recompute,
-            own.block_layers if same else None,
+            setup.block_layers if same else None,
             recomputed if same else None,
-            own.mtp_apart and same,
+            setup.mtp_apart and same,
         )
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int]) -> Degrees | None:
         """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, vpp and ZeRO."""
-        own = self.setup.degrees
+        one_degrees = self.setup.degrees
         replica = degrees.tp * degrees.pp * degrees.cp
-        gpus = own.gpus
+        gpus = one_degrees.gpus
         if self.may_add_gpus and (replica > gpus or "dp" in wanted):
             gpus = replica * wanted.get("dp", 1)
         dp, rest = divmod(gpus, replica)
-        share, left = divmod(own.gbs, degrees.mbs * dp) if dp else (0, 0)
+        share, left = divmod(one_degrees.gbs, degrees.mbs * dp) if dp else (0, 0)
         if rest or left or not share:
             return None
         changes = {"dp": dp, "grad_acc": share, "etp": self._expert_tensor(degrees)}
-        if degrees.pp != own.pp:
+        if degrees.pp != one_degrees.pp:
             even = self.job.model.layers % (degrees.pp * degrees.vpp) == 0
             changes["vpp"] = degrees.vpp if even and degrees.pp > 1 else 1
         if "zero" not in wanted:
@@ -245,12 +245,16 @@ class _Adviser:
 
     def _expert_tensor(self, degrees: Degrees) -> int:
         """etp follows tp where it did so before, or must."""
-        own, rules = self.setup.degrees, self.job.framework.parallelism
+        one_degrees, rules = self.setup.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
         if not rules.expert_tensor:
             return 1 if degrees.ep > 1 else degrees.tp
-        return degrees.tp if own.etp == own.tp > 1 else min(own.etp, degrees.tp)
+        return (
+            degrees.tp
+            if one_degrees.etp == one_degrees.tp > 1
+            else min(one_degrees.etp, degrees.tp)
+        )
 
     def _zero(self, stage: int, replicas: int) -> int:
         """The stage as it is, or none where there is nothing to shard over."""
@@ -290,13 +294,13 @@ class _Adviser:
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
         """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
-        job, own = self.job, self.setup
+        job, setup = self.job, self.setup
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
         fits = self.base.fit_probability >= SAFE_PROBABILITY
-        if fits or rule == "all-or-none" or "full" not in modes or own.recompute != "none":
+        if fits or rule == "all-or-none" or "full" not in modes or setup.recompute != "none":
             return None
-        stages = self.base.layout.stage_layers(own.degrees.pp)
+        stages = self.base.layout.stage_layers(setup.degrees.pp)
         low, high = 0, max(stages)
         if not self._suffices(job, stages):
             return None
@@ -307,10 +311,10 @@ class _Adviser:
         return _at_most(stages, high) if high < max(stages) else None
 
     def _suffices(self, job: Job, recomputed: tuple[int, ...]) -> bool:
-        own = self.setup
+        setup = self.setup
         try:
             placed = configure(
-                job, own.degrees, "full", own.block_layers, recomputed, own.mtp_apart
+                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_apart
             )
         except UsageError:
             return False
@@ -331,28 +335,28 @@ class _Adviser:
 
     def _degrees(self) -> Iterator[Change]:
         """More of what splits the model; more ranks that share state, if GPUs may be added."""
-        rules, own = self.job.framework.parallelism, self.setup.degrees
+        rules, degrees = self.job.framework.parallelism, self.setup.degrees
         offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
         if self.job.model.moe is not None:
             offered["ep"] = rules.expert
         names = [name for name, has in offered.items() if has]
         for name in names:
             for factor in _FACTORS:
-                value = getattr(own, name) * factor
+                value = getattr(degrees, name) * factor
                 yield Change(name, f"--{name} {value}", degrees={name: value})
                 yield from self._trades(name, factor, names)
         for factor in _FACTORS if self.may_add_gpus else ():
-            value, stage = own.dp * factor, rules.zero_stages[0]
-            flags = f"--dp {value}" + (f" --zero {stage}" if stage != own.zero else "")
+            value, stage = degrees.dp * factor, rules.zero_stages[0]
+            flags = f"--dp {value}" + (f" --zero {stage}" if stage != degrees.zero else "")
             yield Change("dp", flags, degrees={"dp": value, "zero": stage})
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[Change]:
         """More of one split at the cost of another, on the same GPUs."""
-        own = self.setup.degrees
+        one_degrees = self.setup.degrees
         for giver in names:
-            given = getattr(own, giver)
+            given = getattr(one_degrees, giver)
             if giver not in (name, "ep") and name != "ep" and given % factor == 0:
-                degrees = {name: getattr(own, name) * factor, giver: given // factor}
+                degrees = {name: getattr(one_degrees, name) * factor, giver: given // factor}
                 flags = " ".join(f"--{key} {value}" for key, value in degrees.items())
                 yield Change(name, flags, degrees=degrees)
 
@@ -370,11 +374,11 @@ class _Adviser:
 
     def _activations(self) -> Iterator[str]:
         """More modules whose activations go to the host."""
-        profile, own = self.job.framework, set(self.job.activation_offload)
+        profile, one_set = self.job.framework, set(self.job.activation_offload)
         if not profile.activation_offload.modules:
             return
         for modules in searched_offloads(profile, self.job.model):
-            if set(modules) > own:
+            if set(modules) > one_set:
                 yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[Change]:

@@ -95,8 +95,11 @@ def configure(
 
 def footprint_of(configuration: Configuration) -> Footprint:
     """The memory of a configuration."""
-    own = configuration
-    return Footprint(own, stage_accounts(own.job, own.degrees, own.layout))
+    one_configuration = configuration
+    return Footprint(
+        one_configuration,
+        stage_accounts(one_configuration.job, one_configuration.degrees, one_configuration.layout),
+    )
 
 
 def memory_footprint(

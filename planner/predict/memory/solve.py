@@ -210,12 +210,12 @@ def _with_seq(configuration: Configuration, seq: int) -> Configuration:
 
 
 def _with_layers(configuration: Configuration, layers: int) -> Configuration:
-    own, degrees = configuration.job, configuration.degrees
-    model = own.model.model_copy(
-        update={"layers": layers, "layer_kinds": repeated_kinds(own.model, layers)}
+    one_job, degrees = configuration.job, configuration.degrees
+    model = one_job.model.model_copy(
+        update={"layers": layers, "layer_kinds": repeated_kinds(one_job.model, layers)}
     )
     # A copy has the old layers' cached kinds.
-    job = replace(own, model=ModelSpec.model_validate(model.model_dump()))
+    job = replace(one_job, model=ModelSpec.model_validate(model.model_dump()))
     exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
     return configure(exact, degrees, configuration.recompute)
 

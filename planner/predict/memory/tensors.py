@@ -66,15 +66,15 @@ def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, floa
         count, again = stage.counts(index)
         if index < told.kinds:
             for layer in kept.layers:
-                own = layer.copies if layer.kind == index else 0.0
-                yield from _piece_rows(stage, piece, own, again=layer.again)
+                one_copies = layer.copies if layer.kind == index else 0.0
+                yield from _piece_rows(stage, piece, one_copies, again=layer.again)
             yield from _piece_rows(stage, piece, copies.plain * (count - again), again=False)
             yield from _piece_rows(stage, piece, copies.again * again, again=True)
         elif index == told.kinds:
             yield from _piece_rows(stage, piece, copies.embedding * count, again=None)
         elif index == told.kinds + 1:
-            own, done = copies.head * count, copies.head_done * count
-            yield from _piece_rows(stage, piece, own, again=None, losses_done=done)
+            one_copies, done = copies.head * count, copies.head_done * count
+            yield from _piece_rows(stage, piece, one_copies, again=None, losses_done=done)
         else:
             done = copies.mtp_done * min(count, 1.0) if index > told.kinds + 2 else 0.0
             yield from _piece_rows(stage, piece, copies.mtp * count, again=False, losses_done=done)
@@ -82,11 +82,11 @@ def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, floa
 
 def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
     """Pieces in the order of the core: layers that stay on the GPU come as kinds of their own."""
-    table, own = job_pieces(job), len(job.model.kinds)
-    if kinds == own:
+    table, count = job_pieces(job), len(job.model.kinds)
+    if kinds == count:
         return table
     staying = job_pieces(replace(job, activation_offload=(), offload_fraction=1.0))
-    return (*table[:own], *staying[:own], *table[own:])
+    return (*table[:count], *staying[:count], *table[count:])
 
 
 def _piece_rows(

@@ -107,53 +107,57 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     yield _phase("optimizer", stage.rest)
 
 
-def _warm_up(stage: Stage, own: Pass) -> Iterator[PhaseMemory]:
+def _warm_up(stage: Stage, one_pass: Pass) -> Iterator[PhaseMemory]:
     """Forward of each micro-batch while those in flight grow, the last one left out."""
-    count = ceil(own.in_flight)
+    count = ceil(one_pass.in_flight)
     for index in range(1, count):
         flight = float(index)
-        early = own._replace(
-            in_flight=flight, head=min(own.head, flight), deferred=0.0, head_deferred=0.0
+        early = one_pass._replace(
+            in_flight=flight, head=min(one_pass.head, flight), deferred=0.0, head_deferred=0.0
         )
         yield phase_memory(stage, FORWARD, early, f"forward {index}/{count}")
 
 
-def _pass(stage: Stage, own: Pass, label: str, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
+def _pass(
+    stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]
+) -> Iterator[PhaseMemory]:
     """Forward and backward of one micro-batch."""
-    count = ceil(own.in_flight)
+    count = ceil(one_pass.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
     loss = "loss" if stage.holds.head else ""
-    yield replace(phase_memory(stage, FORWARD, own, name + label), at=loss)
-    yield phase_memory(stage, FORWARD_END, own, "forward end" + label)
-    yield from _backward(stage, own, label, kinds)
+    yield replace(phase_memory(stage, FORWARD, one_pass, name + label), at=loss)
+    yield phase_memory(stage, FORWARD_END, one_pass, "forward end" + label)
+    yield from _backward(stage, one_pass, label, kinds)
 
 
-def _backward(stage: Stage, own: Pass, label: str, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
+def _backward(
+    stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]
+) -> Iterator[PhaseMemory]:
     """The backward of a pass at its worst phase."""
     there = [
         phase
         for phase in range(FORWARD + 1, OPTIMIZER)
-        if exists(phase, stage.holds, own, stage.grid)
+        if exists(phase, stage.holds, one_pass, stage.grid)
     ]
-    worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, own)))
-    yield phase_memory(stage, worst, own, "backward" + label, kinds)
+    worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
+    yield phase_memory(stage, worst, one_pass, "backward" + label, kinds)
 
 
 def phase_memory(
-    stage: Stage, phase: int, own: Pass, name: str, kinds: tuple[str, ...] = ()
+    stage: Stage, phase: int, one_pass: Pass, name: str, kinds: tuple[str, ...] = ()
 ) -> PhaseMemory:
     """One phase of a pass; the core's number for it (`planner.cost.phase_records`)."""
-    terms, layers = stage.taken_apart(phase, own)
+    terms, layers = stage.taken_apart(phase, one_pass)
     framework = stage.inputs.framework
     kept = Kept(
-        kept_copies(phase, own, stage.grid, framework),
+        kept_copies(phase, one_pass, stage.grid, framework),
         layers,
-        on_their_way(phase, stage.holds, own),
+        on_their_way(phase, stage.holds, one_pass),
     )
     place = _PLACES.get(phase, kinds[layers[0].kind % len(kinds)] if layers and kinds else "")
     shown = _phase(name, terms)
-    total = float(total_bytes(stage.terms(phase, own)))
-    return replace(shown, total_bytes=total, at=place, in_flight=own.in_flight, kept=kept)
+    total = float(total_bytes(stage.terms(phase, one_pass)))
+    return replace(shown, total_bytes=total, at=place, in_flight=one_pass.in_flight, kept=kept)
 
 
 def _phase(name: str, terms: PhaseTerms) -> PhaseMemory:

@@ -213,10 +213,10 @@ def _context_parallel(
                 heads * (qk_dim + v_dim),
                 2,
                 2,
-                own,
+                item,
                 rerun_with=runs_again,
             )
-            for name, heads, own in (
+            for name, heads, item in (
                 ("qo", float(context.model.heads), Shard.TP),
                 ("kv", kv_heads, shard),
             )

@@ -59,7 +59,8 @@ def _keeps(op: Op) -> bool:
 
 def _not_again(op: Op) -> Op:
     collectives = tuple(
-        replace(own, rerun_with=own.rerun_with & ~WHOLE_LAYER) for own in op.collectives
+        replace(collective, rerun_with=collective.rerun_with & ~WHOLE_LAYER)
+        for collective in op.collectives
     )
     return replace(op, rerun_with=op.rerun_with & ~WHOLE_LAYER, collectives=collectives)
 
@@ -99,8 +100,12 @@ def _marked(op: Op, names: set[str], again: bool) -> Op:
     if not again:
         return replace(op, saved=saved)
     collectives = tuple(
-        replace(own, rerun_with=own.rerun_with | (Module.BUDGET if own.forward else Module.NOTHING))
-        for own in op.collectives
+        replace(
+            collective,
+            rerun_with=collective.rerun_with
+            | (Module.BUDGET if collective.forward else Module.NOTHING),
+        )
+        for collective in op.collectives
     )
     return replace(
         op, saved=saved, rerun_with=op.rerun_with | Module.BUDGET, collectives=collectives

@@ -74,7 +74,7 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
     model = context.model
     hidden, vocab = float(model.hidden), float(model.vocab)
     bias = vocab if model.head_bias else 0.0
-    own = 0.0 if model.tied_embeddings else vocab * hidden
+    value = 0.0 if model.tied_embeddings else vocab * hidden
     final_norm = norm(context, "head/norm", hidden, Shard.SEQUENCE, Module.NOTHING)
     head = Op(
         name="head/logits",
@@ -82,7 +82,7 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
         out_width=vocab,
         out_shard=Shard.TP,
         in_width=hidden,
-        parameters=((own + bias, ParamShard.TP),),
+        parameters=((value + bias, ParamShard.TP),),
         saved=_never_freed(
             linear_inputs(
                 context,

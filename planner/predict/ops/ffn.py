@@ -48,7 +48,7 @@ def _input_norm(context: OpContext) -> tuple[Op, ...]:
     copies = context.norm_input_bytes != context.saved.residual_bytes
     if context.model.block == "parallel" and not copies:
         # Both norms of parallel branches keep the same input.
-        row = replace(row, saved=tuple(own for own in row.saved if own.name != "ffn/norm/input"))
+        row = replace(row, saved=tuple(item for item in row.saved if item.name != "ffn/norm/input"))
     return (row,)
 
 
@@ -75,9 +75,9 @@ def _mlp(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op
     bias = 1.0 if model.mlp_bias else 0.0
     # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
     # a recomputed MoE layer the shared experts need none of their own.
-    own = owner & ~Module.MOE
+    value = owner & ~Module.MOE
     freed = WHOLE_LAYER | Module.LAYERNORM | (owner & Module.MOE)
-    checkpoint = Saved(f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, freed, only_with=own)
+    checkpoint = Saved(f"{name}/checkpoint", 2 * hidden, Shard.SEQUENCE, freed, only_with=value)
     # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
     kept_output = Saved(
         f"{name}/up_output", 2 * width, Shard.TP, Module.NOTHING, only_with=Module.SELECTIVE_OP

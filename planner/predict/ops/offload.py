@@ -17,10 +17,10 @@ from planner.predict.ops.rows import Op, Piece, Saved
 class OffloadGroup:
     """Rows of the op table that a module saves, by the names of their tensors.
 
-    `own`: tensors that nothing else saves; `shared`: those that another module saves too.
+    `alone`: tensors that nothing else saves; `shared`: those that another module saves too.
     """
 
-    own: tuple[str, ...]
+    alone: tuple[str, ...]
     shared: tuple[str, ...] = ()
 
 
@@ -53,7 +53,7 @@ GROUPS: Mapping[str, OffloadGroup] = {
 _EAGER: Mapping[str, OffloadGroup] = {
     "core_attn": OffloadGroup(
         (
-            *GROUPS["core_attn"].own,
+            *GROUPS["core_attn"].alone,
             "attention/scores",
             "attention/k_expanded",
             "attention/v_expanded",
@@ -64,7 +64,7 @@ _EAGER: Mapping[str, OffloadGroup] = {
 
 
 _QUANTISED: Mapping[str, OffloadGroup] = {
-    "core_attn": OffloadGroup((*GROUPS["core_attn"].own, "attention/output")),
+    "core_attn": OffloadGroup((*GROUPS["core_attn"].alone, "attention/output")),
     "attn_proj": OffloadGroup(("attention/output_quantised",)),
 }
 
@@ -92,7 +92,7 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     if name == "attn_norm" and not mla:
         return OffloadGroup(())
     if name == "qkv_linear" and not mla:
-        return OffloadGroup((*group.own, "attention/norm/input"))
+        return OffloadGroup((*group.alone, "attention/norm/input"))
     if name == "mlp_norm" and not any(op.name.startswith("moe/") for op in piece.ops):
         return OffloadGroup(())
     return group
@@ -106,8 +106,8 @@ def with_offload(piece: Piece, context: OpContext) -> Piece:
     savers = [offload_group(name, context, piece) for name in GROUPS]
     copies: dict[str, int] = {}
     leaves: dict[str, bool] = {}
-    for tensor in {name for group in groups for name in (*group.own, *group.shared)}:
-        copies[tensor] = sum(tensor in (*group.own, *group.shared) for group in groups)
+    for tensor in {name for group in groups for name in (*group.alone, *group.shared)}:
+        copies[tensor] = sum(tensor in (*group.alone, *group.shared) for group in groups)
         of_all = sum(tensor in group.shared for group in savers)
         leaves[tensor] = sum(tensor in group.shared for group in groups) == of_all
     return replace(piece, ops=tuple(_marked(op, copies, leaves) for op in piece.ops))

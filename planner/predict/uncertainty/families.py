@@ -21,7 +21,7 @@ class Family(NamedTuple):
 
     def includes(self, other: Family) -> bool:
         """Whether `other` is part of this family."""
-        return all(own in ("", its) for own, its in zip(self, other, strict=True))
+        return all(item in ("", its) for item, its in zip(self, other, strict=True))
 
 
 def parent_family(family: Family, figure: Figure) -> Family | None:

@@ -83,17 +83,17 @@ def spread_of(
     one source out."""
     family = family_of(job)
     further = shipped_further(figure, family, at or conditions_of(job), without)
-    own = shipped_spread(figure, family, without)
-    return widened(own, further.deviation, figure), further
+    spread = shipped_spread(figure, family, without)
+    return widened(spread, further.deviation, figure), further
 
 
-def widened(own: Spread, deviation: float, figure: Figure) -> Spread:
+def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
     """The spread with an independent normal error, and with what residuals of memory leave out."""
     further = float(further_width(figure, deviation))
     return replace(
-        own,
-        low=own.middle - hypot(own.middle - own.low, further),
-        high=own.middle + hypot(own.high - own.middle, further),
+        spread,
+        low=spread.middle - hypot(spread.middle - spread.low, further),
+        high=spread.middle + hypot(spread.high - spread.middle, further),
     )
 
 
@@ -104,21 +104,21 @@ def further_width(figure: Figure, deviation: Ends) -> Ends:
     return wide
 
 
-def log_bounds(own: Spread) -> tuple[float, float]:
+def log_bounds(spread: Spread) -> tuple[float, float]:
     """Ends of the interval as ln(bound / predicted); the prediction lies in it."""
-    return min(0.0, own.low), max(0.0, own.high)
+    return min(0.0, spread.low), max(0.0, spread.high)
 
 
-def family_text(own: Spread) -> str:
+def family_text(spread: Spread) -> str:
     """`145 runs, dense, megatron-core on hopper, several domains`."""
-    framework, architecture, scale, model = own.family
-    if not any(own.family):
-        return f"all {own.rows:,} measured runs: nothing nearer was measured"
+    framework, architecture, scale, model = spread.family
+    if not any(spread.family):
+        return f"all {spread.rows:,} measured runs: nothing nearer was measured"
     place = f" on {architecture}" if architecture else " on other GPUs"
     words = (model, f"{framework or 'other frameworks'}{place}", scale)
-    noun = "run" if own.rows == 1 else "runs"
-    wider = "" if own.own_share >= 0.5 else ", and wider families"
-    return f"{own.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
+    noun = "run" if spread.rows == 1 else "runs"
+    wider = "" if spread.own_share >= 0.5 else ", and wider families"
+    return f"{spread.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
 
 
 def step_time_interval(
@@ -147,9 +147,9 @@ def fit_probability(job: Job, peak_bytes: float, limit_bytes: float, without: st
     """Probability that the true peak stays within the limit; `without` leaves one source out."""
     if limit_bytes <= 0.0:
         return 0.0
-    own, _ = spread_of(job, "memory", without)
-    beyond = log(limit_bytes / peak_bytes) - own.middle
-    side = own.high - own.middle if beyond > 0.0 else own.middle - own.low
+    item, _ = spread_of(job, "memory", without)
+    beyond = log(limit_bytes / peak_bytes) - item.middle
+    side = item.high - item.middle if beyond > 0.0 else item.middle - item.low
     if side <= 0.0:
         return 0.5 + copysign(0.5, beyond)
     return NormalDist().cdf(_Z * beyond / side)

@@ -54,9 +54,9 @@ _NAMES = {
 def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
     """Lowest and highest value of each axis, of those that are known."""
     found: dict[str, list[float]] = defaultdict(list)
-    for own in runs:
+    for run in runs:
         for axis in AXES:
-            value = getattr(own, axis)
+            value = getattr(run, axis)
             if value > 0.0:
                 found[axis].append(value)
     return {axis: (min(values), max(values)) for axis, values in found.items()}
@@ -66,8 +66,8 @@ def common_reach(by_source: Iterable[Reach]) -> dict[str, Range]:
     """Of each axis what two sources reach, or the only one does."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
-    for own in by_source:
-        for axis, (low, high) in own.items():
+    for reach in by_source:
+        for axis, (low, high) in reach.items():
             lows[axis].append(low)
             highs[axis].append(high)
     return {axis: (_second(lows[axis]), -_second(-end for end in highs[axis])) for axis in lows}

@@ -133,13 +133,17 @@ class ResidualTable:
 
     def spread(self, family: Family, without: str = "") -> Spread:
         """What runs of a family are likely to show, as seen without one source."""
-        own = self._view(without).spread(self.nearest(family, without))
-        return own.inflated(self.inflation)
+        one_spread = self._view(without).spread(self.nearest(family, without))
+        return one_spread.inflated(self.inflation)
 
     def nearest(self, family: Family, without: str = "") -> Family:
         """The narrowest family with measured runs that this one belongs to."""
         view = self._view(without)
-        return next(own for own in wider_families(family, self.figure) if view.has_runs(own))
+        return next(
+            wider_family
+            for wider_family in wider_families(family, self.figure)
+            if view.has_runs(wider_family)
+        )
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
         """The error to add for what was never measured, and for exposed communication."""
@@ -159,8 +163,8 @@ class ResidualTable:
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        own = self.own_error(at)
-        return Further(hypot(own, *terms.values()), tuple(named))
+        own_error = self.own_error(at)
+        return Further(hypot(own_error, *terms.values()), tuple(named))
 
     def own_error(self, at: Conditions) -> float:
         """Standard deviation of the errors in proportion to a part of the step."""
@@ -168,12 +172,12 @@ class ResidualTable:
 
     def families(self) -> list[Family]:
         """The narrowest families with measured runs, in alphabetical order."""
-        return sorted({own.family for own in self.entries})
+        return sorted({entry.family for entry in self.entries})
 
     @property
     def sources(self) -> list[str]:
         """The sources behind the table."""
-        return sorted({own.source for own in self.entries})
+        return sorted({entry.source for entry in self.entries})
 
     def _view(self, without: str) -> _View:
         return self._views(without if without in self.sources else "")
@@ -192,7 +196,7 @@ class _ViewCache:
 
     def __call__(self, without: str) -> _View:
         if without not in self._known:
-            entries = tuple(own for own in self._table.entries if own.source != without)
+            entries = tuple(entry for entry in self._table.entries if entry.source != without)
             self._known[without] = _View(
                 self._table.figure, entries, self._table.own_rows, self._table.source_power
             )
@@ -246,7 +250,7 @@ class _View:
     def has_runs(self, family: Family) -> bool:
         """Whether a run of the family was measured; of the family of all runs this is said
         even if there is none."""
-        return family == Family() or any(family.includes(own.family) for own in self._entries)
+        return family == Family() or any(family.includes(entry.family) for entry in self._entries)
 
     @property
     def _base(self) -> str:
@@ -265,17 +269,17 @@ class _View:
 
     def reach(self, family: Family) -> _Near:
         """What the nearest runs reach."""
-        own = getattr(family, self._base)
-        if own not in self._near:
-            members = self._members(Family()._replace(**{self._base: own})) or self._entries
-            self._near[own] = _Near(
+        one_getattr = getattr(family, self._base)
+        if one_getattr not in self._near:
+            members = self._members(Family()._replace(**{self._base: one_getattr})) or self._entries
+            self._near[one_getattr] = _Near(
                 common_reach(_merged(members)),
                 frozenset(bits for one in members for bits in one.bits),
             )
-        return self._near[own]
+        return self._near[one_getattr]
 
     def _members(self, family: Family) -> list[SourceResiduals]:
-        return [own for own in self._entries if family.includes(own.family)]
+        return [entry for entry in self._entries if family.includes(entry.family)]
 
     def spread(self, family: Family) -> Spread:
         mixture, members = self._mixture(family), self._members(family)
@@ -285,8 +289,8 @@ class _View:
             middle=middle,
             high=high,
             family=family,
-            rows=sum(own.rows for own in members),
-            sources=tuple(sorted({own.source for own in members})),
+            rows=sum(member.rows for member in members),
+            sources=tuple(sorted({member.source for member in members})),
             own_share=self._own_share(family, members),
         )
 
@@ -304,7 +308,7 @@ class _View:
     def _mix(self, family: Family) -> _Mixture:
         members = self._members(family)
         share = self._own_share(family, members)
-        values = np.array([value for own in members for value in own.log_ratios])
+        values = np.array([value for member in members for value in member.log_ratios])
         weights = share * _weights(members, self._power)
         parent = parent_family(family, self._figure)
         if parent is not None:
@@ -318,17 +322,17 @@ class _View:
 
 def _rows_by_source(members: Sequence[SourceResiduals]) -> Counter[str]:
     rows: Counter[str] = Counter()
-    for own in members:
-        rows[own.source] += own.rows
+    for member in members:
+        rows[member.source] += member.rows
     return rows
 
 
 def _merged(members: Iterable[SourceResiduals]) -> list[dict[str, tuple[float, float]]]:
     """The reach of each source over its families."""
     merged: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    for own in members:
-        source = merged[own.source]
-        for axis, (low, high) in own.reach.items():
+    for member in members:
+        source = merged[member.source]
+        for axis, (low, high) in member.reach.items():
             other = source.get(axis, (low, high))
             source[axis] = (min(low, other[0]), max(high, other[1]))
     return list(merged.values())
@@ -339,9 +343,9 @@ def _weights(members: Sequence[SourceResiduals], power: float) -> Array:
     rows = _rows_by_source(members)
     weights = np.array(
         [
-            own.rows / len(own.log_ratios) * rows[own.source] ** (power - 1.0)
-            for own in members
-            for _ in own.log_ratios
+            member.rows / len(member.log_ratios) * rows[member.source] ** (power - 1.0)
+            for member in members
+            for _ in member.log_ratios
         ]
     )
     return weights / weights.sum() if weights.size else weights

@@ -60,7 +60,7 @@ def part_terms(model: CostModel, costed: CostedShapes, row: int, code: int) -> P
 
 
 def pool_bound_s(
-    own: Sequence[PartTerms],
+    part_termss: Sequence[PartTerms],
     parts: Sequence[int],
     limits_bytes: Sequence[float],
     totals: Array,
@@ -74,22 +74,22 @@ def pool_bound_s(
     `own`, `limits_bytes` (reserved, context included): of each part. `totals[piece]`: how many of
     each piece the model has.
     """
-    live = [part.live_bytes(limit) for part, limit in zip(own, limits_bytes, strict=True)]
-    kinds = len(own[0].layers)
+    live = [part.live_bytes(limit) for part, limit in zip(part_termss, limits_bytes, strict=True)]
+    kinds = len(part_termss[0].layers)
     ranges = [(0, kinds, float(totals[:kinds].sum()), vpp)]
     if kinds > 1:
         ranges += [(kind, kind + 1, float(totals[kind]), 0.0) for kind in range(kinds)]
     slowest_s = 0.0
     for first, end, layers, fewest in ranges:
-        cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in own]
-        rooms = _Rooms(own, parts, cheapest, live, code, layers, fewest, lone_ends)
+        cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in part_termss]
+        rooms = _Rooms(part_termss, parts, cheapest, live, code, layers, fewest, lone_ends)
         slowest_s = rooms.least_s(slowest_s)
         if slowest_s == np.inf:
             return slowest_s
-    seconds = [_pass_seconds(part, code, kinds) for part in own]
+    seconds = [_pass_seconds(part, code, kinds) for part in part_termss]
     total_s = float(totals @ np.min(seconds, axis=0))
-    update = np.min([part.terms[:, linear.TERM_OPTIMIZER] for part in own], axis=0)
-    fixed_s = max(float(part.scalars[linear.SCALAR_FIXED_S]) for part in own)
+    update = np.min([part.terms[:, linear.TERM_OPTIMIZER] for part in part_termss], axis=0)
+    fixed_s = max(float(part.scalars[linear.SCALAR_FIXED_S]) for part in part_termss)
     span_s = (grad_acc - 1.0 / vpp) * slowest_s + max(total_s, slowest_s) / vpp
     return span_s + float(totals @ update) / len(parts) + fixed_s
 
@@ -106,7 +106,7 @@ def _pass_seconds(part: PartTerms, code: int, kinds: int) -> Array:
 class _Rooms:
     """How many layers the stages have room for."""
 
-    own: Sequence[PartTerms]
+    terms: Sequence[PartTerms]
     parts: Sequence[int]
     layer: Sequence[Array]
     live_bytes: Sequence[float]
@@ -119,7 +119,7 @@ class _Rooms:
         """Whether all layers find room on stages that take at most `seconds` each."""
         total = 0.0
         for stage, part in enumerate(self.parts):
-            empty, layer = self.own[part].stages[stage], self.layer[part]
+            empty, layer = self.terms[part].stages[stage], self.layer[part]
             room = compiled.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
             if room < bounds.fewest_layers(stage, len(self.parts), self.fewest, self.lone_ends):
                 return False
@@ -129,8 +129,8 @@ class _Rooms:
     def least_s(self, low_s: float) -> float:
         """Least seconds of the slowest stage, `low_s` at least; infinite if nothing fits."""
         columns = [bounds.LAYER_SECONDS, bounds.LAYER_RECOMPUTE]
-        slowest = max(float(own[columns].sum()) for own in self.layer)
-        pinned = max(float(part.stages[:, bounds.STAGE_SECONDS].max()) for part in self.own)
+        slowest = max(float(item[columns].sum()) for item in self.layer)
+        pinned = max(float(part.stages[:, bounds.STAGE_SECONDS].max()) for part in self.terms)
         high_s = slowest * max(self.layers, self.fewest) + pinned + low_s
         if not self.fit(high_s):
             return float(np.inf)

@@ -19,8 +19,10 @@ def explain_pool(result: SearchResult, number: int) -> Explanation:
     """
     _, jobs = pool_jobs(result.request)
     explanation = explain(result, number, jobs[0])
-    facts = dict.fromkeys(own for job in jobs for own in hardware_assumptions(job))
-    common = tuple(own for own in explanation.assumptions if own not in facts)
+    facts = dict.fromkeys(
+        hardware_assumption for job in jobs for hardware_assumption in hardware_assumptions(job)
+    )
+    common = tuple(assumption for assumption in explanation.assumptions if assumption not in facts)
     return explanation.model_copy(
         update={"places": places(explanation.plan), "assumptions": (*common, *facts)}
     )
@@ -34,7 +36,7 @@ def places(plan: Plan) -> tuple[StagePlace, ...]:
     """
     each = plan.degrees.gpus // plan.degrees.pp
     found = []
-    for gpu, members in groupby(range(plan.degrees.pp), key=lambda own: plan.stage_gpus[own]):
+    for gpu, members in groupby(range(plan.degrees.pp), key=lambda index: plan.stage_gpus[index]):
         stages = tuple(members)
         ranks = (stages[0] * each, (stages[-1] + 1) * each - 1)
         layers = sum(plan.stages[stage].layers for stage in stages)

@@ -203,7 +203,11 @@ class PoolExplorer:
 
         Shapes wait with a quick bound, and again with a sharp one once they come first.
         """
-        best = min((own for own in self.solved if own.fill <= share), key=_by_pace, default=None)
+        best = min(
+            (pool_point for pool_point in self.solved if pool_point.fill <= share),
+            key=_by_pace,
+            default=None,
+        )
         waiting: list[Waiting] = [
             (max(float(self.balanced[row]), self._proven.get((row, parts), 0.0)), False, row, parts)
             for row, orders in enumerate(self.orders)
@@ -219,9 +223,9 @@ class PoolExplorer:
                 self._leave_open(waiting, target, (bound, sharp, row, parts))
                 break
             if not sharp:
-                own = max(bound, self.bound(row, parts, share))
-                self._proven[row, parts] = own
-                heappush(waiting, (own, True, row, parts))
+                item = max(bound, self.bound(row, parts, share))
+                self._proven[row, parts] = item
+                heappush(waiting, (item, True, row, parts))
                 continue
             point, solved = self._solve(row, parts, share, target, bound)
             self._proven[row, parts] = max(bound, solved)
@@ -232,7 +236,7 @@ class PoolExplorer:
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
-        may = (own for own in (first, *waiting) if own[0] * (1.0 + TIE) < target)
+        may = (waiting for waiting in (first, *waiting) if waiting[0] * (1.0 + TIE) < target)
         self.undecided.update(row for _, _, row, _ in may)
 
     def _exhausted(self) -> bool:

@@ -101,7 +101,7 @@ def _relaxations(
         for index, (kind, changes) in enumerate(_kinds(request)):
             progress(f"searching what would fit: {kind}", index, 5)
             found += _smallest(kind, changes, until, search)
-    return tuple(sorted(found, key=lambda own: own.seconds_per_token))
+    return tuple(sorted(found, key=lambda relaxation: relaxation.seconds_per_token))
 
 
 def _smallest(
@@ -132,7 +132,10 @@ def _smallest(
 def _kinds(request: Request) -> Iterator[tuple[RelaxationKind, Changes]]:
     yield (
         "condition",
-        ((f"without {text}", own) for text, own in dropped_choices(request).items()),
+        (
+            (f"without {text}", dropped_choice)
+            for text, dropped_choice in dropped_choices(request).items()
+        ),
     )
     state = load_optimizer(request.optimizer).state_bytes
     yield (

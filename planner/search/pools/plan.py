@@ -99,9 +99,9 @@ def pool_interval(jobs: Sequence[Job], degrees: Degrees, step: Array) -> Interva
     each = [
         step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step)) for job in jobs
     ]
-    widest = max(each, key=lambda own: own.high / own.low)
-    below = hypot(log(step_time_s / min(own.low for own in each)), POOL_SPREAD)
-    above = hypot(log(max(own.high for own in each) / step_time_s), POOL_SPREAD)
+    widest = max(each, key=lambda item: item.high / item.low)
+    below = hypot(log(step_time_s / min(item.low for item in each)), POOL_SPREAD)
+    above = hypot(log(max(item.high for item in each) / step_time_s), POOL_SPREAD)
     return Interval(
         low=step_time_s * exp(-below),
         high=step_time_s * exp(above),
@@ -125,7 +125,7 @@ def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummar
         num_gpus=pool.num_gpus,
         used_gpus=pool.num_gpus,
         usable_bytes=min(gpu.hbm_usable_bytes for gpu in gpus),
-        limit_bytes=min(own.hbm_limit_bytes for own in jobs),
+        limit_bytes=min(job.hbm_limit_bytes for job in jobs),
         peak_flop_per_s=sum(
             share * gpu.peak(half_precision(gpu)) for share, gpu in zip(shares, gpus, strict=True)
         ),

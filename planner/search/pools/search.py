@@ -100,12 +100,12 @@ def search_pool(
             model,
             explorer.costed,
             columns,
-            own,
-            explorer.kernel_layout(own.row, own.layout),
-            _gap(rungs, own),
+            pool_point,
+            explorer.kernel_layout(pool_point.row, pool_point.layout),
+            _gap(rungs, pool_point),
             OPTIMAL_WITHIN,
         )
-        for own in _short_front(points)
+        for pool_point in _short_front(points)
     ]
     plans.sort(key=lambda plan: sort_value(plan, sort))
     return SearchResult(
@@ -147,8 +147,8 @@ def _version() -> str:
 
 def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
     unique = list(dict.fromkeys(points))
-    pace = np.array([own.pace for own in unique])
-    fill = np.array([own.fill for own in unique])
+    pace = np.array([item.pace for item in unique])
+    fill = np.array([item.fill for item in unique])
     kept = thin(pace, fill, front(pace, fill), ALIKE, SAVING)
     return [unique[index] for index in kept.tolist()]
 

@@ -36,23 +36,23 @@ def pool_terms(
     """
     job = model.jobs[0]
     mode = job.recompute[int(costed.modes[row])]
-    own = tuple(
+    one_tuple = tuple(
         shape_terms(cost_model, part, row, recomputation(mode, job.framework))
         for cost_model, part in zip(model.models, costed.parts, strict=True)
     )
-    scalars = own[0].scalars.copy()
+    scalars = one_tuple[0].scalars.copy()
     bases = list(linear.TIME_BASES)
-    scalars[bases] = np.min([terms.scalars[bases] for terms in own], axis=0)
+    scalars[bases] = np.min([terms.scalars[bases] for terms in one_tuple], axis=0)
     fixed = linear.SCALAR_FIXED_S
-    scalars[fixed] = max(float(terms.scalars[fixed]) for terms in own)
+    scalars[fixed] = max(float(terms.scalars[fixed]) for terms in one_tuple)
     merged = replace(
-        own[0],
-        layer=np.max([terms.layer for terms in own], axis=0),
-        stage=np.array([own[part].stage[stage] for stage, part in enumerate(parts)]),
-        layer_by_stage=np.array([own[part].layer for part in parts]),
+        one_tuple[0],
+        layer=np.max([terms.layer for terms in one_tuple], axis=0),
+        stage=np.array([one_tuple[part].stage[stage] for stage, part in enumerate(parts)]),
+        layer_by_stage=np.array([one_tuple[part].layer for part in parts]),
         scalars=scalars,
     )
-    return merged, own
+    return merged, one_tuple
 
 
 def pool_context(
@@ -65,14 +65,14 @@ def pool_context(
 ) -> LayoutContext:
     """What the layout rules read, each stage under the limit of its own part."""
     job = model.jobs[0]
-    merged, own = terms
+    merged, item = terms
     live = [
-        allocated_limit_bytes(part, limit) for part, limit in zip(own, limits_bytes, strict=True)
+        allocated_limit_bytes(part, limit) for part, limit in zip(item, limits_bytes, strict=True)
     ]
     roomiest = int(np.argmax(live))
     mode = job.recompute[int(costed.modes[row])]
     ctx = layout_context(
-        replace(merged, scalars=own[roomiest].scalars),
+        replace(merged, scalars=item[roomiest].scalars),
         job.model,
         job.framework,
         mode,
@@ -88,9 +88,9 @@ def _with_held(memory: MemoryNumbers | None, held: Sequence[int]) -> MemoryNumbe
         return None
     moments = tuple(
         replace(
-            own,
-            stage=tuple(size + more for size, more in zip(own.stage, held, strict=True)),
+            moment,
+            stage=tuple(size + more for size, more in zip(moment.stage, held, strict=True)),
         )
-        for own in memory.moments
+        for moment in memory.moments
     )
     return replace(memory, moments=moments)
