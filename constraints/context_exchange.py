@@ -61,7 +61,8 @@ def inner_ranks(
     if kind == "a2a":
         return np.where((cp == 1) | _splits_heads(tp * cp, model), cp, IMPOSSIBLE)
     found = np.where(cp == 1, 1, IMPOSSIBLE)
-    for ranks in range(2, int(cp.max(initial=1))):
+    # No all-to-all is over more ranks than there are heads.
+    for ranks in range(2, min(int(cp.max(initial=1)), model.heads + 1)):
         fits = (cp % ranks == 0) & (ranks < cp) & _splits_heads(tp * ranks, model)
         fits &= (tp * ranks <= domain) if not inner else np.full(cp.shape, ranks == inner)
         found = np.where(fits, ranks, found)

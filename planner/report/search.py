@@ -158,7 +158,11 @@ def proof_text(counts: Counts) -> str:
 def _front_text(result: SearchResult, plans: Numbered) -> str:
     count = plural(len(result.plans), "plan")
     more = f", {len(plans)} printed (--all)" if len(plans) < len(result.plans) else ""
-    missing = f" None is missing by more than {_RESOLUTION}." if result.complete else ""
+    missing = (
+        f" None is missing by more than {_RESOLUTION}."
+        if result.complete
+        else " Others may lie between them: --all looks for them."
+    )
     open_plans = [plan for plan in result.plans if plan.status == "feasible"]
     if result.proven and not open_plans:
         optimal = f"optimal to {share(OPTIMAL_WITHIN)} within the cost model"

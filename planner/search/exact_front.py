@@ -34,6 +34,9 @@ class Explored(Protocol):
     def tired(self) -> bool:
         """Whether the work that is allowed is done."""
 
+    def rest_after(self, block_bounds: int, effort_s: float) -> None:
+        """Tire after so many more block bounds and seconds of CP-SAT."""
+
     def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
         """The rungs from a limit down, until nothing fits or plans take far longer than a pace."""
 
@@ -55,18 +58,27 @@ def fastest_plan(explorer: Explored, limit_bytes: float, memory_bytes: float) ->
     return found
 
 
-def complete_front(explorer: Explored, first: Sequence[Rung], memory_bytes: float) -> list[Rung]:
+def complete_front(
+    explorer: Explored,
+    first: Sequence[Rung],
+    memory_bytes: float,
+    refinement: tuple[int, float] | None = None,
+) -> list[Rung]:
     """The fastest plan with all plans that are lighter, down to the lightest that is not far too
     slow.
 
-    `first`: `fastest_plan`; `memory_bytes`: resolution. What was left undecided when the search was
-    stopped, or tired, is in the gaps.
+    `first`: `fastest_plan`; `memory_bytes`: resolution; `refinement`: block bounds and CP-SAT's
+    seconds that are spent on plans between those of the ladder; None: what it takes. What was left
+    undecided when the search was stopped, or tired, is in the gaps.
     """
     found, fastest = list(first), min(_pace(rung) for rung in first)
     while (point := found[-1].point) is not None and point.pace <= SLOWEST * fastest:
         if point.peak <= memory_bytes or _ended(explorer):
             break
         below = explorer.ladder(point.peak - memory_bytes, fastest)
+        if refinement is not None:
+            explorer.rest_after(*refinement)
+            refinement = None
         found += _without_gaps(explorer, below, memory_bytes)
     return [rung for rung in found if _pace(rung) <= SLOWEST * fastest] or list(first)
 
@@ -85,7 +97,13 @@ def _without_gaps(explorer: Explored, ladder: Sequence[Rung], memory_bytes: floa
         if not gaps:
             break
         limits, paces = zip(*gaps, strict=True)
-        found += explorer.within(limits, paces)
+        known = {rung.point for rung in found}
+        # A gap that was left open says nothing, unless it has a plan of its own.
+        found += [
+            rung
+            for rung in explorer.within(limits, paces)
+            if not explorer.tired or rung.point not in known
+        ]
         found.sort(key=lambda rung: -rung.limit_bytes)
     return found
 

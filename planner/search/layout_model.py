@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 # Work allowed for one solve, in CP-SAT's deterministic seconds.
 DETERMINISTIC_TIME_S = 0.2
 # A layout this near to its bound counts as solved.
-GAP_LIMIT = 0.2 * OPTIMAL_WITHIN
+GAP_LIMIT = 0.7 * OPTIMAL_WITHIN
 # A first solve gets this share of the work allowed; it is enough if its layout is this near to the
 # bound.
 _QUICK = 0.25
-_NEAR = 0.5 * OPTIMAL_WITHIN
+_NEAR = OPTIMAL_WITHIN
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_not
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
-# Of the costliest bounds, that many are spent on plans between those of a ladder of memory limits,
-# unless the whole front is wanted.
-BLOCK_BOUNDS = 100
+# Work on plans between those of a ladder of memory limits, unless the whole front is wanted: bounds
+# by whole blocks, the costliest, and CP-SAT's deterministic seconds.
+REFINEMENT = (50, 0.1)
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
 
@@ -81,8 +81,7 @@ def find_plans(
     explorer = shares.explorer(effort, progress)
     rungs = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
-        explorer.rest_after(np.inf if whole else BLOCK_BOUNDS)
-        rungs = complete_front(explorer, rungs, MEMORY_BYTES)
+        rungs = complete_front(explorer, rungs, MEMORY_BYTES, None if whole else REFINEMENT)
     points = undominated([rung.point for rung in rungs if rung.point is not None])
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt

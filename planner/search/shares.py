@@ -160,12 +160,14 @@ class SharesExplorer:
     @property
     def tired(self) -> bool:
         """Whether the work that `rest_after` allows is done."""
-        return any(explorer.block_bounds_left <= 0 for explorer in self.explorers)
+        return any(explorer.tired for explorer in self.explorers)
 
-    def rest_after(self, block_bounds: float) -> None:
-        """Let each explorer work out so many more of the costliest bounds, those by blocks."""
+    def rest_after(self, block_bounds: int, effort_s: float) -> None:
+        """Tire after so many more of the costliest bounds, those by blocks, of an explorer, and so
+        many more of CP-SAT's deterministic seconds."""
         for explorer in self.explorers:
             explorer.block_bounds_left = block_bounds
+            explorer.rests_at_s = explorer.spent.effort_s + effort_s
 
     @property
     def limits(self) -> list[float]:
