@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from constraints.condition import UserCondition, user_condition
     from constraints.context import RuleContext
+    from constraints.errors import ConstraintError
     from constraints.explain import minimal_conflict
     from constraints.numbers import (
         BatchGoal,
         Capabilities,
         ClusterNumbers,
-        ConstraintError,
         DegreeLimit,
         ModelNumbers,
     )
@@ -52,7 +52,7 @@ _HOMES = {
     "BatchGoal": "numbers",
     "Capabilities": "numbers",
     "ClusterNumbers": "numbers",
-    "ConstraintError": "numbers",
+    "ConstraintError": "errors",
     "DegreeLimit": "numbers",
     "Layout": "rule",
     "LayoutRule": "rule",

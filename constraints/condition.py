@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from constraints.errors import ConstraintError
 from constraints.expression import Condition, parse_condition
 from constraints.expression_masks import condition_mask, number_values
 from constraints.numbers import (
@@ -17,7 +18,6 @@ from constraints.numbers import (
     FROM_ZERO,
     ClusterNumbers,
     Columns,
-    ConstraintError,
     IntArray,
     Mask,
     ModelNumbers,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NoReturn
 
-from constraints.numbers import ConstraintError
+from constraints.errors import ConstraintError
 
 # Values stay within 64-bit integers, without the one number that has no negative.
 LARGEST_INTEGER = 2**63 - 1

@@ -29,10 +29,6 @@ def divides(divisor: IntArray, number: int | IntArray) -> Mask:
     return mask
 
 
-class ConstraintError(ValueError):
-    """A limit or a layout that contradicts itself."""
-
-
 @dataclass(frozen=True)
 class ModelNumbers:
     """The model's shape, in elements and tokens; 0 where the model has no such part.

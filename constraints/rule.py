@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import numpy as np
 
 from constraints.context import RuleContext
-from constraints.numbers import Columns, ConstraintError, Mask
+from constraints.errors import ConstraintError
+from constraints.numbers import Columns, Mask
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel

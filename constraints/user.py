@@ -8,14 +8,8 @@ from __future__ import annotations
 import re
 
 from constraints.context import RuleContext
-from constraints.numbers import (
-    DEGREES,
-    FROM_ZERO,
-    Columns,
-    ConstraintError,
-    DegreeLimit,
-    Mask,
-)
+from constraints.errors import ConstraintError
+from constraints.numbers import DEGREES, FROM_ZERO, Columns, DegreeLimit, Mask
 from constraints.rule import ShapeRule
 
 # Products of larger degrees leave 64-bit integers.

@@ -15,7 +15,7 @@ from typing import IO, Any
 import click
 from pydantic import ValidationError
 
-from constraints.numbers import ConstraintError
+from constraints.errors import ConstraintError
 from hardware.errors import HardwareError
 from hardware.files import is_name_at_fault
 from planner._version import __version__

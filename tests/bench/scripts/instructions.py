@@ -40,9 +40,7 @@ def sampled(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 def capture(path: Path, name: str, gpus: str, tokens: str) -> None:
     """Write the arguments, and print how many candidates they are."""
-    from jobs import cost_model, legal_columns
-
-    from planner import cost_model as cost_model_module
+    from jobs import cost_model, cost_model_module, legal_columns
 
     model = cost_model(name, gpus, float(tokens))
     columns = legal_columns(model)

@@ -56,7 +56,8 @@ class Stopwatch:
 
 def watch_kernel(watch: Stopwatch) -> None:
     """Measure the loops over keys and shapes."""
-    cost_model = import_module("planner.predict.cost_model")
+    from jobs import cost_model_module as cost_model
+
     if hasattr(cost_model, "in_threads"):
         watch.around(cost_model, "in_threads")
     else:
