@@ -17,7 +17,7 @@ from planner.predict.layouts import kernel_layout, plain_context
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.report.search import search_report
 from planner.search.ahead import Ahead, Question
-from planner.search.costed import cost_job
+from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explanation import explain, job_evaluator
 from planner.search.explorer import TIE, Effort
@@ -149,6 +149,10 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     assert kept
     # The solver's objective takes collectives as lines below their time.
     assert all(rung.gap <= 2.0 * OPTIMAL_WITHIN for rung in rungs)
+    result = find_plans(SMALL, whole=True)
+    assert result.complete
+    front = [(plan.step_time_s / plan.gbs, plan.peak_bytes) for plan in result.plans]
+    slowest, heaviest = front[-1][0], likely_limit_bytes(job, SMALL.fit_probability)
     checked = 0
     for row in range(len(columns["tp"])):
         if columns["pp"][row] > 2 or columns["vpp"][row] > 1:
@@ -167,6 +171,12 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
                 assert rung.point is not None
                 if peak <= rung.limit_bytes:
                     assert pace * (1 + TIE) ** 2 >= rung.point.pace, (mode.name, layout)
+            # No plan is missing from the complete front, and none on it is dominated.
+            if peak <= heaviest and pace <= slowest:
+                near = (1.0 + 2.0 * OPTIMAL_WITHIN, MEMORY_BYTES)
+                assert any(
+                    own <= pace * near[0] and held <= peak + near[1] for own, held in front
+                ), (mode.name, layout, pace, peak)
     assert checked > 200
 
 
