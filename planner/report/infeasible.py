@@ -8,7 +8,7 @@ from planner.predict.plan_text import (
     configuration_text,
     step_time_text,
 )
-from planner.report.search import error_note
+from planner.report.search import error_note, riskier_table
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.search.infeasibility import UNDECIDED_RULES, Relaxation, WhyNothingFits
 
@@ -26,6 +26,8 @@ def nothing_fits_report(why: WhyNothingFits) -> Report:
     if why.layouts:
         layouts = tuple((rule.name, _sentence(rule.text)) for rule in why.layouts)
         blocks.append(Facts(layouts, "No other split of its layers fits either"))
+    if why.riskier:
+        blocks.append(riskier_table(why.riskier, why.usable_bytes, "These may fit"))
     if why.relaxations:
         blocks += [relaxation_table(why.relaxations), Notes(_notes(why))]
     elif why.in_vain or not why.untried:

@@ -58,7 +58,7 @@ def search_report(
         front_table(plans, result),
     ]
     if result.riskier:
-        blocks.append(riskier_table(result.riskier, result.job))
+        blocks.append(riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits"))
     return Report(
         (*blocks, Notes(front_notes(result, plans)), Notes(_next_steps(saved_as, result)))
     )
@@ -189,15 +189,14 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
         marks[result.recommended] = "→" + marks.get(result.recommended, "")
     target = _common_target([plan for _, plan in plans], job)
     rows = tuple(_front_row(f"{marks[number]}{number}", plan, target) for number, plan in plans)
-    return TableData(_columns([plan for _, plan in plans], job), rows)
+    return TableData(_columns([plan for _, plan in plans], job.usable_bytes), rows)
 
 
-def riskier_table(plans: Sequence[Plan], job: JobSummary) -> TableData:
-    """Plans that are faster, if they fit."""
-    target = _common_target(plans, job)
-    rows = tuple(_front_row(percent_sure(plan.fit_probability), plan, target) for plan in plans)
-    columns = (Column("fits"), *_columns(plans, job)[1:])
-    return TableData(columns, rows, "Faster, if it fits: less surely than was asked")
+def riskier_table(plans: Sequence[Plan], usable_bytes: float, title: str) -> TableData:
+    """Plans that may fit, less surely than was asked, on GPUs with so much memory."""
+    rows = tuple(_front_row(percent_sure(plan.fit_probability), plan, None) for plan in plans)
+    columns = (Column("fits"), *_columns(plans, usable_bytes)[1:])
+    return TableData(columns, rows, f"{title}: less surely than was asked")
 
 
 def _common_target(plans: Sequence[Plan], job: JobSummary) -> float | None:
@@ -205,8 +204,8 @@ def _common_target(plans: Sequence[Plan], job: JobSummary) -> float | None:
     return None if len({plan.gbs for plan in plans}) == 1 else job.batch_target_sequences
 
 
-def _columns(plans: Sequence[Plan], job: JobSummary) -> tuple[Column, ...]:
-    limit = "of limit" if _is_mixed(plans) else f"of {gib(job.usable_bytes)}"
+def _columns(plans: Sequence[Plan], usable_bytes: float) -> tuple[Column, ...]:
+    limit = "of limit" if _is_mixed(plans) else f"of {gib(usable_bytes)}"
     return (
         Column("#"),
         Column("step time"),

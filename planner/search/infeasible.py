@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from planner._version import __version__
 from planner.job.job import Job
 from planner.job.request import Request
-from planner.predict.plan import Plan
+from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.explorer import Progress
 from planner.search.infeasibility import (
     UNDECIDED_RULES,
@@ -42,7 +42,19 @@ def nothing_fits(
     until = Until(explorer.deadline)
     with until.interruptible():
         why = _explained(request, shares, explorer, progress or _silent, until, relaxed)
-    return DoesNotFitError(why.model_copy(update={"riskier": riskier}))
+    helping = tuple(
+        change for change in why.relaxations if not _is_there_already(change.plan, riskier)
+    )
+    return DoesNotFitError(why.model_copy(update={"riskier": riskier, "relaxations": helping}))
+
+
+def _is_there_already(plan: Plan, riskier: Sequence[Plan]) -> bool:
+    """Whether a plan that may fit without any change is as fast and as sure."""
+    return any(
+        other.tokens_per_s >= plan.tokens_per_s * (1.0 - OPTIMAL_WITHIN)
+        and other.fit_probability >= plan.fit_probability
+        for other in riskier
+    )
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:

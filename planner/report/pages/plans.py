@@ -179,7 +179,11 @@ def _overview(
     said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
     facts = [Facts(job_facts(result.job)) for result in results[:1]]
     tables = [TableData(columns, rows)]
-    tables += [riskier_table(result.riskier, result.job) for result in results if result.riskier]
+    tables += [
+        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
+        for result in results
+        if result.riskier
+    ]
     return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
 
 
