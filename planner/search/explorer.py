@@ -25,7 +25,6 @@ from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import SHARPEST, BoundedShapes
-from planner.search.front import Floats
 from planner.search.layout_model import LayoutSolution, solve_near_or_full
 from planner.search.rungs import (
     RUNG,
@@ -354,13 +353,6 @@ class Explorer(BoundedShapes):
         step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
         pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
         return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
-
-    def costed_within(self, limit_bytes: float) -> tuple[Floats, Floats]:
-        """(pace, peak) of everything costed within the limit."""
-        pace = np.concatenate([self.pace, [point.pace for point in self.solved]])
-        peak = np.concatenate([self.peak, [point.peak for point in self.solved]])
-        inside = (peak <= limit_bytes) & np.isfinite(pace)
-        return pace[inside], peak[inside]
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""

@@ -97,6 +97,7 @@ def find_plans(
     )
     plans = plans[:top]
     found = tuple(plan for plan, _ in plans)
+    best = recommended(found)
     note = launch.of_plans(found, request, shares.job)
     return SearchResult(
         planner_version=__version__,
@@ -107,9 +108,9 @@ def find_plans(
         shown=tuple(
             number
             for number, plan in enumerate(plans, start=1)
-            if plan[1] in shown or number == recommended(found)
+            if plan[1] in shown or number == best
         ),
-        recommended=recommended(found),
+        recommended=best,
         riskier=riskier,
         complete=not fastest_only and not explorer.stopped and not explorer.tired,
         proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),

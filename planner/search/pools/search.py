@@ -24,6 +24,7 @@ from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
 from planner.search.explorer import Effort, Progress
 from planner.search.front import ALIKE, SAVING, front, thin
+from planner.search.ordering import recommended, sort_value, stop_notes
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint, PoolRung
 from planner.search.pools.jobs import pool_jobs
@@ -77,7 +78,6 @@ def search_pool(
 
     `explains`: search what each part does alone, and, if nothing fits, what would.
     """
-    from planner.search.ordering import recommended, sort_value, stop_notes
 
     started = time.perf_counter()
     pool, jobs = pool_jobs(request)
