@@ -180,7 +180,14 @@ def memory_phases(
     )
     counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
     for stage in range(pp):
-        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+        held = held_microbatches(
+            float(stage),
+            grid.pp,
+            grid.vpp,
+            grid.grad_acc,
+            framework.schedule,
+            framework.chunks_ahead,
+        )
         one_passes = passes(held, grid.grad_acc, framework)
         holds = stage_layers(stage, costs, counts, key, grid, job, framework)
         for index in range(PASSES):

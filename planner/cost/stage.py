@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.cost import fields as f
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.memory import communicator_bytes
+from planner.cost.memory import communication_bytes
 from planner.cost.phase_records import (
     FORWARD,
     OPTIMIZER,
@@ -220,7 +220,9 @@ def returned_bytes(
     layers = framework.resident_layers
     if framework.reloads_ahead == 0.0:
         return resident_bytes(layers, costs, job)
-    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+    held = held_microbatches(
+        position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
+    )
     if held.full <= 1.0:
         return resident_bytes(layers, costs, job)
     one = resident_bytes(1.0, costs, job) - resident_bytes(0.0, costs, job)
@@ -363,7 +365,9 @@ def stage_memory(
     """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
     `position` of the pipeline and `holds` these contents: terms of its heaviest phase, and around
     them what lies outside tensors."""
-    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
+    held = held_microbatches(
+        position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
+    )
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
     fill_terms(terms, out)
@@ -372,7 +376,7 @@ def stage_memory(
     out.allocated = allocated
     out.fragmentation = allocated * framework.fragmentation
     out.context = framework.context_bytes
-    out.communication = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
+    out.communication = communication_bytes(key, grid, job, framework)
     out.peak = allocated + out.fragmentation + out.context + out.communication
     out.in_flight = held.full
     out.offloaded = held.full * offloaded_sum(stage, counts, recomputed, costs, job)
