@@ -16,7 +16,7 @@ def test_the_hardware_s_part_is_held_once_by_the_job_of_a_result() -> None:
     found = hardware_assumptions(JOB)
     assert found
     texts = hardware_ledger((JOB, JOB))
-    assert texts == tuple(f"{own.about}: {own.text}" for own in found)
+    assert texts == tuple(f"{item.about}: {item.text}" for item in found)
     asked = Request(model="8b", gpus="16xH100", gbs=64)
     assert job_summary(asked.resolve(), asked).assumed == texts
 

@@ -25,7 +25,10 @@ def explorer() -> Explorer:
 def bound(explorer: Explorer, limits: Array) -> Array:
     """[shapes, limits] seconds."""
     model, rows = explorer.cost_model, explorer.rows
-    codes = np.array([recompute_code(own) for own in explorer.recomputations], dtype=np.float64)
+    codes = np.array(
+        [recompute_code(recomputation) for recomputation in explorer.recomputations],
+        dtype=np.float64,
+    )
     found = np.full((len(rows), len(limits)), np.inf)
     compiled.bound_shapes(
         explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits, False,

@@ -57,9 +57,9 @@ def test_front_is_what_nothing_dominates(case: tuple[np.ndarray, np.ndarray]) ->
         )
     for index in set(range(len(pace))) - set(kept):
         assert any(
-            dominates(pace[own], peak[own], pace[index], peak[index])
-            or (pace[own], peak[own]) == (pace[index], peak[index])
-            for own in kept
+            dominates(pace[kept_one], peak[kept_one], pace[index], peak[index])
+            or (pace[kept_one], peak[kept_one]) == (pace[index], peak[index])
+            for kept_one in kept
         )
 
 

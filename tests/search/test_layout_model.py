@@ -98,7 +98,10 @@ def with_mode(terms: ShapeTerms, seed: int) -> ShapeTerms:
 
 
 def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
-    return min((step_time_s(terms, own, ctx) for own in legal_layouts(ctx)), default=np.inf)
+    return min(
+        (step_time_s(terms, legal_layout, ctx) for legal_layout in legal_layouts(ctx)),
+        default=np.inf,
+    )
 
 
 def agree(terms: ShapeTerms, ctx: LayoutContext) -> None:
@@ -271,7 +274,7 @@ def test_seeds_agree_on_the_step_time() -> None:
     one, two = (solve_layout(terms, ctx, SolverOptions(seed, 5.0)) for seed in (1, 2))
     assert one.layout is not None
     assert two.layout is not None
-    times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]
+    times = [step_time_s(terms, item, ctx) for item in (one.layout, two.layout)]
     assert times[0] == pytest.approx(times[1], rel=2e-3)
 
 

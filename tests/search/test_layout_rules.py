@@ -45,31 +45,31 @@ OPTIMIZER = PhaseNumbers(
 MEMORY = MemoryNumbers(unit_bytes=1, limit=30, moments=(BACKWARD, LOSS, OPTIMIZER))
 
 
-def first_kind(own: PhaseNumbers) -> PhaseNumbers:
+def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     """The same numbers for a model with one kind of layer."""
     return PhaseNumbers(
-        own.stage,
-        tuple(sizes[:1] for sizes in own.layer),
-        tuple(sizes[:1] for sizes in own.freed),
-        own.working[:1],
-        own.working_recomputed[:1],
-        own.gather[:1],
+        phase_numbers.stage,
+        tuple(sizes[:1] for sizes in phase_numbers.layer),
+        tuple(sizes[:1] for sizes in phase_numbers.freed),
+        phase_numbers.working[:1],
+        phase_numbers.working_recomputed[:1],
+        phase_numbers.gather[:1],
     )
 
 
-ONE_KIND = replace(MEMORY, moments=tuple(first_kind(own) for own in MEMORY.moments))
+ONE_KIND = replace(MEMORY, moments=tuple(first_kind(moment) for moment in MEMORY.moments))
 
 
-def with_mode(own: PhaseNumbers) -> PhaseNumbers:
+def with_mode(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     """The same numbers with another mode that frees less and works with less."""
-    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in own.freed)
-    working = tuple(max(0, size - 1) for size in own.working_recomputed)
-    return replace(own, freed_others=(freed,), working_others=(working,))
+    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in phase_numbers.freed)
+    working = tuple(max(0, size - 1) for size in phase_numbers.working_recomputed)
+    return replace(phase_numbers, freed_others=(freed,), working_others=(working,))
 
 
-MIXED = replace(MEMORY, moments=tuple(with_mode(own) for own in MEMORY.moments), limit=20)
+MIXED = replace(MEMORY, moments=tuple(with_mode(moment) for moment in MEMORY.moments), limit=20)
 MIXED_ONE_KIND = replace(
-    ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
+    ONE_KIND, moments=tuple(with_mode(moment) for moment in ONE_KIND.moments), limit=17
 )
 
 
@@ -104,8 +104,8 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
     taken = block_taken(layout, ctx)
-    for block, own in enumerate(layout.block_layers):
-        model.add(variables.layers[block] == own)
+    for block, block_layer in enumerate(layout.block_layers):
+        model.add(variables.layers[block] == block_layer)
         for count, wanted in zip(variables.taken(), taken or (), strict=False):
             model.add(count[block] == wanted[block])
     if taken is None:
@@ -208,18 +208,18 @@ INSTANCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("own", INSTANCES, ids=lambda own: own.rule)
-def test_smallest_feasible_and_infeasible_layout(own: Instance) -> None:
+@pytest.mark.parametrize("instance", INSTANCES, ids=lambda item: item.rule)
+def test_smallest_feasible_and_infeasible_layout(instance: Instance) -> None:
     """By the rule's check, and by the solver where the blocks add up to the model."""
-    rule = next(rule for rule in LAYOUT_RULES if rule.name == own.rule)
-    for layout, legal in ((own.feasible, True), (own.infeasible, False)):
-        ctx = replace(own.ctx, pp=layout.pp)
+    rule = next(rule for rule in LAYOUT_RULES if rule.name == instance.rule)
+    for layout, legal in ((instance.feasible, True), (instance.infeasible, False)):
+        ctx = replace(instance.ctx, pp=layout.pp)
         assert rule.check(layout, ctx) is legal
         assert accepted(rule, layout, ctx) is legal
 
 
 def test_every_layout_rule_has_its_smallest_instances() -> None:
-    assert {own.rule for own in INSTANCES} == {rule.name for rule in SOLVED_RULES}
+    assert {instance.rule for instance in INSTANCES} == {rule.name for rule in SOLVED_RULES}
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_time_and_memory_terms_add_up(main_result: SearchResult) -> None:
     for plan in main_result.plans:
         assert plan.time.total_s == pytest.approx(plan.step_time_s, rel=1e-9)
         heaviest = plan.stages[plan.heaviest_stage]
-        assert heaviest.peak == plan.peak_bytes == max(own.peak for own in plan.stages)
+        assert heaviest.peak == plan.peak_bytes == max(stage.peak for stage in plan.stages)
 
 
 def test_no_even_layout_beats_the_front(main_result: SearchResult) -> None:
@@ -107,11 +107,11 @@ def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) ->
     ahead_answer = Ahead.answer
     monkeypatch.setattr(Ahead, "answer", answer)
     many = find_plans(job, workers=8)
-    assert [own.model_dump_json() for own in many.plans] == [
-        own.model_dump_json() for own in one.plans
+    assert [plan.model_dump_json() for plan in many.plans] == [
+        plan.model_dump_json() for plan in one.plans
     ]
     assert (many.counts.solved, many.counts.skipped) == (one.counts.solved, one.counts.skipped)
-    assert any(own is not None for own in answers), "no layout was solved ahead"
+    assert any(item is not None for item in answers), "no layout was solved ahead"
 
 
 def test_top_and_sort(main_result: SearchResult) -> None:
@@ -175,7 +175,7 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
             if peak <= heaviest and pace <= slowest:
                 near = (1.0 + 2.0 * OPTIMAL_WITHIN, MEMORY_BYTES)
                 assert any(
-                    own <= pace * near[0] and held <= peak + near[1] for own, held in front
+                    item <= pace * near[0] and held <= peak + near[1] for item, held in front
                 ), (mode.name, layout, pace, peak)
     assert checked > 200
 
@@ -215,8 +215,8 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
             assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
             assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)
             units = [
-                ctx.memory.peak(stage, own, again)
-                for stage, (own, again) in enumerate(
+                ctx.memory.peak(stage, count, again)
+                for stage, (count, again) in enumerate(
                     zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
                 )
             ]
@@ -276,19 +276,22 @@ def test_neighbours_of_shown_plans_do_not_beat_the_front(main_result: SearchResu
     """What `explain` says of a plan's neighbours agrees with the front that it is on."""
     job = MAIN.resolve()
     sure = [
-        own
-        for own in explain(main_result, 1, job, job_evaluator(job, main_result.plans[0])).neighbours
-        if own.fit_probability is not None and own.fit_probability >= MAIN.fit_probability
+        neighbour
+        for neighbour in explain(
+            main_result, 1, job, job_evaluator(job, main_result.plans[0])
+        ).neighbours
+        if neighbour.fit_probability is not None
+        and neighbour.fit_probability >= MAIN.fit_probability
     ]
     assert len(sure) >= 3
-    for own in sure:
-        assert own.tokens_per_s is not None
-        assert own.peak_bytes is not None
+    for item in sure:
+        assert item.tokens_per_s is not None
+        assert item.peak_bytes is not None
         assert any(
-            plan.tokens_per_s >= own.tokens_per_s * (1.0 - OPTIMAL_WITHIN)
-            and plan.peak_bytes <= own.peak_bytes + MEMORY_BYTES
+            plan.tokens_per_s >= item.tokens_per_s * (1.0 - OPTIMAL_WITHIN)
+            and plan.peak_bytes <= item.peak_bytes + MEMORY_BYTES
             for plan in main_result.plans
-        ), own.change
+        ), item.change
 
 
 def test_a_front_with_gaps_only_elsewhere_says_so(main_result: SearchResult) -> None:

@@ -61,9 +61,9 @@ def wide_head(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
     return explorer_of(str(path))
 
 
-def context_of(own: Explorer, row: int, limit: float) -> LayoutContext:
-    job, mode = own.cost_model.job, int(own.columns["recompute"][row])
-    terms = shape_terms(own.cost_model, own.costed, row, own.recomputations[mode])
+def context_of(explorer: Explorer, row: int, limit: float) -> LayoutContext:
+    job, mode = explorer.cost_model.job, int(explorer.columns["recompute"][row])
+    terms = shape_terms(explorer.cost_model, explorer.costed, row, explorer.recomputations[mode])
     return layout_context(terms, job.model, job.framework, job.recompute[mode], limit)
 
 
@@ -78,21 +78,21 @@ def legal(ctx: LayoutContext) -> Iterator[Layout]:
 @pytest.mark.parametrize("which", ["alternating", "wide_head"])
 def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequest) -> None:
     """Every layout under several limits; blocks of up to four layers beyond two stages."""
-    own: Explorer = request.getfixturevalue(which)
-    plain, sharper, checked = all_bounds(own), 0, 0
-    for position, row in enumerate(own.rows.tolist()):
-        if own.columns["pp"][row] * own.columns["vpp"][row] > 4:
+    found: Explorer = request.getfixturevalue(which)
+    plain, sharper, checked = all_bounds(found), 0, 0
+    for position, row in enumerate(found.rows.tolist()):
+        if found.columns["pp"][row] * found.columns["vpp"][row] > 4:
             continue
         for index in (0, 4, 8):
-            limit = float(own.limits[index])
+            limit = float(found.limits[index])
             paces = [
                 point.pace
-                for layout in legal(context_of(own, row, limit))
-                if (point := own.cost(row, layout)).peak <= limit
+                for layout in legal(context_of(found, row, limit))
+                if (point := found.cost(row, layout)).peak <= limit
             ]
-            bound = own._sharpen(position, index, np.inf)
+            bound = found._sharpen(position, index, np.inf)
             assert bound <= min(paces, default=np.inf) * (1.0 + 1e-9)
-            whole_blocks = own._sharpen(position, index, np.inf)
+            whole_blocks = found._sharpen(position, index, np.inf)
             assert bound <= whole_blocks <= min(paces, default=np.inf) * (1.0 + 1e-9)
             sharper += bound > plain[position, index] * (1.0 + 1e-6)
             checked += bool(paces)
@@ -102,14 +102,14 @@ def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequ
 
 def test_a_wide_head_is_alone_and_cpsat_agrees_with_exhaustion(wide_head: Explorer) -> None:
     """The best layout leaves the last block to the head; CP-SAT finds one as fast."""
-    own, alone = wide_head, 0
-    for row in np.flatnonzero((own.columns["pp"] == 4) & (own.columns["vpp"] == 1)).tolist():
-        limit = float(own.limits[0])
-        points = [own.cost(row, layout) for layout in legal(context_of(own, row, limit))]
+    result, alone = wide_head, 0
+    for row in np.flatnonzero((result.columns["pp"] == 4) & (result.columns["vpp"] == 1)).tolist():
+        limit = float(result.limits[0])
+        points = [result.cost(row, layout) for layout in legal(context_of(result, row, limit))]
         best = min(points, key=lambda point: point.pace)
-        found = own.solution(row, limit).layout
+        found = result.solution(row, limit).layout
         assert found is not None
-        point = own.cost(row, found)
+        point = result.cost(row, found)
         assert point.pace <= best.pace * 1.002
         assert point.peak <= limit
         alone += found.block_layers[-1] == 0
@@ -121,9 +121,9 @@ def test_frameworks_that_cannot_write_it_keep_a_layer_in_every_block(
 ) -> None:
     path = tmp_path_factory.mktemp("model") / "wide.toml"
     path.write_text(MODEL.format(vocab=256000))
-    own = explorer_of(str(path), "torchtitan")
-    row = int(np.flatnonzero((own.columns["pp"] == 4) & (own.columns["vpp"] == 1))[0])
-    found = own.solution(row, 1e15).layout
+    result = explorer_of(str(path), "torchtitan")
+    row = int(np.flatnonzero((result.columns["pp"] == 4) & (result.columns["vpp"] == 1))[0])
+    found = result.solution(row, 1e15).layout
     assert found is not None
     assert min(found.block_layers) == 1
 
