@@ -212,20 +212,22 @@ def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
-    apart = figure == "time" and "held_out_mean_of_sources" in content
+    left_out = figure == "time" and "held_out_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
     rows = []
     for total in _totals(content):
         if figure in total:
-            held_out = (_percent(total.get("held_out", {}).get("median")),) if apart else ()
+            held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
             rows.append((total["family"], *_error_cells(total[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
-    held_out = (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if apart else ()
+    held_out = (
+        (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if left_out else ()
+    )
     rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
-    return markdown_table([*titles, "held-out median"] if apart else titles, rows)
+    return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
 
 
 def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report
 from planner.report.tables import Notes, TableData
 from planner.search.front import SAVING, front, nondominated, without_near
+from planner.search.limit_results import TIE
 from planner.search.plan_file import read_plan, read_plan_file
-from planner.search.rungs import TIE
 from planner.search.search import find_plans
 
 BASE = Request(model="llama-3.2-1b", gbs=64, limits={"tp": (1, 2), "cp": (1,), "mbs": (1,)})
@@ -135,8 +135,8 @@ def test_the_short_list_has_each_cluster_first(over_all: ClusterFront) -> None:
         short = shortened(over_all.points, most)
         assert {item.cluster for item in short} == on_front
         assert len(short) == min(max(most, len(on_front)), len(over_all.points))
-        paces = [item.tokens_per_s for item in short]
-        assert paces == sorted(paces, reverse=True)
+        rates = [item.tokens_per_s for item in short]
+        assert rates == sorted(rates, reverse=True)
 
 
 def test_the_report_says_dimensions_prices_and_reasons(over_all: ClusterFront) -> None:

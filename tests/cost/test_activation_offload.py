@@ -31,15 +31,17 @@ def job_with(modules: str, model: str = "mixtral-8x7b") -> Job:
 
 
 @pytest.mark.parametrize(
-    ("copied", "room", "late"),
+    ("copied", "window", "late"),
     [(1e9, 1.0, 0.0), (1e9, 0.0, 1.0), (1e9, 0.25, 0.75), (0.0, 0.0, 0.0)],
 )
-def test_only_what_exceeds_the_compute_is_exposed(copied: float, room: float, late: float) -> None:
-    """1 GB at 1 GB/s beside `room` seconds; the bytes' share of the HBM's time comes on top."""
+def test_only_what_exceeds_the_compute_is_exposed(
+    copied: float, window: float, late: float
+) -> None:
+    """1 GB at 1 GB/s beside `window` seconds; the bytes' share of the HBM's time comes on top."""
     model = CostModel(make_job())
     links = model.link_inputs._replace(host_bytes_per_s=1e9)
     stolen = copied / model.gpu_inputs.hbm_bytes_per_s
-    found = exposed_copies(copied, room, model.gpu_inputs, network(links))
+    found = exposed_copies(copied, window, model.gpu_inputs, network(links))
     assert found == pytest.approx(late + stolen)
 
 

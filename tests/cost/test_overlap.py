@@ -96,7 +96,7 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
 # -- once a step ------------------------------------------------------------------------------
 
 
-def ends_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
+def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
     """Seconds to reduce gradients and to gather weights of one stage, and the step."""
     model = CostModel(job)
     model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
@@ -105,9 +105,9 @@ def ends_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, f
     grid = grid_of(costed)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
-    ends = (key, grid, model.job_inputs, model.network)
-    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *ends)
-    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *ends)
+    key_grid = (key, grid, model.job_inputs, model.network)
+    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *key_grid)
+    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *key_grid)
     return reduce, gather, found
 
 
@@ -117,14 +117,14 @@ def test_without_overlap_gradients_and_weights_travel_once_a_step(
 ) -> None:
     """However many micro-batches are accumulated."""
     bare = overlapping(dense, gradient_reduction=0.0, parameter_gather=0.0)
-    reduce, gather, found = ends_of(bare, {}, dp=16, zero=1, grad_acc=grad_acc)
+    reduce, gather, found = boundary_of(bare, {}, dp=16, zero=1, grad_acc=grad_acc)
     assert found[f.STEP_DP] == pytest.approx(reduce + gather)
 
 
 @pytest.mark.parametrize("grad_acc", [1, 4])
 def test_only_the_last_microbatch_hides_them(dense: Job, grad_acc: int) -> None:
     """On a slow network what its passes leave over is exposed, the same for any accumulation."""
-    reduce, gather, found = ends_of(dense, SLOW, dp=16, zero=1, grad_acc=grad_acc)
+    reduce, gather, found = boundary_of(dense, SLOW, dp=16, zero=1, grad_acc=grad_acc)
     passes = found[f.STEP_COMPUTE] / grad_acc
     assert found[f.STEP_DP] == pytest.approx(reduce + gather - passes, rel=1e-6)
 
@@ -134,7 +134,7 @@ def test_later_stages_reduce_in_the_drain_of_the_pipeline() -> None:
     has its own passes to hide behind."""
     job = overlapping(make_job("llama-3-8b", "64xH100"), contention=0.0)
     shape = {"tp": 8, "pp": 2, "dp": 4, "zero": 1, "grad_acc": 8}
-    reduce, gather, found = ends_of(job, SLOW, **shape)
+    reduce, gather, found = boundary_of(job, SLOW, **shape)
     assert 0.0 < found[f.STEP_DP] < 0.55 * (reduce + gather)
     passes = found[f.STEP_COMPUTE] / shape["grad_acc"]
     assert found[f.STEP_DP] > 0.5 * (reduce + gather) - 2 * passes

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from planner.cost import fields as f
 from planner.cost._jit import rows
+from planner.cost.boundary_traffic import end_traffic
 from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
-from planner.cost.step_ends import end_traffic
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job

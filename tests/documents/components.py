@@ -52,10 +52,10 @@ def _parts() -> list[Row]:
             weights = _weights(words) / count(name) * nominal
             # Quantised weights have scales; embedding and head stay in 16 bits.
             scaled = "scales, and embedding and head in 16 bits" if kind.startswith("int") else ""
-            apart = abs(weights / (size * nominal) - 1) > 0.02
+            differs = abs(weights / (size * nominal) - 1) > 0.02
             rows.append(
                 figure(f"weights of {label} in {kind}", size * nominal, weights, command(words),
-                       unit="GB", digits=1, erratum=scaled if apart else "")
+                       unit="GB", digits=1, erratum=scaled if differs else "")
             )  # fmt: skip
     return [*rows, *_training_parts()]
 
@@ -82,12 +82,12 @@ def _activations() -> list[Row]:
     kept, layers_byte = layers_bytes(_GPT3), command(_GPT3)
     full = layers_bytes(f"{_GPT3} --recompute full")
     return [
-        figure("rough estimate of activations, GPT-3", 2 * tokens * model.hidden * 2, kept, layers_byte,
-               unit="GB", digits=1, formula="2 B N d L b_act",
+        figure("rough estimate of activations, GPT-3", 2 * tokens * model.hidden * 2, kept,
+               layers_byte, unit="GB", digits=1, formula="2 B N d L b_act",
                erratum="two tensors a layer of the 34 d + 5 n N bytes that are kept"),
         figure("full formula of activations, GPT-3",
-               tokens * (34 * model.hidden + 5 * model.heads * 2048) * 2, kept, layers_byte, unit="GB",
-               digits=1, formula="L B N (34 d + 5 n N) b_act",
+               tokens * (34 * model.hidden + 5 * model.heads * 2048) * 2, kept, layers_byte,
+               unit="GB", digits=1, formula="L B N (34 d + 5 n N) b_act",
                erratum="34 and 5 are bytes already: without b_act"),
         Row("checkpoint of each layer", "M / L, 33 % more compute",
             f"{number(full, 'GB', 2)} of {number(kept, 'GB', 1)}: a layer's input each",
@@ -200,8 +200,8 @@ def _inner(words: str) -> float:
     if len(found) > 1:
         return _sum(held)
     model = load_model("gpt3-175b").spec
-    ends = (model.vocab + model.max_positions + 2) * model.hidden
-    return _sum(held) * (1 - ends / count("gpt3-175b"))
+    outer = (model.vocab + model.max_positions + 2) * model.hidden
+    return _sum(held) * (1 - outer / count("gpt3-175b"))
 
 
 def _experts() -> list[Row]:

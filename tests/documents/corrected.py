@@ -28,7 +28,7 @@ def _parameters() -> int:
 
 def _count() -> list[Row]:
     llama = load_model("llama-2-7b").spec
-    ends = 2 * llama.vocab * llama.hidden + llama.hidden
+    outer = 2 * llama.vocab * llama.hidden + llama.hidden
     layer = 4 * llama.hidden**2 + 2 * llama.hidden * llama.ffn + 2 * llama.hidden
     grouped = load_model("llama-3-8b").spec
     attention = 4 * grouped.hidden**2
@@ -36,7 +36,7 @@ def _count() -> list[Row]:
     return [
         Row("16 N as a sum over the step", "an error", "phases of their own", command(_WORDS),
             "agrees"),
-        figure("general parameter count, for Llama-2-7B", float(ends + llama.layers * layer),
+        figure("general parameter count, for Llama-2-7B", float(outer + llama.layers * layer),
                _parameters(), command("models llama-2-7b"), unit="",
                formula="embedding + L (4 a d h + 2 h d_ff + norms) + head",
                erratum="a gated feed-forward block has three matrices, 3 h d_ff"),
@@ -57,8 +57,8 @@ def _phases() -> list[Row]:
                parameter, formula="4 N + 4 N"),
         figure("gradients, in backward and optimizer", 4.0 * count,
                term(_WORDS, "gradients", "backward"), parameter, formula="4 N"),
-        figure("before forward, first step", 4.0 * count, _held(_WORDS, "start", "first"), parameter,
-               formula="4 N"),
+        figure("before forward, first step", 4.0 * count, _held(_WORDS, "start", "first"),
+               parameter, formula="4 N"),
         figure("before forward, later", 12.0 * count, _held(_WORDS, "start"), parameter,
                formula="12 N"),
         Row("during forward after k layers", "12 N + the sum of k layers",
@@ -91,7 +91,8 @@ def _peak() -> list[Row]:
         Row("memory falls through backward to 16 N", "monotonically", "gradients held: yes; "
             "PyTorch without: it may rise again where a layer's gradients outweigh what it kept",
             command(_TORCH), "**erratum** for frameworks that make gradients layer by layer"),
-        figure("optimizer step", 16.0 * count, _held(_WORDS, "optimizer"), parameter, formula="16 N",
+        figure("optimizer step", 16.0 * count, _held(_WORDS, "optimizer"), parameter,
+               formula="16 N",
                note="torch's foreach kernels add a copy, 20 N: --optimizer-kernel foreach"),
         figure("after the step", 12.0 * count, _held(_WORDS, "start"), parameter, formula="12 N"),
     ]  # fmt: skip

@@ -72,15 +72,15 @@ def figure(
 ) -> Row:
     """A figure, or a formula at an example. ValueError for a verdict that the figures deny."""
     theirs_text, ours_text = number(theirs, unit, digits), number(ours, unit, digits)
-    apart = abs(ours / theirs - 1.0)
-    if bool(erratum) != (apart > _CLOSE):
+    differs = abs(ours / theirs - 1.0)
+    if bool(erratum) != (differs > _CLOSE):
         raise ValueError(f"{what}: theirs {theirs_text}, ours {ours_text}; erratum {erratum!r}")
     if erratum:
         verdict = f"**erratum**: {erratum}"
     elif theirs_text == ours_text:
         verdict = "agrees"
     else:
-        verdict = f"agrees within {_percent(apart)}"
+        verdict = f"agrees within {_percent(differs)}"
     verdict += f"; {note}" if note else ""
     shown = f"{formula} = {theirs_text}" if formula else theirs_text
     return Row(what, shown, ours_text, by, verdict)
@@ -124,9 +124,9 @@ def term(words: str, name: str, of_phase: str, step: str = "later") -> float:
 def layers_bytes(words: str) -> float:
     """Bytes that the layers keep for backward, at its start."""
     kept = run(words)["stages"][0]["peak_kept_tensors"]
-    ends = ("head", "embedding")
+    outer = ("head", "embedding")
     return float(
-        sum(kept_one["bytes"] for kept_one in kept if not kept_one["name"].startswith(ends))
+        sum(kept_one["bytes"] for kept_one in kept if not kept_one["name"].startswith(outer))
     )
 
 

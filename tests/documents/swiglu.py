@@ -21,13 +21,13 @@ def swiglu() -> list[Row]:
     kept = term(words, "activations", "forward end")
     backward = phase(words, "backward")["terms"]
     state = sum(backward[name] for name in ("weights", "gradients", "optimizer state"))
-    ends = _V * _D + _D
+    outer = _V * _D + _D
     return [
         figure("buckets at the peak: weights P, gradients P, moments 2P, activations A",
                16.0 * count + unit, state + backward["activations"], found, formula="4 (4P + A)"),
-        figure("parameters of a layer", layer, (count - ends) / _L, by, unit="",
+        figure("parameters of a layer", layer, (count - outer) / _L, by, unit="",
                formula="16 d² + 2 d"),
-        figure("parameters of 48 layers", 1966233600, count - ends, by, unit=""),
+        figure("parameters of 48 layers", 1966233600, count - outer, by, unit=""),
         figure("parameters of the embedding", 80411200, parameter_count(
             load_model("gpt2-xl-swiglu").spec).embedding, by, unit="", formula="V d"),
         figure("all parameters", 2046646400, count, by, unit="",

@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
 # Types that call torch's fused attention themselves.
-_OWN_ATTENTION = ("falcon",)
+_EAGER_ONLY = ("falcon",)
 _TYPES = {"bf16": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32}
 _NO_DROPOUT = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "hidden_dropout": 0.0,
                "attention_dropout": 0.0}  # fmt: skip
@@ -116,7 +116,7 @@ class Run:
         values = {**_NO_DROPOUT, **self.config}
         config = AutoConfig.for_model(values.pop("model_type"), **values)
         attention = _FLASH if self.attention == "flash" else "eager"
-        if config.model_type in _OWN_ATTENTION and self.attention == "flash":
+        if config.model_type in _EAGER_ONLY and self.attention == "flash":
             attention = "sdpa"
         model = AutoModelForCausalLM.from_config(
             config, dtype=_TYPES[self.mode], attn_implementation=attention

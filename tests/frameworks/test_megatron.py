@@ -116,8 +116,10 @@ def test_megatron_accepts_the_plan_and_reads_the_same(
             for block in range(arg.pp * arg.vpp)
         ]
         assert tuple(blocks) == launch.plan.layout.block_layers
-        apart = launch.plan.layout.mtp_apart
-        assert read["layout"][arg.pp - 2][-1].count("mtp") == apart * launch.job.model.mtp_layers
+        standalone = launch.plan.layout.mtp_standalone
+        assert (
+            read["layout"][arg.pp - 2][-1].count("mtp") == standalone * launch.job.model.mtp_layers
+        )
 
 
 def _without(argv: list[str], option: str, values: int) -> list[str]:

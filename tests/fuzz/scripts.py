@@ -58,7 +58,7 @@ _STATEMENTS = st.recursive(
 
 def scripts() -> st.SearchStrategy[str]:
     """Scripts of some statements, most with a training command behind them."""
-    ends = st.sampled_from([SCRIPT, SCRIPT, "torchrun pretrain_gpt.py --num-layers $A", ""])
-    return st.tuples(st.lists(_STATEMENTS, max_size=4), ends).map(
+    last_lines = st.sampled_from([SCRIPT, SCRIPT, "torchrun pretrain_gpt.py --num-layers $A", ""])
+    return st.tuples(st.lists(_STATEMENTS, max_size=4), last_lines).map(
         lambda drawn: "\n".join([*drawn[0], drawn[1]])
     )

@@ -70,8 +70,8 @@ def test_nothing_is_refused_and_degrees_are_said(name: str) -> None:
         ("uneven", {"--pipeline-model-parallel-layout": ["Et*18|t*21|t*20|t*21L"]}),
         ("interleaved", {"--num-layers-per-virtual-pipeline-stage": ["4"]}),
         ("interleaved-uneven", {"--pipeline-model-parallel-layout": ["Et*3|(t*4|)*18t*5L"]}),
-        ("mtp-apart", {"--pipeline-model-parallel-layout": ["Et*5|(t*4|)*13t*4m|L"]}),
-        ("mtp-apart-alone", {"--pipeline-model-parallel-layout": ["Et*4|(t*3|)*12t*6|m|L"]}),
+        ("mtp-standalone", {"--pipeline-model-parallel-layout": ["Et*5|(t*4|)*13t*4m|L"]}),
+        ("mtp-standalone-alone", {"--pipeline-model-parallel-layout": ["Et*4|(t*3|)*12t*6|m|L"]}),
         (
             "latent-pipeline",
             {

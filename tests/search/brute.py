@@ -64,10 +64,10 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     exposed = drain = 0.0
     for stage in range(terms.pp):
         seconds = found[stage, linear.TERM_SHARED]
-        room = backward[stage] - found[stage, linear.TERM_TAKEN_BACKWARD]
-        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, room)
-        room = forward[stage] - found[stage, linear.TERM_TAKEN_FORWARD]
-        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, room)
+        window_s = backward[stage] - found[stage, linear.TERM_TAKEN_BACKWARD]
+        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, window_s)
+        window_s = forward[stage] - found[stage, linear.TERM_TAKEN_FORWARD]
+        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, window_s)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
     fixed = scalars[linear.SCALAR_FIXED_S]

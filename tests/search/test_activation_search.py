@@ -18,7 +18,7 @@ from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
-from planner.search.explorer import TIE, Effort
+from planner.search.limit_results import TIE, Effort
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
@@ -66,15 +66,17 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
     """Layouts × recompute modes × modules on the host, under the memory limit and lighter ones."""
     plans = every_plan()
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
-    rungs = explorer.explore()
+    limit_results = explorer.explore()
     assert [job.job.activation_offload for job in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
-    for rung in rungs:
-        fitting = [plan.step_time_s for plan in plans if plan.peak_bytes <= rung.limit_bytes]
-        assert (rung.point is None) == (not fitting)
-        if rung.point is not None:
-            found = rung.point.pace * DEGREES.gbs
+    for limit_result in limit_results:
+        fitting = [
+            plan.step_time_s for plan in plans if plan.peak_bytes <= limit_result.limit_bytes
+        ]
+        assert (limit_result.point is None) == (not fitting)
+        if limit_result.point is not None:
+            found = limit_result.point.sample_s * DEGREES.gbs
             assert min(fitting) * (1.0 - 1e-9) <= found <= min(fitting) * (1.0 + TIE)
-            assert rung.bound * DEGREES.gbs <= min(fitting) * (1.0 + 1e-9)
+            assert limit_result.bound * DEGREES.gbs <= min(fitting) * (1.0 + 1e-9)
     assert tight.proven
 
 

@@ -39,7 +39,7 @@ def test_no_layout_beats_the_bound(
     order: list[int],
     limit_gib: float,
     traffic: float,
-    lone_ends: bool,
+    standalone_vocab: bool,
 ) -> None:
     kinds = tuple(int(np.unique(order).searchsorted(item)) for item in order)
     terms = synthetic_terms(seed, *degrees, max(kinds) + 1, traffic=traffic)
@@ -48,7 +48,7 @@ def test_no_layout_beats_the_bound(
         kinds,
         recomputation=recomputation,
         memory=memory_numbers(terms, limit_gib * GIB),
-        lone_ends=lone_ends,
+        standalone_vocab=standalone_vocab,
         head_layers=1 + seed % 3,
     )
     found = least_step(terms, ctx, np.inf)
@@ -140,7 +140,7 @@ def test_a_start_is_a_legal_split(
     layers: tuple[int, ...], head: int, expected: tuple[int, ...]
 ) -> None:
     kinds = (0,) * sum(layers)
-    ctx = LayoutContext(4, 2, kinds, head_layers=head, lone_ends=True)
+    ctx = LayoutContext(4, 2, kinds, head_layers=head, standalone_vocab=True)
     blocks = chunks(layers, ctx)
     assert blocks == expected
     layout = Layout(4, 2, blocks, (0,) * 4)

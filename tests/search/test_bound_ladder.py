@@ -9,7 +9,8 @@ from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.job.request import Request
 from planner.search.costed import cost_job
-from planner.search.explorer import Effort, Explorer
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort
 from planner.search.terms import recompute_code
 
 

@@ -57,7 +57,7 @@ def packed() -> WhyNothingFits:
 
 def fits(request: Request) -> bool:
     trial = try_job(request.resolve(), EVEN_CHANCE)
-    return trial is not None and trial.rung.point is not None
+    return trial is not None and trial.limit_result.point is not None
 
 
 def test_conflict_names_the_choice_and_the_memory(tight: WhyNothingFits) -> None:
@@ -182,7 +182,7 @@ def test_fewer_gpus_than_offered_do_not_fit(tight: WhyNothingFits) -> None:
     for count in range(3, counts[-1]):
         level = EVEN_CHANCE if count < counts[0] else 0.8
         trial = try_job(changed(TIGHT, f"--gpus {count}xH100").resolve(), level)
-        assert trial is None or trial.rung.point is None or trial.used_gpus < count
+        assert trial is None or trial.limit_result.point is None or trial.used_gpus < count
 
 
 def test_dropping_a_condition_is_offered_where_it_alone_is_guilty() -> None:
@@ -253,18 +253,18 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
 def test_layers_of_the_scarce_kind_are_counted() -> None:
     """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
     nothing = ((0, 0), (0, 0))
-    moment = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
-    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (moment,)))
+    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
+    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (phase,)))
     model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
     assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]
     assert capacity(ctx, 0) == 4
     assert capacities_text(ctx, [0, 1], model) == (
         "of the 5 MoE layers, stages 0-1 each hold at most 2: together 4 of 5"
     )
-    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (moment,)))
+    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (phase,)))
     # Enough room for each kind alone: no sum that would say otherwise.
     assert capacities_text(roomy, [0, 1], model).endswith("in no split all of them")
-    none = replace(ctx, memory=MemoryNumbers(1, 5, (moment,)))
+    none = replace(ctx, memory=MemoryNumbers(1, 5, (phase,)))
     assert "each hold not even one" in capacities_text(none, [0, 1], model)
 
 

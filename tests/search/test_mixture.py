@@ -17,7 +17,7 @@ from planner.predict.costed_plan import job_plan
 from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, other_modes
 from planner.search.costed import CostedJob, cost_job
-from planner.search.explorer import TIE, Effort
+from planner.search.limit_results import TIE, Effort
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
@@ -151,11 +151,11 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
     spec |= {"layers": 6, "layer_kinds": spec["layer_kinds"][:6]}
     costed_job = cost_job(replace(job, model=type(job.model).model_validate(spec)))
     explorer = costed_job.explorer(Effort(most_effort_s=20.0))
-    kept = [rung for rung in explorer.explore() if rung.point is not None]
+    kept = [limit_result for limit_result in explorer.explore() if limit_result.point is not None]
     assert kept
-    assert all(rung.gap <= TIE for rung in kept)
+    assert all(limit_result.gap <= TIE for limit_result in kept)
     checked = 0
-    for row in range(len(explorer.pace)):
+    for row in range(len(explorer.sample_s)):
         if explorer.columns["zero"][row] != explorer.columns["zero"].max():
             continue
         index = int(explorer.columns["recompute"][row])
@@ -166,10 +166,10 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
                 continue
             point = explorer.cost(row, layout)
             checked += 1
-            for rung in kept:
-                assert rung.point is not None
-                if point.peak <= rung.limit_bytes:
-                    assert point.pace * (1 + TIE) ** 2 >= rung.point.pace, layout
+            for limit_result in kept:
+                assert limit_result.point is not None
+                if point.peak <= limit_result.limit_bytes:
+                    assert point.sample_s * (1 + TIE) ** 2 >= limit_result.point.sample_s, layout
     assert checked > 20
 
 
@@ -190,7 +190,7 @@ def test_bounds_hold_for_every_mix() -> None:
         )  # fmt: skip
         point = explorer.cost(row, layout)
         fits = np.flatnonzero(point.peak <= explorer.limits)
-        assert (bounds[where[row], fits] <= point.pace * (1 + 1e-9)).all()
+        assert (bounds[where[row], fits] <= point.sample_s * (1 + 1e-9)).all()
 
 
 def test_a_plan_with_a_mix_evaluates_alike() -> None:

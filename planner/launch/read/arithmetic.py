@@ -81,6 +81,8 @@ def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
                 return _wrapped(pow(one, two, 1 << _BITS))
             if type(operator) in _BINARY:
                 return _wrapped(_BINARY[type(operator)](one, two))
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARISONS:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
+            type(operator) in _COMPARISONS
+        ):
             return int(_COMPARISONS[type(operator)](_number(left, values), _number(right, values)))
     raise _UnreadableError

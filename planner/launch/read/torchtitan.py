@@ -276,7 +276,9 @@ class TorchtitanReader:
         name, schedule, least = known
         if schedule is None:
             why = f"schedule {name} is not modelled"
-            self.problems.append(Problem("not-predictable", why, "warning", self.document.place(key)))
+            self.problems.append(
+                Problem("not-predictable", why, "warning", self.document.place(key))
+            )
         usual = schedule in ("1f1b", "interleaved", None)
         layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
         return layout | self._blocks(degrees["pp"], least == 1, model)
@@ -285,7 +287,7 @@ class TorchtitanReader:
         from planner.job.models.catalog import load_model
 
         one_text = f"{_P}.pipeline_parallel_"
-        ends = (
+        less_layers = (
             self._whole(f"{one_text}first_stage_less_layers", 1),
             self._whole(f"{one_text}last_stage_less_layers", 1),
         )
@@ -297,11 +299,11 @@ class TorchtitanReader:
         layers = load_model(model).spec.layers
         key = f"{one_text}layers_per_stage"
         per_stage = self._whole(key, 0) or None
-        chunks, problem = stage_count(layers, pp, per_stage, single, ends)
+        chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
         if problem is not None:
             self.problems.append(problem)
             return {"vpp": chunks}
-        blocks = stage_layers(layers, pp * chunks, ends)
+        blocks = stage_layers(layers, pp * chunks, less_layers)
         if blocks is None:
             text = f"{layers} layers cannot be split over {pp * chunks} stages"
             self.problems.append(Problem("layers-per-stage", text, places=self.document.place(key)))
@@ -377,7 +379,10 @@ class TorchtitanReader:
         """Types that torchtitan does not have, which its parsers let through, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
-            value, place = str(self.document.get(key, "float32")), self.document.place(f"{_T}.{name}")
+            value, place = (
+                str(self.document.get(key, "float32")),
+                self.document.place(f"{_T}.{name}"),
+            )
             if value == "float16":
                 text = f"{key} = float16 is not modelled"
                 self.problems.append(Problem("not-predictable", text, "warning", place))

@@ -34,8 +34,8 @@ def test_a_figure_printed_twice_is_no_repeat() -> None:
 
 
 def test_settings_that_a_column_or_the_model_tells_apart_are_no_repeats() -> None:
-    apart = [*runs("1", "10", software="1.0"), *runs("1", "12", software="2.0")]
-    assert repeat_noise(apart) == []
+    separate = [*runs("1", "10", software="1.0"), *runs("1", "12", software="2.0")]
+    assert repeat_noise(separate) == []
     told = [predicted(seconds, step_time_s=time) for seconds, time in ((1.0, "10"), (2.0, "12"))]
     assert repeat_noise(told) == []
 

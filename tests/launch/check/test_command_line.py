@@ -85,9 +85,9 @@ def test_json_and_csv(write: Write) -> None:
     changes = found["changes"]
     assert [row["change"] for row in rows[1:]] == [c["change"] for c in changes]  # type: ignore
     # The best changes are faster, each more than the next.
-    paces = [float(row["tokens_per_s"]) for row in rows]
-    assert paces[1:] == sorted(paces[1:], reverse=True)
-    assert min(paces[1:]) > paces[0]
+    rates = [float(row["tokens_per_s"]) for row in rows]
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert min(rates[1:]) > rates[0]
 
 
 FIXABLE = {

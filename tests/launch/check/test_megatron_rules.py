@@ -292,12 +292,12 @@ def test_multi_token_prediction_before_the_loss_is_costed_there(read: Read) -> N
         assert "not-modelled" not in {problem.rule for problem in found.problems}
         assert found.plan is not None
         plans[layout] = found.plan
-    apart, together, alone = plans.values()
-    assert (apart.layout.mtp_apart, together.layout.mtp_apart) == (True, False)
+    standalone, together, alone = plans.values()
+    assert (standalone.layout.mtp_standalone, together.layout.mtp_standalone) == (True, False)
     assert alone.layout.block_layers == (8, 8, 0, 0)
-    assert apart.stages[2].forward_s > together.stages[2].forward_s
-    assert apart.stages[3].forward_s < together.stages[3].forward_s
-    assert any("shapes" in text for text in apart.assumptions)
+    assert standalone.stages[2].forward_s > together.stages[2].forward_s
+    assert standalone.stages[3].forward_s < together.stages[3].forward_s
+    assert any("shapes" in text for text in standalone.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,11 @@ def test_multi_token_prediction_elsewhere_is_costed_with_a_warning(
 def test_a_changed_layout_keeps_multi_token_prediction_apart(read: Read) -> None:
     found = assess(read(script(f"{SMALL} {_PREDICTS} 'Et*5|t*5|t*6m|L'"), "run.sh"), "8xH100")
     assert found.setup is not None
-    assert found.setup.mtp_apart
+    assert found.setup.mtp_standalone
     after = replace(found.setup, block_layers=(6, 5, 5, 0))
     written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, after)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*6|t*5|t*5m|L"'
-    back = replace(found.setup, mtp_apart=False)
+    back = replace(found.setup, mtp_standalone=False)
     written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, back)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*5|t*5|t*6|mL"'
 

@@ -69,16 +69,16 @@ def test_torchtitan_pipeline(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "stages", "ends", "expected"),
+    ("layers", "stages", "less_layers", "expected"),
     [
         (32, 4, (1, 1), (8, 9, 8, 7)), (30, 4, (1, 1), (7, 8, 8, 7)), (8, 2, (0, 0), (4, 4)),
         (8, 1, (1, 1), (8,)), (2, 8, (1, 1), None), (6, 4, (3, 1), None),
     ],
 )  # fmt: skip
 def test_stage_layers(
-    layers: int, stages: int, ends: tuple[int, int], expected: tuple[int, ...] | None
+    layers: int, stages: int, less_layers: tuple[int, int], expected: tuple[int, ...] | None
 ) -> None:
-    assert stage_layers(layers, stages, ends) == expected
+    assert stage_layers(layers, stages, less_layers) == expected
 
 
 @pytest.mark.parametrize(

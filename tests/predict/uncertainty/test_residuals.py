@@ -12,7 +12,7 @@ from planner.evidence.fit.judging import (
     Residual,
     held_out,
     summarised,
-    without_own_errors,
+    without_unmeasured_errors,
 )
 from planner.evidence.fit.residual_fit import fit, fit_all, render, residuals
 from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
@@ -35,9 +35,9 @@ def runs(source: str, family: Family, *values: float) -> list[Residual]:
     return [Residual(source, family, value) for value in values]
 
 
-def table(*found: Residual, own_rows: float = 0.0, figure: Figure = "time") -> ResidualTable:
+def table(*found: Residual, prior_rows: float = 0.0, figure: Figure = "time") -> ResidualTable:
     """A table without mixing unless asked for."""
-    return ResidualTable(figure, summarised(found), own_rows, 1.0)
+    return ResidualTable(figure, summarised(found), prior_rows, 1.0)
 
 
 def test_quantiles_of_one_family() -> None:
@@ -45,7 +45,7 @@ def test_quantiles_of_one_family() -> None:
     assert spread.middle == pytest.approx(0.05)
     assert spread.low == pytest.approx(0.006)
     assert spread.high == pytest.approx(0.094)
-    assert (spread.rows, spread.sources, spread.own_share) == (11, ("a",), 1.0)
+    assert (spread.rows, spread.sources, spread.family_share) == (11, ("a",), 1.0)
 
 
 def test_inflation_widens_around_the_median() -> None:
@@ -69,14 +69,14 @@ def test_errors_of_a_part_of_the_step_do_not_widen_its_family() -> None:
         for value in steady
     ]
     raw = ResidualTable("time", summarised(found), 0.0, 1.0, launches=0.4)
-    left = without_own_errors(raw, found)
+    left = without_unmeasured_errors(raw, found)
     assert [item.value for item in left if not item.at.waiting] == [*steady, *steady]
     moved = [item.value for item in left if item.at.waiting]
     assert max(moved) < 0.75 * 3.0 * max(steady)
     assert min(moved) > 0.75 * 3.0 * min(steady)
     narrower = replace(raw, entries=summarised(left)).spread(NEAR)
     assert narrower.high - narrower.low < 0.85 * (raw.spread(NEAR).high - raw.spread(NEAR).low)
-    assert without_own_errors(replace(raw, launches=0.0), found) == found
+    assert without_unmeasured_errors(replace(raw, launches=0.0), found) == found
 
 
 def near(middle: float, count: int) -> list[float]:
@@ -97,11 +97,11 @@ def test_a_large_source_does_not_drown_a_small_one() -> None:
 
 def test_few_own_runs_lean_on_the_wider_family() -> None:
     found = (*runs("a", NEAR, *near(0.0, 4)), *runs("b", FAR, *near(1.0, 16)))
-    spread = table(*found, own_rows=2.0).spread(NEAR)
-    assert spread.own_share == pytest.approx(0.5)
+    spread = table(*found, prior_rows=2.0).spread(NEAR)
+    assert spread.family_share == pytest.approx(0.5)
     assert spread.family == NEAR
     assert spread.high == pytest.approx(1.0, abs=0.01)
-    assert table(*found, own_rows=0.0).spread(NEAR).high == pytest.approx(0.0, abs=0.01)
+    assert table(*found, prior_rows=0.0).spread(NEAR).high == pytest.approx(0.0, abs=0.01)
 
 
 def test_leaving_a_source_out_excludes_every_run_of_it() -> None:
@@ -244,7 +244,7 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
     fitted = fit(found, "time")
     assert held_out(fitted.table, found).covered == pytest.approx(0.8, abs=0.02)
     assert fitted.coverage == held_out(fitted.table, found)
-    assert fitted.table.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
+    assert fitted.table.prior_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
     assert fitted.table.source_power in (0.0, 0.25, 0.5)
 
 
@@ -265,7 +265,7 @@ def test_a_refit_writes_what_the_loader_reads() -> None:
         for entry, wrote in zip(read.entries, item.entries, strict=True):
             assert entry.log_ratios == wrote.log_ratios
             assert entry.bits == wrote.bits == (16,)
-            assert set(entry.reach) == set(wrote.reach) >= {"gpus", "seq", "hidden"}
+            assert set(entry.measured) == set(wrote.measured) >= {"gpus", "seq", "hidden"}
 
 
 def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:

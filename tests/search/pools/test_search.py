@@ -15,8 +15,8 @@ from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.explorer import Effort
 from planner.search.infeasibility import DoesNotFitError
+from planner.search.limit_results import Effort
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
@@ -58,8 +58,8 @@ def explorer_of(request: Request) -> PoolExplorer:
 def splits(layers: int, blocks: int) -> Iterator[tuple[int, ...]]:
     """All ways to put layers into blocks in order, empty ones too."""
     for cuts in combinations(range(layers + blocks - 1), blocks - 1):
-        ends = (-1, *cuts, layers + blocks - 1)
-        yield tuple(high - low - 1 for low, high in pairwise(ends))
+        cut_points = (-1, *cuts, layers + blocks - 1)
+        yield tuple(high - low - 1 for low, high in pairwise(cut_points))
 
 
 def every_point(pool_explorer: PoolExplorer) -> Iterator[PoolPoint]:
@@ -94,18 +94,18 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
     )  # fmt: skip
     found = explorer_of(request)
     limits = [0.55 * job.hbm_limit_bytes for job in found.model.jobs]
-    rungs = found.explore(limits)
+    limit_results = found.explore(limits)
     points = list(every_point(found))
     assert len(points) >= 40
-    for rung, share in zip(rungs, (1.0, 0.85, 0.7, 0.55), strict=False):
-        best = min((point.pace for point in points if point.fill <= share), default=np.inf)
-        if rung.point is None:
+    for limit_result, share in zip(limit_results, (1.0, 0.85, 0.7, 0.55), strict=False):
+        best = min((point.sample_s for point in points if point.fill <= share), default=np.inf)
+        if limit_result.point is None:
             assert np.isinf(best)
             continue
-        assert best * (1 - 1e-9) <= rung.point.pace <= best * (1 + 2.0 * OPTIMAL_WITHIN)
-        assert rung.bound <= best * (1 + 1e-9)
-        assert rung.gap <= 2.0 * OPTIMAL_WITHIN
-    assert rungs[0].point is not None
+        assert best * (1 - 1e-9) <= limit_result.point.sample_s <= best * (1 + 2.0 * OPTIMAL_WITHIN)
+        assert limit_result.bound <= best * (1 + 1e-9)
+        assert limit_result.gap <= 2.0 * OPTIMAL_WITHIN
+    assert limit_results[0].point is not None
     evenly = [
         found.cost(row, parts, found._even(row))
         for row, orders in enumerate(found.orders)
@@ -117,7 +117,7 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         for row, orders in enumerate(found.orders):
             for parts in orders:
                 reached = [
-                    point.pace
+                    point.sample_s
                     for point in points
                     if (point.row, point.parts) == (row, parts) and point.fill <= share
                 ]
@@ -198,9 +198,9 @@ def test_ctrl_c_keeps_what_is_known(mixed: SearchResult) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     found.progress = interrupt
-    rungs = found.explore(limits)
+    limit_results = found.explore(limits)
     assert found.stopped == "interrupted"
-    assert rungs[0].point is not None
+    assert limit_results[0].point is not None
 
 
 def test_rules_that_leave_nothing_are_named() -> None:

@@ -31,7 +31,7 @@ BLOCKS = (20, 20, 21, 0)
 def layouts(job: Job, degrees: Degrees, blocks: tuple[int, ...]) -> tuple[Layout, Layout]:
     """The same layers, multi-token prediction with the head and apart from it."""
     together = replace(even_layout(job, degrees.pp, degrees.vpp, False), block_layers=blocks)
-    return together, replace(together, mtp_apart=True)
+    return together, replace(together, mtp_standalone=True)
 
 
 def between(job: Job, layout: Layout) -> list[dict[str, float]]:
@@ -41,25 +41,25 @@ def between(job: Job, layout: Layout) -> list[dict[str, float]]:
 def test_the_module_and_its_table_move_and_the_head_stays() -> None:
     """bf16 weights of all stages add up to the same; the stage before the last has the table."""
     job = deepseek()
-    together, apart = (between(job, layout) for layout in layouts(job, PIPELINE, BLOCKS))
-    assert apart[:2] == together[:2]
+    together, standalone = (between(job, layout) for layout in layouts(job, PIPELINE, BLOCKS))
+    assert standalone[:2] == together[:2]
     for term in ("weights", "gradients", "master weights", "optimizer state"):
-        moved = together[3][term] - apart[3][term]
-        assert moved == pytest.approx(apart[2][term] - together[2][term])
+        moved = together[3][term] - standalone[3][term]
+        assert moved == pytest.approx(standalone[2][term] - together[2][term])
         assert moved > 0.0
     # What is left on the last stage: norm and output matrix.
-    assert apart[3]["weights"] == pytest.approx(2 * (TABLE / 2 + 7_168))
+    assert standalone[3]["weights"] == pytest.approx(2 * (TABLE / 2 + 7_168))
     without = deepseek(mtp_layers=0)
     _, bare = layouts(without, PIPELINE, BLOCKS)
-    assert apart[3] == pytest.approx(between(without, replace(bare, mtp_apart=False))[3])
+    assert standalone[3] == pytest.approx(between(without, replace(bare, mtp_standalone=False))[3])
 
 
 def test_a_tied_head_keeps_a_copy_too() -> None:
     """Three stages train the table: embedding, multi-token prediction, head."""
     tied = deepseek(tied_embeddings=True)
-    _, apart = layouts(tied, PIPELINE, BLOCKS)
-    untied = between(deepseek(), apart)
-    assert [item["weights"] for item in between(tied, apart)] == pytest.approx(
+    _, standalone = layouts(tied, PIPELINE, BLOCKS)
+    untied = between(deepseek(), standalone)
+    assert [item["weights"] for item in between(tied, standalone)] == pytest.approx(
         [item["weights"] for item in untied]
     )
 
@@ -67,8 +67,8 @@ def test_a_tied_head_keeps_a_copy_too() -> None:
 def test_two_microbatches_wait_at_the_module() -> None:
     """1F1B runs two micro-batches ahead on the last stage but one, one on the last."""
     job = deepseek()
-    _, apart = layouts(job, PIPELINE, BLOCKS)
-    found = stage_accounts(job, PIPELINE, apart)[2]
+    _, standalone = layouts(job, PIPELINE, BLOCKS)
+    found = stage_accounts(job, PIPELINE, standalone)[2]
     assert (found.core.held.full, found.core.held.head) == (2.0, 2.0)
     forward = next(each for each in found.later_steps if each.name.startswith("forward 2/2"))
     kept = found.core.holds.layer_kept + found.core.holds.mtp_kept
@@ -83,8 +83,8 @@ def test_losses_stay_with_the_head() -> None:
     one, two = (deepseek(mtp_layers=modules) for modules in (1, 2))
     sizes = []
     for job in (one, two):
-        _, apart = layouts(job, PIPELINE, BLOCKS)
-        found = stage_accounts(job, PIPELINE, apart)[3]
+        _, standalone = layouts(job, PIPELINE, BLOCKS)
+        found = stage_accounts(job, PIPELINE, standalone)[3]
         assert found.layers == 0
         forward = next(each for each in found.later_steps if each.name == "forward end")
         tensors = {each.name: each for each in kept_tensors(job, found.core, forward)}
@@ -114,7 +114,7 @@ def test_views_show_it(
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     recompute = (job.framework.recompute_mode(mode),)
     job = replace(job, optimizer=load_optimizer(optimizer), recompute=recompute)
-    alone = even_layout(job, degrees.pp, degrees.vpp, mode == "full", mtp_apart=True)
+    alone = even_layout(job, degrees.pp, degrees.vpp, mode == "full", mtp_standalone=True)
     assert alone.block_layers[-2:] == (0, 0)
     blocks = (alone.block_layers[0] - 3, *alone.block_layers[1:-2], 3, 0)
     behind = replace(alone, block_layers=blocks)
@@ -169,6 +169,6 @@ def stages(job: Job, layout: Layout) -> tuple[StageAccount, ...]:
 
 def test_the_last_stage_gets_lighter() -> None:
     job = deepseek()
-    together, apart = layouts(job, PIPELINE, BLOCKS)
-    assert stages(job, apart)[3].total_bytes < stages(job, together)[3].total_bytes
-    assert stages(job, apart)[2].total_bytes > stages(job, together)[2].total_bytes
+    together, standalone = layouts(job, PIPELINE, BLOCKS)
+    assert stages(job, standalone)[3].total_bytes < stages(job, together)[3].total_bytes
+    assert stages(job, standalone)[2].total_bytes > stages(job, together)[2].total_bytes
