@@ -1,7 +1,7 @@
 """Gradient reduction, parameter gathering and the optimizer step of one pipeline stage.
 
-Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
-that lie etp·ep apart (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
+Groups: dense parameters are reduced over dp·cp ranks that lie tp distance, experts over edp ranks
+that lie etp·ep distance (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
 
 Where switches reduce (`planner.cost.in_network`), one kind of communicator has them, as in Megatron
 (--use-sharp): that of dense parameters, or under hybrid sharding that between replicas, which
@@ -66,20 +66,20 @@ def reduce_stream(
     arXiv 2304.11277, section 3.2.2).
     """
     kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
-    value, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
-    apart = expert_stride(key, grid, job)
+    value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
+    distance = expert_stride(key, grid, job)
     first = after(
         sharded_stream(kind, value, key, grid, job, network),
-        collective_stream(kind, grid.expert_shards, apart, own_expert, job, network),
+        collective_stream(kind, grid.expert_shards, distance, expert_value, job, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
-    value, own_expert = value / grid.shards, own_expert / grid.expert_shards
-    stride = dense_stride(key, grid, job, network) * grid.shards
+    value, expert_value = value / grid.shards, expert_value / grid.expert_shards
+    stride, distance = dense_stride(key, grid, job, network) * grid.shards, distance * grid.expert_shards
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, job, network),
-        parameter_stream(kind, grid.replicas, apart * grid.expert_shards, own_expert, job, network),
+        parameter_stream(kind, grid.replicas, distance, expert_value, job, network),
     )
     return after(first, second)
 
@@ -94,9 +94,9 @@ def reduce_seconds(
 
 
 @jit
-def hidden_seconds(seconds: float, share: float, room_s: float) -> float:
+def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
     """Part of a collective that finds compute to run beside."""
-    return min(seconds * share, room_s)
+    return min(seconds * share, window_s)
 
 
 @jit

@@ -23,24 +23,24 @@ def dense_stride(key: Row, grid: Row, job: JobInputs, network: Rows) -> float:
     """
     if job.pipeline_before_data == 0.0:
         return float(key.tp)
-    apart = key.tp * grid.pp
+    distance = key.tp * grid.pp
     if key.cp <= 1.0 or network[0].oversubscription > 1.0:
-        return float(apart)
-    return float(min(apart, max(key.tp, network[0].scale_up_domain / key.cp)))
+        return float(distance)
+    return float(min(distance, max(key.tp, network[0].scale_up_domain / key.cp)))
 
 
 @jit
 def expert_stride(key: Row, grid: Row, job: JobInputs) -> float:
     """Ranks between neighbours of the edp ranks that reduce the gradients of the same experts."""
-    apart = key.etp * key.ep
-    return float(apart * grid.pp if job.pipeline_before_data > 0.0 else apart)
+    distance = key.etp * key.ep
+    return float(distance * grid.pp if job.pipeline_before_data > 0.0 else distance)
 
 
 @jit
 def stage_stride(key: Row, grid: Row, job: JobInputs) -> float:
     """Ranks between neighbouring stages of a pipeline."""
-    apart = key.tp * key.cp
-    return float(apart if job.pipeline_before_data > 0.0 else apart * grid.dp)
+    distance = key.tp * key.cp
+    return float(distance if job.pipeline_before_data > 0.0 else distance * grid.dp)
 
 
 @jit
