@@ -75,7 +75,10 @@ def reduce_stream(
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
     value, expert_value = value / grid.shards, expert_value / grid.expert_shards
-    stride, distance = dense_stride(key, grid, job, network) * grid.shards, distance * grid.expert_shards
+    stride, distance = (
+        dense_stride(key, grid, job, network) * grid.shards,
+        distance * grid.expert_shards,
+    )
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, job, network),

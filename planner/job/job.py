@@ -189,8 +189,8 @@ class Job:
 
     def decided(self) -> tuple[Job, ...]:
         """The job at each share, set of modules and set of techniques that a search tries, least
-        offload first; itself if they were given. Sets that no recompute mode works with are left out. UsageError with a
-        fraction of the activations, which no search chooses."""
+        offload first; itself if they were given. Sets that no recompute mode works with are left
+        out. UsageError with a fraction of the activations, which no search chooses."""
         demand_all_leave(self.offload_fraction)
         if not (self.offload_shares or self.offload_choices or self.technique_choices):
             return (self,)

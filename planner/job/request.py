@@ -112,8 +112,8 @@ class Request(BaseModel):
     --cp-comm-type); None: a search takes the fastest that the framework has; `cp_sizes`: ranks of
     the two levels of `a2a+p2p`. `fit_probability`: with which a plan must fit its GPUs at least,
     by the error of memory predictions. `use`, `without`: techniques of the framework
-    (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches reduce
-    (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
+    (`planner.job.frameworks.techniques`) that are used, or are not. `sharp`: InfiniBand switches
+    reduce (`planner.predict.sharp`). `precision` fp32 or tf32 means fp32 weights, gradients and
     activations too. `sequence_parallel`, `gradient_as_bucket_view`, `set_to_none`:
     `planner.job.frameworks.switches`; `cublas_workspace_config`: the environment variable's value;
     `bias` False: linear layers and norms without biases. Raises UsageError (ValueError) for what
@@ -226,9 +226,7 @@ class Request(BaseModel):
             cublas_workspace_config=self.cublas_workspace_config,
         )
 
-    def techniques(
-        self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster
-    ) -> Decision:
+    def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
         """Techniques of the framework that the job uses, and those that a search decides."""
         linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
         linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES

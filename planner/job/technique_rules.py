@@ -1,4 +1,4 @@
-"""What techniques of a framework demand of a plan: conditions on its degrees, what it recomputes."""
+"""What techniques of a framework demand of a plan: of its degrees, and of what it recomputes."""
 
 from __future__ import annotations
 

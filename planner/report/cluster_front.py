@@ -15,6 +15,7 @@ from planner.predict.plan_text import (
     offload_text,
     recompute_text,
     step_time_text,
+    techniques_text,
 )
 from planner.report.search import error_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -85,6 +86,7 @@ def _row(number: int, point: ClusterPoint, plan: Plan, priced: bool) -> tuple[st
     usd = point.usd_per_billion_tokens or 0.0
     mark = "" if plan.fit_probability >= LIKELY_TO_FIT else "*"
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
+    lines[0] += f", {named}" if (named := techniques_text(plan)) else ""
     if layers := layers_text(plan):
         lines.append(f"layers {layers}")
     fraction = plan.activation_offload_fraction

@@ -33,6 +33,7 @@ from planner.predict.plan_text import (
     schedule_text,
     stage_gpus_text,
     step_time_text,
+    techniques_text,
 )
 from planner.report.full_memory import full_memory_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
@@ -218,7 +219,7 @@ def _columns(plans: Sequence[Plan], usable_bytes: float) -> tuple[Column, ...]:
 
 def _front_row(number: str, plan: Plan, target_sequences: float | None) -> tuple[str, ...]:
     lines = [f"{degrees_text(plan.degrees)}, {batch_text(plan.degrees)}, {recompute_text(plan)}"]
-    for named in (schedule_text(plan), exchange_text(plan)):
+    for named in (schedule_text(plan), exchange_text(plan), techniques_text(plan)):
         lines[0] += f", {named}" if named else ""
     if layers := layers_text(plan) or blocks_text(plan):
         lines.append(f"layers {layers}")

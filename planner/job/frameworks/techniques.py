@@ -156,9 +156,7 @@ def _demand_offered(profile: Offering, option: str, name: str) -> None:
         raise unknown_name(f"technique for {option}", name, known, hint)
 
 
-def _demand_possible(
-    profile: Offering, name: str, excluded: tuple[str, ...], site: Site
-) -> None:
+def _demand_possible(profile: Offering, name: str, excluded: tuple[str, ...], site: Site) -> None:
     if name in excluded:
         raise UsageError(f"--with {name} and --without {name}: give one of them")
     technique = technique_of(profile, name)

@@ -30,7 +30,7 @@ class StageAccount:
     `first_step`, `later_steps`: phases in order, each with name, terms {name: bytes} and `at`
     (the piece at whose backward the phase is heaviest). `outside`: bytes outside live tensors by
     name: allocator rounding and fragmentation, CUDA context, one entry a communicator, buffers of
-    overlapped exchanges. `reserved_names`: those of them that torch's allocator reports as reserved.
+    overlapped exchanges. `reserved_names`: those that torch's allocator reports as reserved.
     `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
     what the driver reports for the process (nvidia-smi).
     """
