@@ -19,7 +19,7 @@ from planner.job.frameworks.profile import (
     with_schedule,
 )
 from planner.job.frameworks.switches import Switches, switched, with_techniques
-from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Decision, Site, decide
+from planner.job.frameworks.techniques import Decision, decide
 from planner.job.job import BatchTarget, HbmReserve, Job, offered_exchanges, searched_modes
 from planner.job.models.catalog import ResolvedModel, load_model
 from planner.job.offload import (
@@ -37,7 +37,7 @@ from planner.job.recompute import demand_parts
 from planner.job.schedules import schedule_name
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
-from planner.job.technique_rules import technique_conditions, unrefused_modes
+from planner.job.technique_rules import site_of, technique_conditions, unrefused_modes
 
 if TYPE_CHECKING:
     from constraints import UserCondition
@@ -228,11 +228,8 @@ class Request(BaseModel):
 
     def techniques(self, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster) -> Decision:
         """Techniques of the framework that the job uses, and those that a search decides."""
-        linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
-        linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES
-        split = profile.parallelism.sequence_parallel == "with-tp"
-        inside = linked and split and not self.allow_tp_across_domains
-        return decide(profile, self.use, self.without, Site(model.moe is not None, inside))
+        site = site_of(profile, model, cluster, inside=not self.allow_tp_across_domains)
+        return decide(profile, self.use, self.without, site)
 
     def conditions(self) -> tuple[UserCondition, ...]:
         """What the user requires, forbids and fixes, read. ConstraintError if it cannot be."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
-from planner.job.frameworks.techniques import technique_of
+from planner.job.frameworks.techniques import LINKED_ARCHITECTURES, Site, technique_of
 
 if TYPE_CHECKING:
     from constraints import UserCondition
+    from hardware import Cluster
+    from planner.job.specs import ModelSpec
 
 
 def technique_conditions(
@@ -42,6 +44,15 @@ def technique_refusal(
                 f"{' or '.join(both)} beside it; leave one of them out"
             )
     return None
+
+
+def site_of(profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, inside: bool) -> Site:
+    """Where a job trains, as techniques ask. `inside`: tensor parallelism stays inside a scale-up
+    domain."""
+    linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
+    linked = linked and cluster.gpu.architecture in LINKED_ARCHITECTURES
+    split = profile.parallelism.sequence_parallel == "with-tp"
+    return Site(model.moe is not None, linked and split and inside)
 
 
 def unrefused_modes(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.job.frameworks.techniques import technique_of
+from hardware.schema import Gpu
+from planner.job.frameworks.techniques import Technique, technique_of
 from planner.job.job import Job
 from planner.job.technique_rules import technique_conditions
 from planner.predict.plan import Degrees
@@ -15,18 +16,23 @@ _RACK = "blackwell"
 
 def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """Those of the job's techniques that work with the degrees."""
-    if not job.techniques:
-        return ()
+    return tuple(name for name in job.techniques if works_with(job, degrees, name))
+
+
+def works_with(job: Job, degrees: Degrees, name: str) -> bool:
+    """Whether a technique of the job's framework works with the degrees."""
     columns, sizes = given_columns(degrees), rule_context(job)
-    return tuple(
-        name
-        for name in job.techniques
-        if all(one.mask(columns, sizes)[0] for one in technique_conditions(job.framework, (name,)))
-    )
+    conditions = technique_conditions(job.framework, (name,))
+    return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
 
 
 def technique_flags(job: Job, names: tuple[str, ...]) -> str:
     """The flags of techniques, in a line."""
-    backend = "hybridep" if job.cluster.gpu.architecture == _RACK else "deepep"
     found = (technique_of(job.framework, name) for name in names)
-    return " ".join(one.flags.format(dispatcher=backend) for one in found if one and one.flags)
+    return " ".join(flags_on(one, job.cluster.gpu) for one in found if one and one.flags)
+
+
+def flags_on(technique: Technique, gpu: Gpu) -> str:
+    """The flags of a technique on a type of GPU."""
+    backend = "hybridep" if gpu.architecture == _RACK else "deepep"
+    return technique.flags.format(dispatcher=backend)

@@ -529,8 +529,8 @@ def _table(name: str) -> dict[str, Any]:
     if parent is None:
         return loads | {"family": name}
     merged = _table(parent)
-    for name in loads.pop("lacks", ()):
-        del merged["techniques"][name]
+    for technique in loads.pop("lacks", ()):
+        del merged["techniques"][technique]
     for key, value in loads.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merged(merged[key], value) if both else value
