@@ -162,14 +162,7 @@ def empty_stages(
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
     holds = np.zeros(1, GROUP_ROW)[0]
     for stage in range(pp):
-        held = held_microbatches(
-            float(stage),
-            grid.pp,
-            grid.vpp,
-            grid.grad_acc,
-            framework.schedule,
-            framework.chunks_ahead,
-        )
+        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
         fill_layers(stage, 0, 0.0, 0.0, costs, counts, key, grid, job, framework, holds)
         base = phase_bytes(LAYER, holds, zero, one_fullest_pass, key, grid, job, framework)

@@ -1,7 +1,7 @@
 """Gradient reduction, parameter gathering and the optimizer step of one pipeline stage.
 
-Groups: dense parameters are reduced over dp·cp ranks that lie tp distance, experts over edp ranks
-that lie etp·ep distance (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
+Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
+that lie etp·ep apart (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
 
 Where switches reduce (`planner.cost.in_network`), one kind of communicator has them, as in Megatron
 (--use-sharp): that of dense parameters, or under hybrid sharding that between replicas, which

@@ -180,14 +180,7 @@ def memory_phases(
     )
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)
     for stage in range(pp):
-        held = held_microbatches(
-            float(stage),
-            grid.pp,
-            grid.vpp,
-            grid.grad_acc,
-            framework.schedule,
-            framework.chunks_ahead,
-        )
+        held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         one_passes = passes(held, grid.grad_acc, framework)
         holds = stage_layers(stage, costs, counts, key, grid, job, framework)
         for index in range(PASSES):

@@ -41,9 +41,7 @@ def fill_known(
     rest = at_rest(out, key, grid, job, framework)
     out.resting_bytes = resting_bytes(rest) - rest.inputs
     out.update_moving_bytes = moving_bytes(rest)
-    held = held_microbatches(
-        out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
-    )
+    held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     one_passes = passes(held, grid.grad_acc, framework)
     for phase in range(PHASES - 1):
         out.known_bytes[phase] = bytes_of_parameters(
@@ -92,9 +90,7 @@ def group_bytes(
 ) -> float:  # fmt: skip
     """Live bytes of the first stage of a group in its heaviest phase."""
     first = group.first
-    held = held_microbatches(
-        first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
-    )
+    held = held_microbatches(first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     fill_kept(stage, first, counts, recomputed, costs, key, grid, job, framework, group)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     one, two, late = passes(held, grid.grad_acc, framework)

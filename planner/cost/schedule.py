@@ -206,17 +206,12 @@ def last_chunk_in_flight(stage: float, pp: float, vpp: float, grad_acc: float) -
 
 
 @jit
-def held_microbatches(
-    stage: float, pp: float, vpp: float, grad_acc: float, schedule: int, ahead: float = 0.0
-) -> Held:
+def held_microbatches(stage: float, pp: float, vpp: float, grad_acc: float, schedule: int) -> Held:
     """See `Held`. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the peak is
     (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a micro-batch for
-    B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends. `ahead`: chunks that
-    1F1B, or a stage alone, has in flight beyond its own (`TrainingState.chunks_ahead`).
+    B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.
     """
     full = microbatches_in_flight(stage, pp, vpp, grad_acc, schedule)
-    if pp <= 1.0 or schedule == SCHEDULE_1F1B:
-        full = min(grad_acc, full + ahead / vpp)
     if pp <= 1.0:
         return Held(full, 0.0, full, 0.0, 1.0, 0.0)
     if schedule == SCHEDULE_1F1B:

@@ -220,9 +220,7 @@ def returned_bytes(
     layers = framework.resident_layers
     if framework.reloads_ahead == 0.0:
         return resident_bytes(layers, costs, job)
-    held = held_microbatches(
-        position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
-    )
+    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     if held.full <= 1.0:
         return resident_bytes(layers, costs, job)
     one = resident_bytes(1.0, costs, job) - resident_bytes(0.0, costs, job)
@@ -365,9 +363,7 @@ def stage_memory(
     """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
     `position` of the pipeline and `holds` these contents: terms of its heaviest phase, and around
     them what lies outside tensors."""
-    held = held_microbatches(
-        position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
-    )
+    held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, key, grid, job, framework)
     fill_terms(terms, out)

@@ -348,9 +348,7 @@ def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: Framework
     # What a stage has in flight only grows or only falls with its number.
     for end in range(2):
         stage = end * (grid.pp - 1.0)
-        held = held_microbatches(
-            stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule, framework.chunks_ahead
-        )
+        held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         one_fullest_pass = fullest_pass(held, grid.grad_acc, framework)
         saved_bytes, accumulates = (
             min(saved_bytes, saved * one_fullest_pass.in_flight),

@@ -101,7 +101,6 @@ class FrameworkInputs(NamedTuple):
     parameter_communication_bytes: float
     communicator_bytes: float
     tensor_buffer_bytes: float
-    chunks_ahead: float
     fragmentation: float
     weight_gradient_bytes: float
     gathered_tensors: float

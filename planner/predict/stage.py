@@ -99,10 +99,8 @@ class Stage:
     @cached_property
     def held(self) -> Held:
         """Micro-batches that it holds."""
-        grid, told = self.grid, self.inputs.framework
-        return held_microbatches(
-            float(self.index), grid.pp, grid.vpp, grid.grad_acc, told.schedule, told.chunks_ahead
-        )
+        grid, schedule = self.grid, self.inputs.framework.schedule
+        return held_microbatches(float(self.index), grid.pp, grid.vpp, grid.grad_acc, schedule)
 
     @cached_property
     def rest(self) -> PhaseTerms:

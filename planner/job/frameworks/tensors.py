@@ -183,9 +183,6 @@ class TrainingState(Frozen):
     """Backward of a feed-forward block in single torch operations: gradients of its product, of
     both factors and of the gate's input live at once. Otherwise: input and output of one
     product."""
-    chunks_ahead: Annotated[float, unit("chunks")] = 0
-    """Model chunks whose activations a stage holds beyond its schedule's: the forward of one
-    micro-batch runs beside the backward of another."""
     ddp_bucket_copies: float = 0
     """DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets."""
     gathered_layers: Annotated[float, unit("layers")] = 2
