@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 from planner.cost import fields as f
 from planner.evidence.fit.command import shipped_file
@@ -14,7 +15,7 @@ from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.rows import MeasuredRow
 from planner.job.frameworks import FrameworkProfile
 from planner.job.frameworks.switches import with_tables, with_techniques
-from planner.job.frameworks.techniques import Technique, decide
+from planner.job.frameworks.techniques import Technique, decide, technique_of
 from planner.job.job import Job, searched_modes
 from planner.job.technique_rules import site_of
 from planner.predict.costed_plan import TIME_TERMS
@@ -29,14 +30,23 @@ NOTABLE = 0.10
 MODEL_ERROR = 0.10
 _DEFAULT_PROBABILITY = 0.8
 _SAME = 1e-3
+# Limits by probability are found by bisection: the recipe itself must lie within its.
+_BISECTED = 1e-3
+
+
+Verdict = Literal["as good", "gain", "within the error bar", "model error", "memory error", "lost"]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A recipe and the best plan of its job. Seconds a step; probabilities and shares, not percent.
 
-    `gain`: step time that the best plan saves of what is predicted for the recipe, negative where
-    it is slower; None where nothing fits as surely. `reason`: why they differ.
+    `peak_share`: the recipe's predicted peak over the memory there is. `gain`: step time that the
+    best plan saves of what is predicted for the recipe, negative where it is slower; None where
+    nothing fits as surely. `verdict`: the recipe is predicted beyond its memory, so no search finds
+    it (`memory error`); a search should have found it (`lost`); the best plan is at most NOTABLE
+    faster (`as good`); it is, but the prediction of the recipe itself is off (`model error`), or
+    its error bar reaches the recipe; or it is a `gain`. `reason`: what the plan has otherwise.
     """
 
     source: str
@@ -49,10 +59,12 @@ class Comparison:
     measured_s: float
     predicted_s: float
     probability: float
+    peak_share: float
     best: str
     best_s: float | None
     best_probability: float | None
     gain: float | None
+    verdict: Verdict
     reason: str
 
     @property
@@ -88,9 +100,8 @@ def compare(prediction: Prediction) -> Comparison | None:
     if abs(mapped.batch_share - 1.0) > _SAME:
         return None
     job = mapped.job
-    probability = fit_probability(job, peak, job.hbm_limit_bytes, prediction.row.source)
-    asked = fit_probability(job, peak, job.hbm_limit_bytes)
-    plan = _best(mapped, min(_DEFAULT_PROBABILITY, asked))
+    asked = fit_probability(job, peak, job.hbm_limit_bytes) - _BISECTED
+    plan = _best(mapped, min(_DEFAULT_PROBABILITY, max(_BISECTED, asked)))
     return Comparison(
         source=prediction.row.source,
         model=job.model.name,
@@ -102,12 +113,14 @@ def compare(prediction: Prediction) -> Comparison | None:
         f"{mapped.mode.name}",
         measured_s=measured_s,
         predicted_s=predicted_s,
-        probability=probability,
+        probability=fit_probability(job, peak, job.hbm_limit_bytes, prediction.row.source),
+        peak_share=peak / job.hbm_limit_bytes,
         best="" if plan is None else configuration_text(plan),
         best_s=None if plan is None else plan.step_time_s,
         best_probability=None if plan is None else plan.fit_probability,
         gain=None if plan is None else 1.0 - plan.step_time_s / predicted_s,
-        reason=_reason(prediction, mapped, plan, predicted_s / measured_s - 1.0),
+        verdict=_verdict(plan, predicted_s, measured_s, peak / job.hbm_limit_bytes),
+        reason="" if plan is None else _reason(prediction, mapped, plan, predicted_s),
     )
 
 
@@ -142,23 +155,37 @@ def _best(mapped: MappedRow, probability: float) -> Plan | None:
     return None if trial is None else trial.plan()
 
 
-def _reason(
-    prediction: Prediction, mapped: MappedRow, plan: Plan | None, error: float
-) -> str:
-    """Why recipe and best plan differ, in words."""
-    if plan is None:
-        return "no plan fits as surely as the recipe is said to: its memory is overestimated"
-    gain = 1.0 - plan.step_time_s / (prediction.step_time_s or plan.step_time_s)
-    if abs(gain) <= _SAME:
+def _verdict(
+    plan: Plan | None, predicted_s: float, measured_s: float, peak_share: float
+) -> Verdict:
+    """What a difference is: see `Comparison`."""
+    gain = None if plan is None else 1.0 - plan.step_time_s / predicted_s
+    if plan is None or gain is None or gain < -_SAME:
+        return "memory error" if peak_share > 1.0 else "lost"
+    if gain <= NOTABLE:
+        return "as good"
+    if abs(predicted_s / measured_s - 1.0) > MODEL_ERROR:
+        return "model error"
+    return "within the error bar" if plan.step_time.high >= predicted_s else "gain"
+
+
+def _reason(prediction: Prediction, mapped: MappedRow, plan: Plan, predicted_s: float) -> str:
+    """What the best plan has otherwise, and the term of the step time that it shortens most."""
+    if abs(plan.step_time_s / predicted_s - 1.0) <= _SAME:
         return "the same time"
-    words = f"{_largest_term(prediction, plan)}{_techniques(plan)}"
-    if gain > NOTABLE and abs(error) > MODEL_ERROR:
-        return f"model error: the recipe itself is predicted {error:+.0%}; {words}"
-    return words
-
-
-def _techniques(plan: Plan) -> str:
-    return f"; uses {', '.join(plan.techniques)}" if plan.techniques else ""
+    changed = [
+        f"{name} {getattr(mapped.degrees, name)}→{getattr(plan.degrees, name)}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "zero", "shard", "mbs")
+        if getattr(mapped.degrees, name) != getattr(plan.degrees, name)
+    ]
+    if plan.recompute != mapped.mode.name:
+        changed.append(f"recompute {mapped.mode.name}→{plan.recompute}")
+    profile = mapped.job.framework
+    for name in plan.techniques:
+        technique = technique_of(profile, name)
+        if technique is not None and not _has(profile, technique):
+            changed.append(name)
+    return f"{', '.join(changed)}: {_largest_term(prediction, plan)}"
 
 
 def _largest_term(prediction: Prediction, plan: Plan) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from planner.evidence.recipes.compare import NOTABLE, Comparison
+from planner.evidence.recipes.compare import NOTABLE, Comparison, Verdict
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.reliability import FitErrors, fit_errors, fit_reliability
-
 
 
 def page(comparisons: Sequence[Comparison], predictions: Sequence[Prediction]) -> str:
@@ -32,41 +32,61 @@ model error, not a finding."""
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
     gains = [one.gain for one in comparisons if one.gain is not None]
-    lost = [one for one in comparisons if one.gain is None]
-    slower = [gain for gain in gains if gain < -0.001]
-    notable = [one for one in comparisons if one.gain is not None and one.gain > NOTABLE]
-    errors = [one for one in notable if one.reason.startswith("model error")]
     if not gains:
         return "No recipe was compared."
+    counts = Counter(one.verdict for one in comparisons)
+    verdicts = "; ".join(f"{words}: {counts[name]}" for name, words in _VERDICTS.items())
+    slower = sum(gain < -_RESOLVED for gain in gains)
     return (
-        f"{len(comparisons)} recipes: the best plan is slower than the recipe as predicted in "
-        f"{len(slower)}, and there is none as sure to fit in {len(lost)}. Median gain "
-        f"{median(gains):.1%}; more than {NOTABLE:.0%} in {len(notable)}, of which {len(errors)} "
-        "are model errors."
+        f"{len(comparisons)} recipes; the best plan is slower than the recipe as predicted in "
+        f"{slower}; median gain {median(gains):.1%}. {verdicts}."
     )
+
+
+_RESOLVED = 0.001
+_VERDICTS: dict[Verdict, str] = {
+    "as good": f"at most {NOTABLE:.0%} faster",
+    "gain": "faster by more, which is named",
+    "within the error bar": "faster by more, but the recipe lies within the plan's error bar",
+    "model error": "faster by more, but the recipe itself is predicted more than 10 % off",
+    "memory error": "the recipe is predicted beyond its memory, though it ran",
+    "lost": "slower, or none found, though the recipe is predicted to fit",
+}
 
 
 def _table(comparisons: Sequence[Comparison]) -> str:
+    """One row for each recipe, with all measurements of it."""
     head = (
         "| source, model, GPUs | recipe | measured s | predicted | fits | best found | s | gain | "
-        "why |\n|---|---|---|---|---|---|---|---|---|"
+        "verdict, what differs |\n|---|---|---|---|---|---|---|---|---|"
     )
-    return "\n".join([head, *(_row(one) for one in comparisons)])
+    same: dict[tuple[object, ...], list[Comparison]] = {}
+    for one in comparisons:
+        same.setdefault((*_job(one), one.recipe, f"{one.predicted_s:.4g}"), []).append(one)
+    return "\n".join([head, *(_row(members) for members in same.values())])
 
 
-def _row(one: Comparison) -> str:
-    best = "none" if one.best_s is None else f"{one.best_s:.3g}"
-    gain = "" if one.gain is None else f"{one.gain:+.1%}"
+def _job(one: Comparison) -> tuple[str, ...]:
+    return one.source, one.model, one.gpus, one.precision, one.framework
+
+
+def _row(members: Sequence[Comparison]) -> str:
+    one = members[0]
+    low, high = (pick(member.measured_s for member in members) for pick in (min, max))
+    measured = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
+    errors = f"{one.predicted_s / high - 1.0:+.0%}"
+    if high > low:
+        errors += f" to {one.predicted_s / low - 1.0:+.0%}"
     cells = (
-        f"{one.source}, {one.model}, {one.gpus}, {one.precision}, {one.framework}",
+        ", ".join(_job(one)),
         one.recipe,
-        f"{one.measured_s:.3g}",
-        f"{one.predicted_s:.3g} ({one.error:+.0%})",
+        measured,
+        f"{one.predicted_s:.3g} ({errors})",
         f"{one.probability:.0%}",
-        one.best,
-        best,
-        gain,
-        one.reason,
+        one.best or "none",
+        "" if one.best_s is None else f"{one.best_s:.3g}",
+        "" if one.gain is None else f"{one.gain:+.1%}",
+        f"{one.verdict}: {one.reason}" if one.reason else one.verdict,
     )
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 

@@ -43,8 +43,8 @@ class Technique(Frozen):
     profile counts on it. `when`: a condition on the degrees (`constraints.condition`) of plans that
     it works with; where it is merely on, the others go without. `refuses`: modules that must not be
     recomputed beside it. `applies`: to mixtures of experts, or all models. `linked`: its ranks of
-    tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded otherwise. `needs`: packages beyond the
-    framework's.
+    tensor parallelism must be linked by NVLink. `rounds`: what it computes is rounded otherwise.
+    `needs`: packages beyond the framework's.
     """
 
     name: str
