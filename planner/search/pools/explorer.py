@@ -193,13 +193,13 @@ class PoolExplorer:
         """The fastest plan within each of a ladder of limits, until nothing fits or plans take far
         longer than `fastest`."""
         found: list[LimitResult] = []
-        for index in range(LIMIT_STEPS):
-            self.progress("solving layouts", index, LIMIT_STEPS)
-            limit_result = self.within([limit_bytes * LIMIT_STEP**index], [np.inf])[0]
-            found.append(limit_result)
-            point = limit_result.point
-            if point is None or point.sample_s > SLOWEST * fastest:
-                break
+        with stopped_by_signal(self._interrupt):
+            for index in range(LIMIT_STEPS):
+                self.progress("solving layouts", index, LIMIT_STEPS)
+                found.append(self._climb(limit_bytes * LIMIT_STEP**index, np.inf))
+                point = found[-1].point
+                if point is None or point.sample_s > SLOWEST * fastest:
+                    break
         return found
 
     def within(
@@ -211,7 +211,7 @@ class PoolExplorer:
         """
         with stopped_by_signal(self._interrupt):
             return [
-                self._climb(limit / self.limit_bytes, target)
+                self._climb(limit, target)
                 for limit, target in zip(limits, target_sample_times, strict=True)
             ]
 
@@ -228,12 +228,13 @@ class PoolExplorer:
         if bound > self._known(row, parts, share):
             self._proven.setdefault((row, parts), []).append((share, bound))
 
-    def _climb(self, share: float, most_sample_s: float) -> LimitResult:
-        """The fastest plan whose stages take at most `share` of their limits; what does not beat
-        `most_sample_s` is not looked for.
+    def _climb(self, limit_bytes: float, most_sample_s: float) -> LimitResult:
+        """The fastest plan whose stages take at most that share of their limits which `limit_bytes`
+        is of the largest; what does not beat `most_sample_s` is not looked for.
 
         Shapes wait with a quick bound, and again with a tight one once they come first.
         """
+        share = limit_bytes / self.limit_bytes
         best = min(
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
             key=_by_time,
@@ -259,12 +260,13 @@ class PoolExplorer:
                 heappush(waiting, (item, True, row, parts))
                 continue
             point, solved = self._solve(row, parts, share, target, bound)
-            self._prove(row, parts, share, max(bound, solved))
+            solved = max(bound, solved)
+            self._prove(row, parts, share, solved)
             if point is not None and (best is None or point.sample_s < best.sample_s):
                 best = point
             left = min(left, solved)
         bound = left if best is None else min(left, best.sample_s)
-        return LimitResult(share * self.limit_bytes, best, bound)
+        return LimitResult(limit_bytes, best, bound)
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""

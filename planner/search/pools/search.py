@@ -101,6 +101,7 @@ def search_pool(
         from planner.search.pools.infeasible import pool_nothing_fits
 
         raise pool_nothing_fits(request, explorer, limit_results, explorer.progress, _fastest)
+    proven = all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
     short = set(_short_front(points))
     both = sorted(
         ((_plan(explorer, limit_results, point), point in short) for point in points),
@@ -126,8 +127,9 @@ def search_pool(
             number for number, (_, is_short) in enumerate(both, 1) if is_short or number == best
         ),
         recommended=best,
-        complete=explains and not explorer.stopped and not explorer.tired,
-        proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
+        # A gap above the resolution may hide a plan.
+        complete=explains and proven and not explorer.stopped and not explorer.tired,
+        proven=proven,
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(
