@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_settings,
@@ -17,6 +18,7 @@ from planner.cli.comparing import (
     limits_for,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -43,9 +45,15 @@ currency; may have date, source, instance, instance_gpus, note.
 Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200"""
 
 
-@click.command("compare", epilog=_EPILOG)
+@click.command("compare", cls=GroupedCommand, epilog=_EPILOG)
 @click.option("--tokens", required=True, type=types.TRAINED_TOKENS, help="Tokens to train on: 15T.")
-@click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
+@click.option(
+    "--gpus",
+    multiple=True,
+    metavar="64xH100",
+    shell_complete=complete.gpus,
+    help="A cluster; give it for each.",
+)
 @click.option(
     "--clusters", type=types.FILE, metavar="FILE.toml", help="Offers in a file: see below."
 )

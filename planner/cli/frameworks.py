@@ -6,12 +6,13 @@ import json
 
 import click
 
+from planner.cli import complete
 from planner.cli.output import print_report
 from planner.job.errors import UsageError
 
 
 @click.command("frameworks", epilog="Example: planner frameworks megatron-core")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.frameworks)
 @click.option("--json", "as_json", is_flag=True, help="Print NAME's settings as JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """List the training frameworks, or show NAME: degrees, settings, assumptions."""

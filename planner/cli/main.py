@@ -9,6 +9,7 @@ import sys
 from typing import Any, NoReturn, TextIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from planner._version import __version__
 from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
@@ -68,6 +69,15 @@ class LazyGroup(click.Group):
                 f"unknown command {name!r}.{meant} (commands: {', '.join(COMMANDS)})", ctx
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands with their lines, importing none of them."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, line in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names or super().shell_complete(ctx, incomplete)
 
     def format_commands(
         self,

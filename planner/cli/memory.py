@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
+from planner.cli.help import FIRST_DEGREES, GroupedCommand
 from planner.cli.memory_inference import SOLVE_CHOICES, inference_options
 from planner.cli.options import configuration_options, job_options, output_format, time_limit_option
 from planner.cli.output import check_output
@@ -54,6 +55,8 @@ _SHARED = (
 
 @click.command(
     "memory",
+    cls=GroupedCommand,
+    first=FIRST_DEGREES,
     epilog="Example: planner memory --model gpt2 --mbs 12 --seq 1024 --framework nanogpt",
 )
 @job_options

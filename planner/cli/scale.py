@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
     build_settings,
@@ -16,6 +17,7 @@ from planner.cli.comparing import (
     limits_for,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, write_plot
@@ -31,9 +33,17 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 
 @click.command(
     "scale",
+    cls=GroupedCommand,
     epilog="Example: planner scale --model 405b --gpus H100 --from 512 --to 16384 --plot s.svg",
 )
-@click.option("--gpus", "gpu", required=True, metavar="H100", help="Kind of GPU, or node shape.")
+@click.option(
+    "--gpus",
+    "gpu",
+    required=True,
+    metavar="H100",
+    shell_complete=complete.gpus,
+    help="Kind of GPU, or node shape.",
+)
 @click.option("--from", "first", type=types.DEGREE, help="Fewest GPUs; then doubled.")
 @click.option("--to", "last", type=types.DEGREE, help="Most GPUs.")
 @click.option(

@@ -9,6 +9,7 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.limits import limit_values
 from planner.cli.options import (
     OutputFormat,
@@ -40,6 +41,7 @@ SORTS = {
 
 @click.command(
     "search",
+    cls=GroupedCommand,
     epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
 )
 @several_gpus

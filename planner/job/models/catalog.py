@@ -48,6 +48,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(_names_by_key().values(), key=_natural_order))
 
 
+def short_names() -> tuple[str, ...]:
+    """Other names that people give catalogue models: 70b, llama-3-405b."""
+    return tuple(_alias_tables()["aliases"])
+
+
 def load_model(name_or_path: str | Path) -> ResolvedModel:
     """The model meant by an alias, a catalogue or Hugging Face name, or a path.
 
@@ -104,12 +109,17 @@ def _names_by_key() -> dict[str, str]:
 @cache
 def _other_names() -> dict[str, str]:
     """Catalogue name by key of every alias and Hugging Face name, with and without organisation."""
-    with _ALIAS_FILE.open("rb") as stream:
-        tables: dict[str, dict[str, str]] = tomllib.load(stream)
-    full = {_key(other): name for other, name in tables["huggingface"].items()}
-    bare = {_key(other.split("/")[-1]): name for other, name in tables["huggingface"].items()}
-    aliases = {_key(other): name for other, name in tables["aliases"].items()}
+    repositories = _alias_tables()["huggingface"]
+    full = {_key(other): name for other, name in repositories.items()}
+    bare = {_key(other.split("/")[-1]): name for other, name in repositories.items()}
+    aliases = {_key(other): name for other, name in _alias_tables()["aliases"].items()}
     return {**bare, **full, **aliases}
+
+
+@cache
+def _alias_tables() -> dict[str, dict[str, str]]:
+    with _ALIAS_FILE.open("rb") as stream:
+        return tomllib.load(stream)
 
 
 def _from_catalog(name: str, asked: str) -> ResolvedModel:
