@@ -17,7 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Degrees": (
         "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard", "shard_size", "mbs",
-        "grad_acc", "layers_per_stage", "mtp_apart", "allow_tp_across_nodes",
+        "grad_acc", "layers_per_stage", "mtp_standalone", "allow_tp_across_nodes",
     ),
     "Memory": (
         "recompute", "recompute_layers", "optimizer", "optimizer_offload", "activation_offload",
