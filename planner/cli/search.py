@@ -57,6 +57,7 @@ SORTS = {
 @condition_options
 @click.option("--top", type=types.PLANS, help="Most plans. [default: 8 in the table, all in files]")
 @click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
+@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
 @click.option("--seed", type=types.SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
@@ -120,7 +121,8 @@ def command(**options: Any) -> None:
 
             saved_as = None if output is None else str(output)
             most = options["top"] or MOST_PRINTED
-            print_report(search_report(result, saved_as, most, options["whole"]))
+            whole = options["whole"] or options["top"] is not None
+            print_report(search_report(result, saved_as, most, whole))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
 

@@ -42,7 +42,7 @@ def test_main_job_says_what_it_took(main_job: MainJob) -> None:
         "must fit   with a probability of 80 % or more",
         "CP-SAT found the best split",
         "None is missing by more than 0.1 % of the step time",
-        "Take plan",
+        "Use plan",
         "candidates/s",
         "legal",
         "against 989 TFLOP/s dense",

@@ -33,7 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
+from planner.predict.uncertainty.families import (
+    Family,
+    Figure,
+    architecture_text,
+    parent_family,
+    wider_families,
+)
 from planner.predict.uncertainty.measured_range import (
     Conditions,
     MeasuredRanges,
@@ -157,7 +163,7 @@ class ResidualTable:
         for kind in view.missing(family):
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
         if at.bits and near.bits and at.bits not in near.bits:
-            terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
+            terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
             # Runs on its architecture say nothing of rates that are its own.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
@@ -204,11 +210,12 @@ class _ViewCache:
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """What has no run: `volta GPUs`, `nanotron on volta`, `moe models on volta`."""
+    """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     if kind == "architecture":
-        return f"{family.framework} on {family.architecture}"
-    what = {"framework": family.framework, "model": f"{family.model} models"}[kind]
-    return f"{what} on {family.architecture}"
+        return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
+    models = "mixture-of-experts models" if family.model == "moe" else f"{family.model} models"
+    what = {"framework": family.framework, "model": models}[kind]
+    return f"{what} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):
