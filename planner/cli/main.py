@@ -18,6 +18,7 @@ from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output
 COMMANDS = {
     "search": "Find the best ways to launch a training run.",
     "evaluate": "Cost one given configuration, without searching.",
+    "fit": "Say whether a job fits its GPUs, and how; what is the largest that does.",
     "memory": "Show what holds a GPU's memory, phase by phase; what fits; what would help.",
     "check": "Say whether launch files will run and fit, and what to change.",
     "explain": "Show where a plan's memory and time go, and why not its neighbours.",

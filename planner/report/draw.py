@@ -97,7 +97,7 @@ def _width(data: TableData, place: int) -> int:
 
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
-    """Characters that a column takes at least: numbers are never cut, nor is anything if `whole`."""
+    """Characters that a column takes at least: numbers are never cut; nothing is if `whole`."""
     width = _width(data, place)
     return width if whole or not data.columns[place].wrap else min(width, _LEAST_WRAPPED)
 
