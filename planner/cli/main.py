@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from planner._version import __version__
 from planner.cli.errors import DEBUG_VARIABLE, ExitStatus, Refusal, flush_output, refusing
+from planner.job.unmodelled import refuse_unmodelled
 
 # Subcommand -> one line of `planner --help`. The module planner.cli.NAME holds `command`.
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
     "frameworks": "List the training frameworks, or show one.",
+    "doctor": "Say which versions, extras and caches there are, and what lacks.",
+    "completion": "Print the script by which a shell completes names.",
     "warmup": "Compile the cost core now, for images and clusters without a first run.",
 }
 
@@ -100,6 +103,9 @@ class LazyGroup(click.Group):
         with refusing():
             for text in args:
                 _demand_text(text)
+                if text.startswith("--"):
+                    option = text.partition("=")[0]
+                    refuse_unmodelled(option, option)
             return super().make_context(info_name, args, parent, **more)
 
     def invoke(self, ctx: click.Context) -> Any:

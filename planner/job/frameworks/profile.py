@@ -31,6 +31,7 @@ from planner.job.frameworks.units import (
     Share,
 )
 from planner.job.recompute import RecomputeForms, RecomputeMode, read_mode
+from planner.job.unmodelled import refuse_unmodelled
 
 # What a job with CUDA graphs takes for granted.
 CUDA_GRAPHS_NOTE = (
@@ -348,6 +349,8 @@ class FrameworkProfile(Frozen):
     family: str = ""
     version: str
     summary: str
+    # Whether people would start a run with it today; else it accounts for published runs or texts.
+    listed: bool = True
     sources: tuple[str, ...]
     precisions: tuple[str, ...]
     attention: Literal["flash", "eager"] = "flash"
@@ -460,6 +463,7 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     """UsageError if the framework does not train in a precision; names those that do."""
     if precision in profile.precisions:
         return
+    refuse_unmodelled(precision, f"precision {precision!r}")
     others = [
         framework_name
         for framework_name in framework_names()
@@ -503,6 +507,7 @@ def load_framework(name: str) -> FrameworkProfile:
 
 def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
     """UsageError; what plans are launched with may have another name than what they cost as."""
+    refuse_unmodelled(name, f"framework {name!r}")
     target = TARGETS.get(wanted)
     if target is None:
         return unknown_name("framework", name, names, "list them with: planner frameworks")

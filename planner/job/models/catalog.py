@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from hardware import HardwareError
 from planner.job.models.errors import ModelError
 from planner.job.specs import ModelSpec
+from planner.job.unmodelled import refuse_unmodelled
 
 _FOLDER = Path(__file__).parent
 _ALIAS_FILE = _FOLDER / "aliases.toml"
@@ -156,6 +157,8 @@ def _existing_path(asked: str) -> Path | None:
 
 def _from_path(path: Path, asked: str) -> ResolvedModel:
     file = path / "config.json" if path.is_dir() else path
+    if not file.is_file() and (path / "adapter_config.json").is_file():
+        refuse_unmodelled("peft", f"{asked} holds an adapter")
     if not file.is_file():
         raise ModelError(f"folder {asked!r} holds no config.json; give a Hugging Face model folder")
     if file.suffix == ".toml":

@@ -51,7 +51,9 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_an_interval_names_the_family_it_comes_from() -> None:
     interval = step_time_interval(JOB, 10.0)
     assert interval.low < 10.0 < interval.high
-    assert "dense models with megatron-core on Hopper GPUs, across NVLink domains" in interval.family
+    assert (
+        "dense models with megatron-core on Hopper GPUs, across NVLink domains" in interval.family
+    )
 
 
 def test_runs_on_its_architecture_say_little_of_a_gpu_that_nobody_measured() -> None:
