@@ -2,7 +2,7 @@
 
 A link out of `docs/` (`../../planner/cost/step.py`) and a path in backticks
 (`planner/cost/step.py`) lead to a page with that file's text, so that the site is whole without a
-network. A block ```math becomes MathML, which browsers draw by themselves: no script, no fonts.
+network. Formulas, in ```math or $x$, become MathML, which browsers draw without script or fonts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from pathlib import Path
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^( *)(```+)(\w*).*?\n(.*?)^\1\2$\n?", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"(?<![`$])\$([^$`\n]+)\$")
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)]*)?\)")
 _CODE = re.compile(
     r"(?<!\[)`((?:planner|constraints|hardware|examples|tests)/[\w./-]+\.\w+)`(?!\])"
+)
+_LOADED = re.compile(
+    r"<(?:script|img|iframe|link(?![^>]*canonical))[^>]*(?:src|href)=[\"']?(https?://[^\"' >]+)"
 )
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json", ".csv": "text"}
 
@@ -39,6 +44,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         _drawn(text, language) if fenced else _linked(text, here)
         for text, language, fenced in _pieces(markdown)
     )
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Abort if a page would load anything from a network."""
+    for page in Path(config.site_dir).rglob("*.html"):
+        if loaded := _LOADED.findall(page.read_text(encoding="utf-8")):
+            raise PluginError(
+                f"{page.name} loads {', '.join(loaded)}: the site is for reading alone"
+            )
 
 
 def _pieces(markdown: str) -> list[tuple[str, str, bool]]:
@@ -63,6 +77,7 @@ def _linked(text: str, here: str) -> str:
         path = _in_repository(match[1], here)
         return match[0] if path is None else f"]({_relative(path, here)}{match[2] or ''})"
 
+    text = _INLINE.sub(lambda match: convert(match[1]), text)
     text = _LINK.sub(lead, text)
     return _CODE.sub(lambda match: f"[`{match[1]}`]({_relative(match[1], here)})", text)
 

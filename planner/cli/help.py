@@ -123,7 +123,7 @@ def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, list[click.Option]]:
     """The options of a command by title, in the order of `GROUPS`; `--help` itself left out."""
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
-    named = {option.name: option for option in options if option.name != "help"}
+    named = {option.name: option for option in options if "--help" not in option.opts}
     found = {
         title: [named.pop(name) for name in names if name in named]
         for title, names in GROUPS.items()

@@ -201,8 +201,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
         notes.append(_gap_note(numbered))
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         notes.append(
-            "Stages differ in layers: --wide or planner explain lists them; 14×5 = 14 layers, 5 "
-            "times." + _standalone_vocab_note(plans)
+            "Stages differ in layers: --wide and planner explain list them."
+            + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
@@ -264,19 +264,14 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
         shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
         return (
-            f"MFU: model FLOP, full attention square, against the mean of the GPUs' dense bf16 "
-            f"peaks, {tflop_per_s(job.peak_flop_per_s)}. peak GiB: stage that takes the largest "
-            f"share of its GPU's memory; torch can use {shares_text}."
+            f"MFU: full attention square, against the mean of the GPUs' dense bf16 peaks, "
+            f"{tflop_per_s(job.peak_flop_per_s)}. Peak: the stage that takes the largest share of "
+            f"its GPU's memory; torch can use {shares_text}."
         )
+    reserve = f"; {gib(job.limit_bytes)} GiB are left after the reserve"
     return (
-        f"MFU: model FLOP, full attention square, against {tflop_per_s(job.peak_flop_per_s)} "
-        f"dense bf16. peak GiB: heaviest pipeline stage; torch can use "
-        f"{gib(job.usable_bytes)} GiB of a {job.gpu}"
-        + (
-            f", {gib(job.limit_bytes)} GiB after the reserve."
-            if job.limit_bytes < job.usable_bytes
-            else "."
-        )
+        f"MFU: full attention square, against {tflop_per_s(job.peak_flop_per_s)} dense bf16. Peak: "
+        f"heaviest pipeline stage{reserve if job.limit_bytes < job.usable_bytes else ''}."
     )
 
 
