@@ -2,7 +2,7 @@
 
     python examples/draw_readme.py
 
-Needs the extras `plot` and `browser`, and a `chromium` on the PATH or `playwright install chromium`.
+Needs the extras `plot` and `browser`, and `playwright install chromium` or one on the PATH.
 """
 
 from __future__ import annotations
