@@ -50,7 +50,7 @@ def _fitting(result: SearchResult) -> Iterator[Block]:
     yield plan_table(
         [plan for _, plan in named],
         result.job.usable_bytes,
-        first=(Column("plan", "left"), [name for name, _ in named]),
+        first=[(Column("plan", "left"), [name for name, _ in named])],
         title="With",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from planner.job.quantities import gib, percent_sure, share, signed_share
 from planner.predict.plan import Plan
@@ -35,31 +36,36 @@ class _Part:
 
 def plan_table(
     plans: Sequence[Plan],
-    usable_bytes: float,
+    usable_bytes: float | None,
     *,
-    first: tuple[Column, Sequence[str]] | None = None,
+    first: Sequence[tuple[Column, Sequence[str]]] = (),
     target_sequences: float | None = None,
     title: str = "",
 ) -> TableData:
-    """One row a plan. `first`: a column before the others, as of numbers; `target_sequences`: the
-    batch that was asked for, where the plans' batches differ."""
+    """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
+    `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
+    for, where the plans' batches differ."""
     parts = list(_parts(plans, usable_bytes, target_sequences))
     rows = [[part.cell(plan) for part in parts] for plan in plans]
     columns = [part.column for part in parts]
-    if first is not None:
-        columns.insert(0, first[0])
-        rows = [[cell, *row] for cell, row in zip(first[1], rows, strict=True)]
-    return TableData(tuple(columns), tuple(tuple(row) for row in rows), title)
+    before = zip(*(cells for _, cells in first), strict=True) if first else ((),) * len(rows)
+    return TableData(
+        (*(column for column, _ in first), *columns),
+        tuple((*cells, *row) for cells, row in zip(before, rows, strict=True)),
+        title,
+    )
 
 
 def _parts(
-    plans: Sequence[Plan], usable_bytes: float, target_sequences: float | None
+    plans: Sequence[Plan], usable_bytes: float | None, target_sequences: float | None
 ) -> Iterator[_Part]:
-    limit = "of limit" if any(plan.stage_gpus for plan in plans) else f"of {gib(usable_bytes)}"
+    if any(plan.stage_gpus for plan in plans):
+        usable_bytes = None
+    limit = "of limit" if usable_bytes is None else f"of {gib(usable_bytes)}"
     yield _Part(Column("step time"), step_time_text)
     yield _Part(Column("tok/s\n/GPU", optional=2), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
     yield _Part(Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
-    yield _Part(Column(f"peak GiB\n{limit}"), _peak_text)
+    yield _Part(Column(f"peak GiB\n{limit}"), partial(_peak_text, limit=usable_bytes is None))
     yield _Part(Column("fits"), lambda plan: percent_sure(plan.fit_probability))
     yield from (_degree(name) for name in _DEGREES if name in _ALWAYS or _varies(plans, name))
     yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
@@ -89,10 +95,9 @@ def _varies(plans: Sequence[Plan], name: str) -> bool:
     return any(getattr(plan.degrees, name) > (0 if name == "shard" else 1) for plan in plans)
 
 
-def _peak_text(plan: Plan) -> str:
-    """`64.6`; on GPUs of several types with the limit of its kind."""
-    limit = f"/{gib(plan.limit_bytes)}" if plan.stage_gpus else ""
-    return gib(plan.peak_bytes) + limit
+def _peak_text(plan: Plan, limit: bool) -> str:
+    """`64.6`; `64.6/79.1` with the limit of its GPU."""
+    return gib(plan.peak_bytes) + (f"/{gib(plan.limit_bytes)}" if limit else "")
 
 
 def _layers(plan: Plan) -> str:

@@ -183,7 +183,7 @@ def front_table(plans: Numbered, result: SearchResult) -> TableData:
     return plan_table(
         listed,
         result.job.usable_bytes,
-        first=(Column("#"), [f"{marks[number]}{number}" for number, _ in plans]),
+        first=[(Column("#"), [f"{marks[number]}{number}" for number, _ in plans])],
         target_sequences=None if same_batch else result.job.batch_target_sequences,
     )
 
