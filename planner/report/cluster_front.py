@@ -48,7 +48,7 @@ def _facts(front: ClusterFront) -> tuple[tuple[str, str], ...]:
     if front.proven and not front.points:
         state = "nothing fits on any cluster, proven within the cost model"
     elif front.proven:
-        state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN, 0)} within the cost model"
+        state = f"{count}, proven optimal to {share(OPTIMAL_WITHIN)} within the cost model"
     else:
         worst = max((point.gap for point in front.points), default=0.0)
         state = f"{count}; not proven: gaps of up to {share(worst)}"
@@ -76,7 +76,7 @@ def _usd_text(point: ClusterPoint) -> str:
 def _notes(front: ClusterFront, numbered: Numbered) -> Iterator[str]:
     plans = [front.plan_of(point) for _, point in numbered]
     weighed = ", ".join(_WEIGHED[name] for name in front.dimensions)
-    yield f"Of no plan is another at least as good in all of {weighed} and better in one."
+    yield f"No plan is beaten by another in one of {weighed} without being better in another."
     yield error_note(plans)
     if "usd_per_billion_tokens" in front.dimensions:
         yield (

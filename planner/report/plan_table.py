@@ -59,13 +59,15 @@ def plan_table(
 def _parts(
     plans: Sequence[Plan], usable_bytes: float | None, target_sequences: float | None
 ) -> Iterator[_Part]:
-    if any(plan.stage_gpus for plan in plans):
-        usable_bytes = None
-    limit = "of limit" if usable_bytes is None else f"of {gib(usable_bytes)}"
+    mixed = any(plan.stage_gpus for plan in plans)
+    limit = "of limit" if mixed else "" if usable_bytes is None else f"of {gib(usable_bytes)}"
     yield _Part(Column("step time"), step_time_text)
     yield _Part(Column("tok/s\n/GPU", optional=2), lambda plan: f"{plan.tokens_per_s_per_gpu:,.0f}")
     yield _Part(Column("MFU\n%", optional=1), lambda plan: f"{plan.mfu * 100:.1f}")
-    yield _Part(Column(f"peak GiB\n{limit}"), partial(_peak_text, limit=usable_bytes is None))
+    peak = f"peak GiB\n{limit}" if limit else "peak\nGiB"
+    yield _Part(Column(peak), partial(_peak_text, limit=mixed))
+    if usable_bytes is None and not mixed:
+        yield _Part(Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
     yield _Part(Column("fits"), lambda plan: percent_sure(plan.fit_probability))
     yield from (_degree(name) for name in _DEGREES if name in _ALWAYS or _varies(plans, name))
     yield _Part(Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.job.quantities import (
     gib,
@@ -36,12 +36,16 @@ Numbered = Sequence[tuple[int, Plan]]
 
 
 def search_report(
-    result: SearchResult, saved_as: str | None = None, most: int | None = None, whole: bool = False
+    result: SearchResult,
+    saved_as: str | None = None,
+    most: int | None = None,
+    whole: bool = False,
+    verbose: bool = False,
 ) -> Report:
     """The report of a search; `saved_as` is the plan file that was written, if any.
 
     `most`: plans that are printed at most; `whole`: the complete front, not only plans between
-    which people would choose.
+    which people would choose; `verbose`: what each rule left out, and all that was assumed.
     """
     plans = printed(result, most, whole)
     blocks: list[Block] = [
@@ -50,9 +54,25 @@ def search_report(
     ]
     if result.riskier:
         blocks.append(riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits"))
-    return Report(
-        (*blocks, Notes(front_notes(result, plans)), Notes(_next_steps(saved_as, result)))
-    )
+    blocks.append(Notes(front_notes(result, plans)))
+    if verbose:
+        blocks += _details(result)
+    return Report((*blocks, Notes(_next_steps(saved_as, result))))
+
+
+def _details(result: SearchResult) -> Iterator[Block]:
+    """Configurations that each rule left out, and what the recommended plan takes for granted."""
+    counts = sorted(result.rule_counts.items(), key=lambda item: -item[1])
+    if any(result.rule_counts.values()):
+        yield Facts(
+            tuple((name, f"{count:,}") for name, count in counts if count), "Left out, by rule"
+        )
+    if result.recommended:
+        plan = result.plans[result.recommended - 1]
+        assumed = (*plan.assumptions, *result.job.assumed)
+        yield Notes(
+            tuple(f"- {text}" for text in assumed), f"Assumed for plan {result.recommended}"
+        )
 
 
 def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
