@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from planner.cli.main import COMMANDS, cli
 from planner.job.markdown import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
+# What tells click to keep the lines of a paragraph.
+_KEPT = "\b\n"
 
 
 def docstrings(names: Sequence[str]) -> str:
@@ -39,7 +42,9 @@ def _file(module: str) -> Path:
 
 def command_reference() -> str:
     """Every command with its words and its options by group."""
-    return "\n".join(_command(name) for name in COMMANDS)
+    links = ((f"[`planner {name}`](#planner-{name})", line) for name, line in COMMANDS.items())
+    contents = markdown_table(("command", "what it does"), links)
+    return "\n".join((f"{contents}\n", *(_command(name) for name in COMMANDS)))
 
 
 def _command(name: str) -> str:
@@ -56,7 +61,14 @@ def _command(name: str) -> str:
 
 
 def _words(text: str) -> str:
-    return text.replace("\b\n", "").strip()
+    """Paragraphs as click has them: those behind `\\b` keep their lines."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        f"```text\n{paragraph.removeprefix(_KEPT)}\n```"
+        if paragraph.startswith(_KEPT)
+        else paragraph
+        for paragraph in paragraphs
+    )
 
 
 def _tables(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -11,11 +11,9 @@ from planner.report.infeasible import nothing_fits_report
 from planner.report.plan_table import plan_table
 from planner.report.search import error_note, job_facts
 from planner.report.tables import Block, Column, Facts, Notes, Report
-from planner.search.fit import FitAnswer, Largest
+from planner.search.fit import WHAT, FitAnswer, Largest
 from planner.search.infeasibility import WhyNothingFits
 from planner.search.result import SearchResult
-
-_WHAT = {"seq": "longest sequence", "model": "largest model"}
 
 
 def fit_report(answer: FitAnswer, assumed: tuple[str, ...], command: str) -> Report:
@@ -63,7 +61,7 @@ def _no(why: WhyNothingFits) -> str:
 
 
 def _largest_row(item: Largest) -> tuple[str, str]:
-    return _WHAT[item.what], _largest_text(item)
+    return WHAT[item.what], _largest_text(item)
 
 
 def _largest_text(item: Largest) -> str:
@@ -73,6 +71,8 @@ def _largest_text(item: Largest) -> str:
     text = f"{item.value}{unit}"
     if item.plan is not None:
         text += f" ({_plan_text(item.plan)})"
+    if item.beyond and not item.exact:
+        return f"{text}; no plan for {item.beyond}, and between them nothing was tried"
     if item.beyond:
         text += (
             f"; {item.beyond} does not fit" if item.proven else f"; no plan found for {item.beyond}"

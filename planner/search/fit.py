@@ -20,12 +20,15 @@ from planner.predict.plan import Plan
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.limit_results import Progress
+from planner.search.pools.jobs import first_job
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.until import Until
 
 # Sequences are looked for at powers of two from here on.
 _SHORTEST_SEQ = 256
+# What is looked for, in words.
+WHAT = {"seq": "longest sequence", "model": "largest model"}
 # Sequences of a batch that nobody stated, for each GPU.
 SEQUENCES_PER_GPU = 8
 
@@ -35,7 +38,8 @@ class Largest(BaseModel):
 
     `value`: a number of tokens or a model's name; None: none of those tried fits. `beyond`: the
     next larger one that was tried and does not, empty if all fit; `proven`: no plan exists for it
-    within the cost model. `plan`: one that has `value`.
+    within the cost model; `exact`: nothing between the two was left untried. `plan`: one that has
+    `value`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -44,6 +48,7 @@ class Largest(BaseModel):
     value: str | None
     beyond: str = ""
     proven: bool = True
+    exact: bool = True
     plan: Plan | None = None
 
 
@@ -113,7 +118,7 @@ def _trial(request: Request, time_limit_s: float | None) -> tuple[Plan | None, b
 
 
 def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
-    seq = request.seq or request.resolve().seq
+    seq = request.seq or first_job(request).seq
     powers = [1 << power for power in range(_SHORTEST_SEQ.bit_length() - 1, 64)]
     lengths = sorted({seq, *(length for length in powers if length <= LONGEST_SEQ)})
     requests = [request.model_copy(update=_same_tokens(request, seq, each)) for each in lengths]
@@ -130,7 +135,7 @@ def _same_tokens(request: Request, seq: int, length: int) -> dict[str, int]:
 
 def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
     """Of the catalogue's models of the same kind (dense, or mixtures), at the same length."""
-    job = request.resolve()
+    job = first_job(request)
     specs = {name: load_model(name).spec for name in model_names()}
     alike = {name: spec for name, spec in specs.items() if bool(spec.moe) == bool(job.model.moe)}
     sizes = {name: parameter_count(spec).total for name, spec in alike.items()}
@@ -159,7 +164,7 @@ def _largest(
             found[index] = _trial(requests[index], until.seconds_left())
         return found[index][0] is not None
 
-    low, high = bracket(fits, start, len(names), lambda: until.over(f"the largest {what}"))
+    low, high = bracket(fits, start, len(names), lambda: until.over(WHAT[what]))
     if not found:
         return None
     beyond = found.get(high)
@@ -168,6 +173,7 @@ def _largest(
         value=names[low] if low >= 0 else None,
         beyond=names[high] if beyond else "",
         proven=beyond is None or beyond[1],
+        exact=high - low == 1,
         plan=found[low][0] if low in found else None,
     )
 
