@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from planner.launch.read.found import Setting
 from planner.launch.read.shell import Command
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Files, Span, Text, Word
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -91,9 +90,9 @@ def arguments_as_command(arguments: Text) -> Command:
 
 
 def _spelled(word: Word, files: Files) -> str:
-    """A word's value; as it is written, where a variable in it is not known."""
-    if not word.text.unknown or word.used is None:
-        return word.text.value
+    """A word's value; as it is written, where all of it is not known."""
+    if word.text.known or word.used is None:
+        return word.text.known
     return files.by_path[word.used.file].text[word.used.start : word.used.end].strip("\"'")
 
 
@@ -154,7 +153,7 @@ def setting_of(
     spans = tuple(dict.fromkeys(item for item in (defined, used) if item is not None))
     return Setting(
         key,
-        value.value,
+        "" if value.unknown else value.value,
         place[0] if place else "",
         files.line(place),
         spans,

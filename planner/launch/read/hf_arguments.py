@@ -9,8 +9,7 @@ from typing import Literal
 
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Hints, Setting
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files
+from planner.launch.read.text import Files, Word
 
 # TrainingArguments (transformers 5.23) and common scripts' own: argument -> field of `Hints`.
 _NAMES: Mapping[str, str] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
+from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
@@ -47,6 +48,10 @@ _CONFIG_OPTIONS = (
 )  # fmt: skip
 
 
+# Files that the scripts of one launch may bring in.
+_MOST_FILES = 64
+
+
 @dataclass
 class _Read:
     """Files by kind, and the commands of scripts."""
@@ -59,6 +64,14 @@ class _Read:
     contents: Mapping[str, str] = field(default_factory=dict)
     # Python programs that the files hold, by name.
     programs: dict[str, str] = field(default_factory=dict)
+
+    def open_beside(self, name: str, script: str) -> Text | None:
+        """A file that a script names, from the folders around it; None where it is not there."""
+        path = beside(name, Path(script).parent)
+        if path is None or len(self.files.by_path) >= _MOST_FILES:
+            return None
+        text = self.contents.get(str(path)) or text_of(path)
+        return None if text is None else self.files.add(str(path), text).as_text()
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -154,7 +167,7 @@ def _read_shells(read: _Read, hints: Hints) -> None:
         command = arguments_as_command(text)
         read.commands.append(LaunchCommand("", "", command.words, (), command))
     scripts = read.of_kind("shell")
-    shell = Shell(read.files, hints.environment)
+    shell = Shell(read.files, hints.environment, open_file=read.open_beside)
     for path in scripts:
         shell.read(read.texts[path])
     for path in read.of_kind("job"):
@@ -217,13 +230,8 @@ def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
     name = Path(launch.program).name
     if name in read.programs:
         return read.programs[name]
-    beside = Path(launch.command.file).parent / name
-    if beside.suffix != ".py" or not beside.is_file():
-        return None
-    try:
-        return _content(beside)
-    except (UsageError, HardwareError, OSError):
-        return None
+    path = beside(name, Path(launch.command.file).parent) if name.endswith(".py") else None
+    return None if path is None else text_of(path)
 
 
 def _is_megatron(launch: LaunchCommand) -> bool:
@@ -291,10 +299,10 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     """A configuration beside the script, or where the script names it."""
     folder = Path(launch.command.file).parent
     for name in named:
-        for path in (folder / name, Path(name), folder / Path(name).name):
-            if path.suffix in (".toml", ".json", ".yaml", ".yml", ".py") and path.is_file():
-                _open(path, read, Hints())
-                return str(path)
+        path = beside(name, folder)
+        if path is not None and path.suffix in (".toml", ".json", ".yaml", ".yml", ".py"):
+            _open(path, read, Hints())
+            return str(path)
     return None
 
 

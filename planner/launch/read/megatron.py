@@ -151,7 +151,7 @@ class MegatronReader:
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
-        return {name: item.value for name, item in self.launch.command.environment.items()}
+        return {name: item.known for name, item in self.launch.command.environment.items()}
 
     def _degrees(self) -> dict[str, Any]:
         """Degrees and batch; a value that is not known is a problem of its own."""
@@ -388,7 +388,8 @@ def _unresolved(setting: Setting) -> Problem:
     return Problem(
         "unresolved",
         f"{setting.key} is {setting.unknown}",
-        places=(setting.place,),
+        "missing",
+        (setting.place,),
         fix="--env NAME=VALUE sets a variable",
     )
 

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 

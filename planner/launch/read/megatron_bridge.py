@@ -18,8 +18,7 @@ from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Files, Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
