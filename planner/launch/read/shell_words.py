@@ -107,13 +107,14 @@ class Words:
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
         """Text between and of a node's children, with expansions replaced."""
         start, end = node.start_byte + quoted, node.end_byte - quoted
+        quoted = quoted or node.type == "heredoc_body"
         parts: list[Text] = []
         for child in node.named_children:
             if child.type in ("string_content", "heredoc_content"):
                 continue
             # The grammar counts blanks between two expansions in a string to the second.
             written = self.piece(child).value
-            blanks = len(written) - len(written.lstrip())
+            blanks = _blanks_before(written)
             parts.append(self._plain(start, child.start_byte + blanks, quoted))
             parts.append(self.value(child))
             start = child.end_byte
@@ -125,7 +126,8 @@ class Words:
         return _continued(piece) if quoted else piece
 
     def _expanded(self, node: Node) -> Text:
-        text = self.piece(node).value.lstrip()
+        text = self.piece(node).value
+        text = text[_blanks_before(text) :]
         match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
         if not match:
             match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
@@ -197,6 +199,12 @@ class Words:
             values[name] = value.value
         number = evaluate_arithmetic(text, values)
         return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
+
+
+def _blanks_before(written: str) -> int:
+    """Characters of blanks and continued lines at the start of an expansion."""
+    found = re.match(r"(?:\s|\\\n)*", written)
+    return found.end() if found else 0
 
 
 def _is_lone_name(node: Node) -> bool:
