@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.job.specs import ModelSpec
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, Severity
 from planner.launch.read.megatron_arguments import (
     Arguments,
     choices_of_many,
@@ -15,6 +16,14 @@ from planner.launch.read.megatron_arguments import (
     unknown_problems,
 )
 from planner.launch.read.megatron_context import read_exchange
+from planner.launch.read.megatron_dialects import (
+    dialect_note,
+    dialect_of,
+    eased,
+    other_model,
+    others_unpredictable,
+    translate,
+)
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
@@ -78,8 +87,12 @@ class MegatronReader:
     def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
         self.launch, self.files, self.hints = launch, files, hints
         self.arguments = parse_arguments(launch.arguments, files)
+        self.dialect = dialect_of(self.arguments, launch)
+        translate(self.arguments, self.dialect)
         self.assumed: list[str] = []
-        self.problems: list[Problem] = list(unknown_problems(self.arguments))
+        unknown = list(unknown_problems(self.arguments, self.dialect.words))
+        self.problems = eased(unknown, self.dialect)
+        self.problems += dialect_note(self.arguments, self.dialect)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -91,12 +104,11 @@ class MegatronReader:
         environment = self._environment()
         dp = self._data_parallel(degrees)
         place = f"{self.launch.command.file}:{self.launch.command.line}"
-        self.problems += option_problems(
-            Facts(
-                self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
-                environment, place,
-            )
+        facts = Facts(
+            self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
+            environment, place,
         )  # fmt: skip
+        self.problems += eased(option_problems(facts), self.dialect)
         exchange = read_exchange(self.arguments, degrees["cp"])
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
@@ -109,7 +121,7 @@ class MegatronReader:
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
-        self.problems += self.arguments.problems
+        self.problems += eased(self.arguments.problems, self.dialect)
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -142,8 +154,18 @@ class MegatronReader:
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)
+        if self._is_partial():
+            problems = [
+                replace(problem, severity="missing", fix=problem.fix or "--model NAME")
+                for problem in problems
+            ]
         self.problems += problems
         return shape
+
+    def _is_partial(self) -> bool:
+        """Whether some arguments are not known, or another program may have its own defaults."""
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        return unresolved or not self.dialect.core
 
     def _where(self) -> dict[str, Setting]:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
@@ -170,7 +192,9 @@ class MegatronReader:
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None:
-            self.problems.append(Problem("micro-batch", "--micro-batch-size is missing"))
+            severity: Severity = "missing" if self._is_partial() else "error"
+            text = "--micro-batch-size is missing"
+            self.problems.append(Problem("micro-batch", text, severity, fix="--mbs N"))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         return values | one | {"etp": values["etp"] if self.arguments.has("num-experts") else None}
 
@@ -188,7 +212,8 @@ class MegatronReader:
         eager = self._is_eager(local)
         scores_drop = arguments.real("attention-dropout") > 0.0
         dropout = dropout or (eager and scores_drop)
-        framework, variations = ("megatron-local", ()) if local else self._profile(degrees)
+        alone = local and not self.dialect.framework
+        framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
         if framework == "megatron-fsdp":
             self._fsdp(degrees)
         return {
@@ -209,7 +234,7 @@ class MegatronReader:
     def _is_eager(self, local: bool) -> bool:
         """Whether attention keeps its scores."""
         backend = self.arguments.text("attention-backend")
-        if local:
+        if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
         off = self._environment()
@@ -218,6 +243,8 @@ class MegatronReader:
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """The profile, and what the settings change in it."""
         names = self._variations(degrees)
+        if self.dialect.framework:
+            return self.dialect.framework, ()
         if self._zero() >= _GRADIENTS_SHARDED:
             # Its gradients are added to no buffer, and in 16 bits anyway.
             its_own = ("unfused-accumulation", "bf16-gradients")
@@ -252,6 +279,8 @@ class MegatronReader:
 
     def _zero(self) -> int:
         arguments = self.arguments
+        if arguments.has("zero-stage"):
+            return arguments.number("zero-stage") or 0
         stage = _SHARDING.get(arguments.text("data-parallel-sharding-strategy") or "", 3)
         if arguments.has("use-megatron-fsdp"):
             return stage
@@ -368,6 +397,9 @@ class MegatronReader:
         return "fp16" if arguments.has("fp16") else "bf16"
 
     def _unpredictable(self) -> None:
+        self.problems += others_unpredictable(self.arguments)
+        if why := other_model(self.launch):
+            self.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
         for name, why in UNPREDICTABLE.items():
             if self.arguments.has(name):
                 place = self.arguments.place(name)
