@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -30,10 +30,15 @@ _GPUS_PER_NODE = 8
 
 
 def read_accelerate(
-    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    document: Document,
+    launch: LaunchCommand | None,
+    files: Files,
+    hints: Hints,
+    script: HfArguments | None = None,
 ) -> Found:
     """The launch that an accelerate file describes."""
-    return _Reader(document, launch, files, read_hf_arguments(launch, files, hints)).found()
+    script = script or read_hf_arguments(launch, files, hints)
+    return _Reader(document, launch, files, script).found()
 
 
 class _Reader:
@@ -43,7 +48,7 @@ class _Reader:
         self.own, self.files, self.script, self.hints = document, files, script, script.hints
         self.launch = launch
         self.problems: list[Problem] = [*unknown_keys(document)]
-        self.assumed: list[str] = []
+        self.assumed: list[str] = list(script.assumed)
 
     def found(self) -> Found:
         world = (self.launch.world if self.launch else None) or self._number("num_processes", 0)
@@ -217,7 +222,7 @@ class _Reader:
     def _complete(self) -> None:
         """What such a file never says."""
         if not self.hints.model:
-            self.problems.append(model_unknown("the file does not name the model"))
+            self.problems.append(self.script.model_unknown("the file does not name the model"))
         if self.hints.mbs is None:
             self.assumed.append("micro-batch 1 (give --mbs)")
         if self.hints.gbs is None and self.hints.grad_acc is None:
