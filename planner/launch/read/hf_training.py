@@ -46,8 +46,11 @@ _REFUSED: Mapping[str, str] = {
     "tensor_parallel_size": "tensor parallelism of Hugging Face",
     "context_parallel_size": "context parallelism of Hugging Face",
     "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
-    "freeze_backbone": "frozen layers", "unfrozen_parameters": "frozen layers",
+    "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
+    "rewards": "rewards", "freeze_backbone": "frozen layers", "unfrozen_parameters": "frozen layers",
 }  # fmt: skip
+# Settings of adapters that mean nothing where none is asked for.
+_LEFT_OVER = ("lora_r", "lora_dim")
 _UNMODELLED: Mapping[str, str] = {
     "use_liger_kernel": "Liger's fused loss: less memory than predicted",
     "enable_liger_kernel": "Liger's fused loss: less memory than predicted",
@@ -75,7 +78,7 @@ def read_hf_training(
         found = read_deepspeed(document, launch, files, hints, script)
     else:
         found = read_accelerate(_sharded(named, path), launch, files, hints, script)
-    refusals = tuple(_refusals(named))
+    refusals = tuple(_refusals(named, program))
     left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
     return replace(
         found,
@@ -143,8 +146,11 @@ def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
         yield "every sequence as long as the longest allowed (samples are not packed)"
 
 
-def _refusals(named: Mapping[str, Setting]) -> Iterator[Problem]:
+def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Problem]:
     """What is trained otherwise than by full fine-tuning, by name."""
+    if program == "llamafactory" and "finetuning_type" not in named:
+        where = next(iter(named.values()), Setting("", ""))
+        yield _refusal(where, "finetuning_type: lora (LLaMA-Factory's own, none is stated)")
     kinds = {
         "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
         "train_type": ("full", ""), "tuner_type": ("full", ""), "rlhf_type": ("",),
@@ -157,6 +163,8 @@ def _refusals(named: Mapping[str, Setting]) -> Iterator[Problem]:
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
     for name, why in _REFUSED.items():
+        if name in _LEFT_OVER and (program != "trainer" or "use_lora" in named):
+            continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
         if _is_on(named, name) if sizes else _switched(named, name):
             yield _refusal(named[name], f"{name}: {why}")
