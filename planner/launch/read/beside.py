@@ -16,15 +16,23 @@ _MOST_FOLDERS_UP = 8
 _LONGEST_NAME = 1_000
 
 
-def beside(name: str, folder: Path) -> Path | None:
+def beside(name: str, folder: Path, *, whole: bool = False) -> Path | None:
     """The file that a launch file in a folder names; None where it is not there.
 
     What is not known in the name (`$HERE/configs/x.json`) is left out from the front; a name
-    without folders is looked for beside the launch file alone.
+    without folders is looked for beside the launch file alone. `whole`: no part of the name may be
+    left out, as of a module that is imported.
     """
     if not name or len(name) > _LONGEST_NAME or "\0" in name:
         return None
-    return next((path for path in _places(name, folder) if _is_file(path)), None)
+    places = (place / name for place in _around(folder)) if whole else _places(name, folder)
+    return next((path for path in places if _is_file(path)), None)
+
+
+def _around(folder: Path) -> list[Path]:
+    """A folder and those that hold it."""
+    absolute = folder.absolute()
+    return [absolute, *list(absolute.parents)[:_MOST_FOLDERS_UP]]
 
 
 def _places(name: str, folder: Path) -> Iterator[Path]:
@@ -34,8 +42,7 @@ def _places(name: str, folder: Path) -> Iterator[Path]:
     if HOLE not in name and not path.is_absolute():
         yield folder / path
     parts = [part for part in path.parts if part not in ("/", ".", "..")]
-    absolute = folder.absolute()
-    around = (absolute, *list(absolute.parents)[:_MOST_FOLDERS_UP])
+    around = _around(folder)
     for length in range(len(parts), 1, -1):
         yield from (place.joinpath(*parts[-length:]) for place in around)
     if parts:

@@ -1,0 +1,587 @@
+"""Values that Python configuration code builds, read from its syntax tree and never run.
+
+A small part of the language is followed within the limits of reading: assignments, calls of
+functions whose source is beside the file, branches whose test is known, loops over known lists.
+Whatever else is called becomes a `Record` of its name and arguments, and what a record holds
+besides is not known: reading one of its fields makes a record again.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.launch.read.beside import beside, text_of
+from planner.launch.read.limits import Limits
+
+_MOST_MODULES = 60
+_LONGEST_LOOP = 256
+_LARGEST = 2**63
+_LONGEST_LIST = 100_000
+
+
+@dataclass(eq=False)
+class Record:
+    """An object by the name of what made it, with the fields that are known.
+
+    `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
+    a call made it; else it stands for a name or field that is not known.
+    """
+
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    given: tuple[Any, ...] = ()
+    of: Any = None
+    made: bool = True
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """A known field by its dotted path; `default` where it is not known."""
+        value: Any = self
+        for part in path.split("."):
+            if not isinstance(value, Record) or part not in value.fields:
+                return default
+            value = value.fields[part]
+        return value
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function with the module and the names that it sees."""
+
+    node: ast.FunctionDef
+    module: Module
+    outer: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class whose source is there."""
+
+    node: ast.ClassDef
+    module: Module
+
+
+@dataclass(eq=False)
+class Module:
+    """A file's names, worked out when they are asked for."""
+
+    path: str
+    tree: ast.Module
+    reader: Reader
+    names: dict[str, Any] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+    def lookup(self, name: str) -> Any:
+        """The value of a global name; a Record of it where it is not known."""
+        if name in self.names:
+            return self.names[name]
+        if name in self.pending:
+            return Record(name, made=False)
+        self.pending.add(name)
+        value = self._find(name)
+        self.pending.discard(name)
+        self.names[name] = value
+        return value
+
+    def _find(self, name: str) -> Any:
+        found: Any = Record(name, made=False)
+        for node in self.tree.body:
+            match node:
+                case ast.FunctionDef(name=given) if given == name:
+                    found = Function(node, self, {})
+                case ast.ClassDef(name=given) if given == name:
+                    found = Class(node, self)
+                case ast.Assign(targets=[ast.Name(id=given)], value=value) if given == name:
+                    found = Frame(self, {}).value(value)
+                case ast.AnnAssign(target=ast.Name(id=given), value=ast.expr() as value):
+                    if given == name:
+                        found = Frame(self, {}).value(value)
+                case ast.Import() | ast.ImportFrom():
+                    found = self.reader.imported(node, name, self.path, found)
+        return found
+
+    def functions(self) -> dict[str, Function]:
+        """Its own functions by name, in order."""
+        nodes = [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
+        return {node.name: Function(node, self, {}) for node in nodes}
+
+
+class Reader:
+    """Modules that are read for one configuration. `special`: functions that stand for others."""
+
+    def __init__(self, special: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self.limits = Limits()
+        self.modules: dict[str, Module | None] = {}
+        self.special = dict(special or {})
+
+    def module(self, tree: ast.Module, path: str) -> Module:
+        """A file that is given."""
+        self.modules[path] = Module(path, tree, self)
+        return Module(path, tree, self)
+
+    def imported(
+        self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
+    ) -> Any:
+        """What an import binds to a name; a Record of its full name where it is not there."""
+        for alias in node.names:
+            bound = alias.asname or alias.name.split(".")[0]
+            if bound != name:
+                continue
+            if isinstance(node, ast.Import):
+                return Record(alias.name if alias.asname else bound, made=False)
+            package = "." * node.level + (node.module or "")
+            module = self._file(package, path)
+            if module is not None and _defines(module, alias.name):
+                return module.lookup(alias.name)
+            inner = self._file(f"{package}.{alias.name}", path)
+            if inner is not None:
+                return inner
+            return Record(f"{package}.{alias.name}", made=False)
+        return otherwise
+
+    def _file(self, package: str, near: str) -> Module | None:
+        """A module's file beside the one that imports it."""
+        level = len(package) - len(package.lstrip("."))
+        folder = Path(near).parent
+        for _ in range(level - 1):
+            folder = folder.parent
+        plain = package.lstrip(".").replace(".", "/")
+        names = (f"{plain}.py", f"{plain}/__init__.py") if plain else ("__init__.py",)
+        if not level and "/" not in plain:
+            return None
+        for name in names:
+            path = folder / name if level else beside(name, folder, whole=True)
+            if path is not None and path.is_file():
+                return self._open(path)
+        return None
+
+    def _open(self, path: Path) -> Module | None:
+        name = str(path)
+        if name not in self.modules:
+            self.modules[name] = None
+            text = text_of(path) if len(self.modules) <= _MOST_MODULES else None
+            self.limits.step(len(text or ""))
+            try:
+                tree = ast.parse(text) if text is not None else None
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                tree = None
+            if tree is not None:
+                self.modules[name] = Module(name, tree, self)
+        return self.modules[name]
+
+
+def _defines(module: Module, name: str) -> bool:
+    """Whether a module binds a name at its top."""
+    for node in module.tree.body:
+        match node:
+            case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
+                return True
+            case ast.Assign(targets=[ast.Name(id=given)]) if given == name:
+                return True
+            case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
+                return True
+            case ast.Import() | ast.ImportFrom():
+                if any((alias.asname or alias.name) == name for alias in node.names):
+                    return True
+    return False
+
+
+class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda one, two: one in two, ast.NotIn: lambda one, two: one not in two,
+}  # fmt: skip
+_UNKNOWN = Record("?", made=False)
+_ASKED = ("getattr", "setattr", "hasattr")
+
+
+class Frame:
+    """One call's names, and the statements that change them."""
+
+    def __init__(self, module: Module, names: dict[str, Any]) -> None:
+        self.module, self.names = module, names
+        self.limits = module.reader.limits
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def run(self, body: list[ast.stmt]) -> None:
+        """Statements in order. _Returned at a return."""
+        for node in body:
+            self.limits.step()
+            self._statement(node)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                result = self.value(value)
+                for target in targets:
+                    self._assign(target, result)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self.value(value))
+            case ast.AugAssign(target=target, op=op, value=value):
+                old, new = self.value(target), self.value(value)
+                self._assign(target, _calculated(type(op), old, new))
+            case ast.Expr(value=value):
+                self.value(value)
+            case ast.Return(value=value):
+                raise _Returned(None if value is None else self.value(value))
+            case ast.If(test=test, body=body, orelse=orelse):
+                met = truth(self.value(test))
+                if met is not None:
+                    self.run(body if met else orelse)
+            case ast.For(target=target, iter=listed, body=body):
+                self._loop(target, self.value(listed), body)
+            case ast.With(body=body) | ast.Try(body=body):
+                self.run(body)
+            case ast.FunctionDef():
+                self.names[node.name] = Function(node, self.module, dict(self.names))
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    bound = alias.asname or alias.name.split(".")[0]
+                    self.names[bound] = self.module.reader.imported(
+                        node, bound, self.module.path, _UNKNOWN
+                    )
+
+    def _loop(self, target: ast.expr, listed: Any, body: list[ast.stmt]) -> None:
+        if not isinstance(listed, list | tuple | dict | range) or len(listed) > _LONGEST_LOOP:
+            return
+        for item in list(listed):
+            self._assign(target, item)
+            self.run(body)
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(id=name):
+                self.names[name] = value
+            case ast.Attribute(value=owner, attr=name):
+                record = self.value(owner)
+                if isinstance(record, Record):
+                    record.fields[name] = value
+            case ast.Subscript(value=owner, slice=key):
+                held, at = self.value(owner), self.value(key)
+                if isinstance(held, dict) and isinstance(at, str | int):
+                    held[at] = value
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                values = value if isinstance(value, list | tuple) else [_UNKNOWN] * len(parts)
+                for part, item in zip(parts, values, strict=False):
+                    self._assign(part, item)
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression; a Record where it is not known."""
+        self.limits.step()
+        with self.limits.deeper():
+            return self._value(node)
+
+    def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return self.names[name] if name in self.names else self.module.lookup(name)
+            case ast.Attribute(value=owner, attr=name):
+                return self._attribute(self.value(owner), name)
+            case ast.Call():
+                return self._call(node)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                return [self.value(part) for part in parts if not isinstance(part, ast.Starred)]
+            case ast.Dict(keys=keys, values=values):
+                return self._table(keys, values)
+            case ast.JoinedStr():
+                return _UNKNOWN
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                met = truth(self.value(test))
+                return _UNKNOWN if met is None else self.value(body if met else orelse)
+            case ast.Subscript(value=owner, slice=key):
+                return _item(self.value(owner), self.value(key))
+        return self._operation(node)
+
+    def _operation(self, node: ast.expr) -> Any:
+        match node:
+            case ast.BinOp(left=left, op=op, right=right):
+                return _calculated(type(op), self.value(left), self.value(right))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                met = truth(self.value(operand))
+                return _UNKNOWN if met is None else not met
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                value = self.value(operand)
+                return -value if isinstance(value, int | float) else _UNKNOWN
+            case ast.BoolOp(op=op, values=parts):
+                return self._either(isinstance(op, ast.Or), parts)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return _compared(type(op), self.value(left), self.value(right))
+        return _UNKNOWN
+
+    def _either(self, is_or: bool, parts: list[ast.expr]) -> Any:
+        result: Any = _UNKNOWN
+        for part in parts:
+            result = self.value(part)
+            met = truth(result)
+            if met is None or met == is_or:
+                return result
+        return result
+
+    def _table(self, keys: list[ast.expr | None], values: list[ast.expr]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, value in zip(keys, values, strict=True):
+            result = self.value(value)
+            if key is None:
+                found |= result if isinstance(result, dict) else {}
+                continue
+            name = self.value(key)
+            if isinstance(name, str | int):
+                found[name] = result
+        return found
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Module):
+            return owner.lookup(name)
+        if isinstance(owner, Record):
+            if name not in owner.fields:
+                inner = Record(f"{owner.name}.{name}", of=owner, made=False)
+                if not owner.made and owner.of is None:
+                    return inner  # a package's name
+                owner.fields[name] = inner
+            return owner.fields[name]
+        return Record(f"?.{name}", of=owner, made=False)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Any:
+        given = [self.value(arg) for arg in node.args if not isinstance(arg, ast.Starred)]
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self.value(keyword.value)
+            if keyword.arg:
+                named[keyword.arg] = value
+            elif isinstance(value, dict):
+                named |= value
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value)
+            if isinstance(owner, list | dict | str):
+                return _method(owner, node.func.attr, given)
+            return self.call(self._method_of(owner, node.func.attr), given, named)
+        return self.call(self.value(node.func), given, named)
+
+    def _method_of(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Record) and name not in owner.fields:
+            return Record(f"{owner.name}.{name}", of=owner, made=False)
+        return self._attribute(owner, name)
+
+    def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        """What a call comes to: of a function or class that is there, else a Record of it."""
+        reader = self.module.reader
+        if isinstance(what, Function):
+            if what.node.name in reader.special:
+                return reader.special[what.node.name](*given, **named)
+            return call_function(what, given, named)
+        if isinstance(what, Class):
+            return construct(what, named)
+        if not isinstance(what, Record):
+            return _UNKNOWN
+        last = what.name.rpartition(".")[2]
+        if last in reader.special:
+            return reader.special[last](*given, **named)
+        if last in ("Config", "Partial") and given:
+            made = self.call(given[0], [], named) if isinstance(given[0], Class) else None
+            if isinstance(made, Record):
+                return made
+            return Record(_name_of(given[0]), dict(named), tuple(given))
+        if what.name in _ASKED and len(given) > 1 and isinstance(given[1], str):
+            return self._asked(what.name, given)
+        if what.of is None and what.name in _BUILTINS:
+            return _BUILTINS[what.name](*given) if _plain(given) else _UNKNOWN
+        return Record(what.name, dict(named), tuple(given), what.of)
+
+
+    def _asked(self, name: str, given: list[Any]) -> Any:
+        """`getattr`, `setattr`, `hasattr`."""
+        owner, field_name, *rest = given
+        if not isinstance(owner, Record):
+            return _UNKNOWN
+        if name == "setattr":
+            owner.fields[field_name] = rest[0] if rest else None
+            return None
+        if name == "hasattr":
+            return True if field_name in owner.fields else _UNKNOWN
+        return owner.fields.get(field_name, rest[0] if rest else _UNKNOWN)
+
+
+def call_function(function: Function, given: list[Any], named: dict[str, Any]) -> Any:
+    """What a function returns; None where it returns nothing."""
+    reader = function.module.reader
+    node = function.node.args
+    frame = Frame(function.module, dict(function.outer))
+    names = [arg.arg for arg in (*node.posonlyargs, *node.args)]
+    defaults = dict(zip(reversed(names), reversed(node.defaults), strict=False))
+    defaults |= {
+        arg.arg: value
+        for arg, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)
+        if value is not None
+    }
+    for name, default in defaults.items():
+        frame.names[name] = Frame(function.module, {}).value(default)
+    frame.names |= dict(zip(names, given, strict=False))
+    known = {*names, *(arg.arg for arg in node.kwonlyargs)}
+    frame.names |= {name: value for name, value in named.items() if name in known}
+    if node.kwarg is not None:
+        frame.names[node.kwarg.arg] = {k: v for k, v in named.items() if k not in known}
+    for name in known - frame.names.keys():
+        frame.names[name] = Record(name, made=False)
+    with reader.limits.call(f"the function {function.node.name}"):
+        try:
+            frame.run(function.node.body)
+        except _Returned as returned:
+            return returned.value
+    return None
+
+
+def construct(made: Class, named: dict[str, Any]) -> Record:
+    """An object of a class: the defaults of its body and its bases, then what is given."""
+    record = Record(made.node.name, {})
+    with made.module.reader.limits.call(f"the class {made.node.name}"):
+        for base in made.node.bases:
+            parent = Frame(made.module, {}).value(base)
+            if isinstance(parent, Class) and parent.node is not made.node:
+                record.fields |= construct(parent, {}).fields
+        frame = Frame(made.module, {})
+        for node in made.node.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    record.fields[name] = frame.names[name] = frame.value(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    record.fields[name] = frame.names[name] = frame.value(value)
+    record.fields = {
+        name: _made(value) for name, value in record.fields.items()
+    } | named
+    return record
+
+
+def _made(value: Any) -> Any:
+    """`field(default=8)`, `field(default_factory=list)`: what they make."""
+    if isinstance(value, Record) and value.name.rpartition(".")[2] == "field":
+        if "default" in value.fields:
+            return value.fields["default"]
+        factory = value.fields.get("default_factory")
+        if isinstance(factory, Class):
+            return construct(factory, {})
+        return Record(_name_of(factory), made=True)
+    return value
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, Record):
+        return value.name
+    return value.node.name if isinstance(value, Function | Class) else "?"
+
+
+def truth(value: Any) -> bool | None:
+    """Whether a value counts as true; None where it is not known."""
+    if isinstance(value, Record):
+        return True if value.made else None
+    return bool(value)
+
+
+def _plain(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float | str | list | dict | range) for value in values)
+
+
+def _calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
+    """An operation on numbers, texts or lists within sizes."""
+    if kind not in _BINARY or not _plain([one, two]) or (kind, type(one)) == (ast.Mod, str):
+        return _UNKNOWN
+    sizes = [len(item) for item in (one, two) if isinstance(item, str | list)]
+    if kind is ast.Mult and sizes:
+        times = next((item for item in (one, two) if isinstance(item, int)), 0)
+        if sizes[0] * max(times, 0) > _LONGEST_LIST:
+            return _UNKNOWN
+    try:
+        result = _BINARY[kind](one, two)
+    except (TypeError, ValueError, ArithmeticError):
+        return _UNKNOWN
+    is_large = isinstance(result, int) and abs(result) > _LARGEST
+    is_large |= isinstance(result, str | list) and len(result) > _LONGEST_LIST
+    return _UNKNOWN if is_large else result
+
+
+def _compared(kind: type[ast.cmpop], one: Any, two: Any) -> Any:
+    unknown = any(isinstance(item, Record) and not item.made for item in (one, two))
+    if unknown or kind not in _COMPARED:
+        return _UNKNOWN
+    try:
+        return _COMPARED[kind](one, two)
+    except TypeError:
+        return _UNKNOWN
+
+
+def _item(held: Any, key: Any) -> Any:
+    try:
+        return held[key] if isinstance(held, list | dict | str) else _UNKNOWN
+    except (LookupError, TypeError):
+        return _UNKNOWN
+
+
+def _method(owner: Any, name: str, given: list[Any]) -> Any:
+    """Methods of lists, tables and texts that configurations use."""
+    if isinstance(owner, list) and name in ("append", "extend") and len(owner) < _LONGEST_LOOP:
+        if name == "append":
+            owner.extend(given[:1])
+        elif given and isinstance(given[0], list):
+            owner.extend(given[0][:_LONGEST_LOOP])
+        return None
+    if isinstance(owner, dict):
+        match name:
+            case "get" if given and isinstance(given[0], str | int):
+                return owner.get(given[0], given[1] if len(given) > 1 else None)
+            case "items":
+                return [list(pair) for pair in owner.items()]
+            case "keys":
+                return list(owner)
+            case "values":
+                return list(owner.values())
+            case "update" if given and isinstance(given[0], dict):
+                owner.update(given[0])
+                return None
+            case "copy":
+                return dict(owner)
+    if isinstance(owner, str):
+        texts = all(isinstance(item, str) for item in given)
+        if name in ("lower", "upper", "strip", "startswith", "endswith", "split") and texts:
+            return getattr(owner, name)(*given)
+        if name == "replace" and texts and len(given) == 2 and len(owner) * len(given[1]) < _LONGEST_LIST:  # noqa: PLR2004 - old, new
+            return owner.replace(*given)
+    return _UNKNOWN
+
+
+def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
+    def made(*given: Any) -> Any:
+        sizes = [len(item) for item in given if isinstance(item, str | list | dict | range)]
+        if any(size > _LONGEST_LIST for size in sizes):
+            return _UNKNOWN
+        try:
+            return kind(*given)
+        except (TypeError, ValueError, ArithmeticError):
+            return _UNKNOWN
+
+    return made
+
+
+_BUILTINS: Mapping[str, Callable[..., Any]] = {
+    "int": _number(int), "float": _number(float), "bool": _number(bool), "str": _number(str),
+    "len": _number(len), "max": _number(max), "min": _number(min), "list": _number(list),
+    "dict": _number(dict), "range": _number(range), "abs": _number(abs),
+}  # fmt: skip
