@@ -72,7 +72,16 @@ def _torchtitan(text: Text, path: str, launch: Launch, files: Files, hints: Hint
 def _deepspeed(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
     from planner.launch.read.deepspeed import read_deepspeed
 
-    return read_deepspeed(json_document(text, path, files), launch, files, hints)
+    found = read_deepspeed(json_document(text, path, files), launch, files, hints)
+    given = given_arguments(launch.arguments, files) if launch else {}
+    return _refused(found, given, launch)
+
+
+def _refused(found: Found, given: Mapping[str, Setting], launch: Launch) -> Found:
+    """With what a Trainer script's arguments ask for that is not modelled."""
+    from planner.launch.read.hf_training import refusals_of
+
+    return replace(found, problems=(*refusals_of(given, launch), *found.problems))
 
 
 def _nanotron(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
@@ -93,9 +102,11 @@ def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hint
     script = hf_arguments({**recipe, **given}, _folder(launch, folder), hints)
     inside = deepspeed_in(document, files)
     if inside is None:
-        return read_accelerate(document, launch, files, hints, script)
+        found = read_accelerate(document, launch, files, hints, script)
+        return _refused(found, {**recipe, **given}, launch)
     found = read_deepspeed(inside, launch, files, hints, script)
-    return replace(found, format="accelerate", main_file=path, unused=(), unknown=())
+    found = replace(found, format="accelerate", main_file=path, unused=(), unknown=())
+    return _refused(found, {**recipe, **given}, launch)
 
 
 def _recipe(

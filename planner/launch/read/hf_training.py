@@ -9,6 +9,7 @@ name. Names: transformers 5.23 (TrainingArguments), LLaMA-Factory 0.9 (hparams),
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,10 @@ from planner.launch.read.text import Files
 Program = Literal["llamafactory", "axolotl", "trainer"]
 # TrainingArguments' own micro-batch.
 _TRAINER_BATCH = 8
+_OTHER_PROGRAMS = re.compile(
+    r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
+    r"squad|qa|asr|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
+)
 _FULL = ("full", "none", "", "false")
 # Objectives whose step is a forward and a backward of one model.
 _STAGES = ("sft", "pt", "none", "")
@@ -78,7 +83,7 @@ def read_hf_training(
         found = read_deepspeed(document, launch, files, hints, script)
     else:
         found = read_accelerate(_sharded(named, path), launch, files, hints, script)
-    refusals = tuple(_refusals(named, program))
+    refusals = refusals_of(named, launch, program)
     left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
     return replace(
         found,
@@ -90,6 +95,23 @@ def read_hf_training(
         unknown=found.unknown if document is not None else (),
         assumed=(*found.assumed, *_assumed(named, program)),
     )
+
+
+def refusals_of(
+    named: Mapping[str, Setting], launch: LaunchCommand | None, program: Program = "trainer"
+) -> tuple[Problem, ...]:
+    """What is trained otherwise than by full fine-tuning, as settings and program say."""
+    refusals = tuple(_refusals(named, program))
+    if launch is not None and (why := _other_program(launch)):
+        refusals += (Problem("not-predictable", why, "warning"),)
+    return refusals
+
+
+def _other_program(launch: LaunchCommand) -> str:
+    """Why a program's name says that it does not train by next-token prediction."""
+    name = launch.program.rpartition("/")[2].lower()
+    match = _OTHER_PROGRAMS.search(name)
+    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
 
 def _settled(
@@ -108,9 +130,9 @@ def _settled(
 
 def _value(named: Mapping[str, Setting], name: str) -> str:
     setting = named.get(name)
-    if setting is None or setting.value is None or setting.unknown:
-        return ""
-    return str(setting.value)
+    if setting is None:
+        return "table" if any(key.startswith(f"{name}.") for key in named) else ""
+    return "" if setting.value is None or setting.unknown else str(setting.value)
 
 
 def _is_on(named: Mapping[str, Setting], name: str) -> bool:
@@ -158,7 +180,7 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
     for name, allowed in kinds.items():
         value = _value(named, name).lower()
         if value and value not in allowed:
-            yield _refusal(named[name], f"{name}: {value}")
+            yield _refusal(_place(named, name), f"{name}: {value}")
     for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
         if _switched(named, name):
             yield _refusal(named[name], f"{name}: quantised weights")
@@ -167,7 +189,12 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
             continue  # what these programs pass over where nothing asks for adapters
         sizes = name.endswith(("_size", "_degree"))
         if _is_on(named, name) if sizes else _switched(named, name):
-            yield _refusal(named[name], f"{name}: {why}")
+            yield _refusal(_place(named, name), f"{name}: {why}")
+
+
+def _place(named: Mapping[str, Setting], name: str) -> Setting:
+    """A setting, or the first of a table of that name."""
+    return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
 
 
 def _refusal(setting: Setting, what: str) -> Problem:

@@ -17,6 +17,7 @@ from planner.launch.read.megatron_arguments import (
 )
 from planner.launch.read.megatron_context import read_exchange
 from planner.launch.read.megatron_dialects import (
+    Dialect,
     dialect_note,
     dialect_of,
     eased,
@@ -91,12 +92,16 @@ class MegatronReader:
     def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
         self.launch, self.files, self.hints = launch, files, hints
         self.arguments = parse_arguments(launch.arguments, files)
-        self.dialect = dialect_of(self.arguments, launch)
+        self.dialect = self._dialect()
         translate(self.arguments, self.dialect)
         self.assumed: list[str] = []
         unknown = list(unknown_problems(self.arguments, self.dialect.words))
         self.problems = eased(unknown, self.dialect)
         self.problems += dialect_note(self.arguments, self.dialect)
+
+    def _dialect(self) -> Dialect:
+        """Whose options they are."""
+        return dialect_of(self.arguments, self.launch)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -174,6 +179,7 @@ class MegatronReader:
     def _where(self) -> dict[str, Setting]:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
+        named["zero"] = self.arguments.given.get("zero-stage")
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
@@ -200,7 +206,8 @@ class MegatronReader:
             text = "--micro-batch-size is missing"
             self.problems.append(Problem("micro-batch", text, severity, fix="--mbs N"))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
-        return values | one | {"etp": values["etp"] if self.arguments.has("num-experts") else None}
+        experts = self.arguments.has("num-experts") or self.hints.model
+        return values | one | {"etp": values["etp"] if experts else None}
 
     def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
         world = self.hints.gpus or self.launch.world
@@ -402,6 +409,10 @@ class MegatronReader:
 
     def _unpredictable(self) -> None:
         self.problems += others_unpredictable(self.arguments)
+        if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
+            text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
+            place = self.arguments.place("zero-stage")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
         if why := other_model(self.launch):
             self.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
         for name, why in UNPREDICTABLE.items():

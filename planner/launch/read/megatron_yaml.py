@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from planner.launch.read.document import Document, yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options, other_options
+from planner.launch.read.megatron_dialects import CORE, Dialect
 from planner.launch.read.shell import Command
 from planner.launch.read.text import HOLE, Files, Hole, Text, Word
 
@@ -199,6 +201,10 @@ class _PrimusReader(MegatronReader):
     def _is_partial(self) -> bool:
         return True
 
+    def _dialect(self) -> Dialect:
+        """Primus' fields with core's meanings; its own checks are not core's."""
+        return replace(CORE, name="primus", words="Primus", core=False)
+
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         framework, names = super()._profile(degrees)
         return ("primus", names) if framework == "megatron-core" else (framework, names)
@@ -219,22 +225,18 @@ def _flags(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
     for field, setting in settings.items():
         if field in _WITHOUT:
             if setting.value is False:
-                yield _WITHOUT[field], Setting(**_fields(setting) | {"value": True})
+                yield _WITHOUT[field], replace(setting, value=True)
             continue
         name = _NAMES.get(field) or field.replace("_", "-")
         if name in options() or name in other_options():
             yield name, setting
 
 
-def _fields(setting: Setting) -> dict[str, Any]:
-    return {name: getattr(setting, name) for name in Setting.__slots__}
-
-
 def _primus_torchtitan(
     document: Document, settings: dict[str, Setting], files: Files, hints: Hints
 ) -> Found:
-    from planner.launch.read.torchtitan import read_torchtitan
+    from planner.launch.read.torchtitan import TorchtitanReader
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(document.path, {}, plain)
-    return read_torchtitan(inner, None, files, hints)
+    return TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")

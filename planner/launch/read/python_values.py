@@ -298,7 +298,12 @@ class Frame:
             case ast.Call():
                 return self._call(node)
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                return [self.value(part) for part in parts if not isinstance(part, ast.Starred)]
+                items = [self.value(part) for part in parts if not isinstance(part, ast.Starred)]
+                return tuple(items) if isinstance(node, ast.Tuple) else items
+            case ast.ListComp(elt=element, generators=[made]) | ast.GeneratorExp(
+                elt=element, generators=[made]
+            ):
+                return self._listed(element, made)
             case ast.Dict(keys=keys, values=values):
                 return self._table(keys, values)
             case ast.JoinedStr():
@@ -309,6 +314,21 @@ class Frame:
             case ast.Subscript(value=owner, slice=key):
                 return _item(self.value(owner), self.value(key))
         return self._operation(node)
+
+    def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
+        """`[f(x) for x in listed if test]`."""
+        source = self.value(made.iter)
+        if not isinstance(source, list | tuple | dict | range) or len(source) > _LONGEST_LOOP:
+            return _UNKNOWN
+        inner, found = Frame(self.module, dict(self.names)), []
+        for item in source:
+            inner._assign(made.target, item)
+            met = [truth(inner.value(test)) for test in made.ifs]
+            if None in met:
+                return _UNKNOWN
+            if all(met):
+                found.append(inner.value(element))
+        return found
 
     def _operation(self, node: ast.expr) -> Any:
         match node:
@@ -343,7 +363,7 @@ class Frame:
                 found |= result if isinstance(result, dict) else {}
                 continue
             name = self.value(key)
-            if isinstance(name, str | int):
+            if isinstance(name, str | int) or _is_key(name):
                 found[name] = result
         return found
 
@@ -496,8 +516,15 @@ def truth(value: Any) -> bool | None:
     return bool(value)
 
 
+def _is_key(value: Any) -> bool:
+    """Whether a tuple can stand for a table's key."""
+    return isinstance(value, tuple) and all(
+        item is None or isinstance(item, str | int) for item in value
+    )
+
+
 def _plain(values: list[Any]) -> bool:
-    return all(isinstance(value, int | float | str | list | dict | range) for value in values)
+    return all(isinstance(value, int | float | str | list | tuple | dict | range) for value in values)
 
 
 def _calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:

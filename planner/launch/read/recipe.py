@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.job.errors import CannotTellError
-from planner.job.models.catalog import catalog_name
+from planner.job.models.catalog import catalog_name, load_model
 from planner.launch.megatron_bridge_schema import schema
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Found, Hints, Problem, model_unknown
@@ -29,6 +29,17 @@ CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _MOST_NAMED = 6
+_DEGREES = {
+    "model.tensor_model_parallel_size", "model.pipeline_model_parallel_size",
+    "model.context_parallel_size", "model.expert_model_parallel_size",
+    "train.micro_batch_size", "train.global_batch_size", "model.seq_length",
+}  # fmt: skip
+# What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where
+# the recipe itself is not there.
+_NEMO_USUAL = {
+    "ddp.use_distributed_optimizer": "true", "ddp.overlap_grad_reduce": "true",
+    "ddp.overlap_param_gather": "true", "ddp.grad_reduce_in_fp32": "true",
+}  # fmt: skip
 
 
 def is_recipe(text: str) -> bool:
@@ -125,14 +136,19 @@ class _Fields:
     def __init__(self, name: str, result: Record) -> None:
         self.name, self.result = name, result
         self.values: dict[str, Any] = {}
+        # Fields that are set to what is not known.
+        self.unknown: set[str] = set()
         is_nemo = "trainer" in result.fields
         if is_nemo:
             self._nemo()
         else:
             self._bridge()
+        if self.values.get("optimizer.use_distributed_optimizer") == "true":
+            self.values["ddp.use_distributed_optimizer"] = "true"
         model = result.fields.get("model")
         self.model_name = _model_name(model, result, name)
-        self.world = self._world() if is_nemo else None
+        gpus = re.search(r"_(\d+)gpus?(_|$)", name)
+        self.world = self._world() if is_nemo else int(gpus[1]) if gpus else None
         self.precision = _precision(self._precision_of(is_nemo))
 
     def _precision_of(self, is_nemo: bool) -> Any:
@@ -163,6 +179,8 @@ class _Fields:
             self._take("train.micro_batch_size", data.get("micro_batch_size"))
             self._take("model.seq_length", data.get("seq_length"))
         self._overlap()
+        if next(_unseen(self.result), ""):
+            self.values = _NEMO_USUAL | self.values
 
     def _overlap(self) -> None:
         """NeMo's MegatronCommOverlapCallback."""
@@ -173,9 +191,12 @@ class _Fields:
                     self._take(f"comm_overlap.{name}", callback.get(name))
 
     def _take(self, field: str, value: Any) -> None:
-        written = _written(value)
+        is_layout = field == "model.pipeline_model_parallel_layout"
+        written = _layout(value) if is_layout else _written(value)
         if written is not None:
             self.values[field] = written
+        elif isinstance(value, Record | list) and value != []:
+            self.unknown.add(field)
 
     def _world(self) -> int | None:
         trainer = self.result.get("trainer")
@@ -199,6 +220,19 @@ def _written(value: Any) -> str | None:
             short = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
             return short.get(name.rpartition(".")[2])
     return None
+
+
+_LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def _layout(value: Any) -> str | None:
+    """Stages as lists of layers in Megatron's letters: `Ett|ttL`."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
+        return None
+    stages = ["".join(_LAYOUT_LETTERS.get(str(layer), "?") for layer in stage) for stage in value]
+    return None if "?" in "".join(stages) else "|".join(stages)
 
 
 def _precision(value: Any) -> str:
@@ -268,7 +302,18 @@ class _Recipe:
         self.name, self.others, self.fields = name, others, fields
         self.path, self.launch, self.files = path, launch, files
         known = _catalogued(fields.model_name)
-        self.hints = hints if hints.model or known is None else replace(hints, model=known)
+        # The fields themselves describe the model where its class is there.
+        described = {"model.num_layers", "model.hidden_size", "model.num_attention_heads"}
+        if not hints.model and known is not None and not described <= fields.values.keys():
+            hints = replace(hints, model=known)
+            self._predictors(known)
+        self.hints = hints
+
+    def _predictors(self, known: str) -> None:
+        """Multi-token prediction is the model's, where only a layout names it."""
+        layers = load_model(known).spec.mtp_layers
+        if layers and "m" in self.fields.values.get("model.pipeline_model_parallel_layout", ""):
+            self.fields.values.setdefault("model.mtp_num_layers", str(layers))
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -279,6 +324,11 @@ class _Recipe:
         launch = LaunchCommand("", self.path, words, (), command)
         program = f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.fields.precision}")'
         found = read_megatron_bridge(launch, program, self.files, self.hints)
+        if found.shape is None and not found.model:
+            text = f"the catalogue does not know the model {self.fields.model_name}"
+            found = replace(
+                found, problems=(*found.problems, model_unknown(text, (self.path,)))
+            )
         return replace(
             found,
             world=(self.launch.world if self.launch else None) or self.fields.world,
@@ -288,23 +338,32 @@ class _Recipe:
         )
 
     def _problems(self) -> Iterator[Problem]:
+        for field in sorted(self.fields.unknown & _DEGREES):
+            text = f"{field} is worked out by code that is not read"
+            yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
+        if unseen := next(_unseen(self.fields.result), ""):
+            if "train.global_batch_size" not in self.fields.values:
+                text = f"the recipe {unseen} is not beside the file: its settings are not seen"
+                yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _ADAPTERS.search(self.name):
             text = f"{self.name}: adapters are not modelled; pretraining and full fine-tuning are"
             yield Problem("not-predictable", text, "warning", (self.path,))
-        if not self.hints.model:
-            text = f"the catalogue does not know the model {self.fields.model_name}"
-            yield model_unknown(text, (self.path,))
 
     def _eased(self, found: Found) -> Iterator[Problem]:
         """Without what only a command of overrides would get wrong."""
         for problem in found.problems:
-            if problem.rule in ("unknown-option", "option-value"):
+            if problem.rule in ("unknown-option", "option-value", "cuda-device-max-connections"):
                 continue
-            if problem.rule == "model-unknown" or problem.rule == "micro-batch":
-                if problem.rule == "micro-batch":
-                    yield replace(problem, severity="missing")
+            shapes = ("layers-by", "layout", "vpp", "model-shape")
+            if problem.severity == "error" and not problem.rule.startswith(shapes):
+                problem = replace(problem, severity="warning")  # noqa: PLW2901
+            if problem.rule == "model-unknown" and problem.severity != "missing":
                 continue
-            yield problem
+            open_layout = "model.pipeline_model_parallel_layout" in self.fields.unknown
+            is_missing = problem.rule == "micro-batch" or (
+                open_layout and problem.rule.startswith("layers-by")
+            )
+            yield replace(problem, severity="missing") if is_missing else problem
 
     def _assumed(self) -> Iterator[str]:
         if self.others:
@@ -317,6 +376,6 @@ class _Recipe:
 
 def _unseen(result: Record) -> Iterator[str]:
     """Calls whose source was not there and that made the recipe itself."""
-    if result.made and result.name.endswith(("recipe", "_config", "_common")):
+    if re.search(r"(recipe|_config|_common)$", result.name) and result.given == () and "." in result.name:
         yield result.name
 
