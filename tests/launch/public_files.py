@@ -134,6 +134,6 @@ def run(folder: Path, half: str | None) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--half", choices=("development", "held-out"))
+    parser.add_argument("--half", choices=("development", "held-out 1", "held-out 2"))
     arguments = parser.parse_args()
     sys.exit(run(arguments.folder, arguments.half))

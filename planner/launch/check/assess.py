@@ -28,7 +28,7 @@ _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
-_NAMED_BY_READERS = {"moe-tensor-needs-sequence"}
+_NAMED_BY_READERS = {"moe-tensor-needs-sequence", "interleaving-microbatches"}
 
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
@@ -105,7 +105,11 @@ def assess(
         problems += [item for item in broken if item.rule not in named]
         problems += _world_problem(found, job)
         problems += _sharp_problem(found, setup, job)
-        if not broken and not any(problem.rule == "not-predictable" for problem in problems):
+        unsaid = any(
+            problem.rule == "not-predictable" or problem.severity == "missing"
+            for problem in problems
+        )
+        if not broken and not unsaid:
             plan, problem = _prediction(setup)
             problems += [problem] if problem else _left_out(found, plan)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan)

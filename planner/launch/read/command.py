@@ -99,7 +99,7 @@ def _spelled(word: Word, files: Files) -> str:
 def _program_index(words: Sequence[str]) -> int | None:
     """Index of the script or module that is trained with."""
     for at, value in enumerate(words):
-        if value == "-m" and at + 1 < len(words):
+        if value in ("-m", "--module") and at + 1 < len(words):
             if words[at + 1] not in _MODULE_LAUNCHERS:
                 return at + 1
         elif value.endswith(".py") and not value.startswith("-"):

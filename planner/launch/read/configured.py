@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.detect import Kind
@@ -15,11 +16,13 @@ from planner.launch.read.document import (
     toml_document,
     yaml_document,
 )
-from planner.launch.read.found import Found, Hints, Setting
+from planner.launch.read.found import Found, Hints, Problem, Setting
 from planner.launch.read.hf_arguments import given_arguments, hf_arguments
 from planner.launch.read.text import Files, Text
 
 Launch = LaunchCommand | None
+# Programs that read Hugging Face settings, as `planner.launch.read.hf_training` knows them.
+Program = Literal["llamafactory", "axolotl", "trainer"]
 Reader = Callable[[Text, str, Launch, Files, Hints], Found]
 # Settings of a Trainer that make a command one of its scripts.
 _TRAINER_SIGNS = (
@@ -141,7 +144,7 @@ def _primus(text: Text, path: str, _launch: Launch, files: Files, hints: Hints) 
     return read_primus(yaml_document(text, path, files), files, hints)
 
 
-def _trained_by(program: str) -> Reader:
+def _trained_by(program: Program) -> Reader:
     """A YAML of Hugging Face settings, for a program that reads one."""
 
     def reader(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
@@ -149,7 +152,16 @@ def _trained_by(program: str) -> Reader:
 
         settings = yaml_document(text, path, files).settings
         given = given_arguments(launch.arguments, files) if launch else {}
-        return read_hf_training({**settings, **given}, path, files, hints, launch, program)  # type: ignore[arg-type]
+        found = read_hf_training({**settings, **given}, path, files, hints, launch, program)
+        named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
+            key.partition(".")[0] for key in (*settings, *given)
+        }
+        if program != "trainer" or named or launch is not None:
+            return found
+        text = "how it is sharded is said by the file or command that starts it"
+        fix = "give the accelerate or DeepSpeed file, or the script, too"
+        unsharded = Problem("sharding-unknown", text, "missing", (path,), fix)
+        return replace(found, problems=(*found.problems, unsharded))
 
     return reader
 

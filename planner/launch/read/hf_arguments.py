@@ -23,6 +23,7 @@ _NAMES: Mapping[str, str] = {
     "model_name_or_path": "model",
     "model_name": "model",
     "base_model": "model",
+    "model": "model",
     "cutoff_len": "seq",
     "sequence_len": "seq",
     "max_seq_len": "seq",

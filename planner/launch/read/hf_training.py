@@ -110,6 +110,10 @@ def refusals_of(
 def _other_program(launch: LaunchCommand) -> str:
     """Why a program's name says that it does not train by next-token prediction."""
     name = launch.program.rpartition("/")[2].lower()
+    if launch.program.endswith(("swift/cli/sft.py", "swift/cli/pt.py")):
+        words = " ".join(word.text.value for word in launch.arguments)
+        if not re.search(r"--(train|tuner)_type full", words):
+            return "swift tunes by LoRA where nothing else is said, which is not modelled"
     match = _OTHER_PROGRAMS.search(name)
     return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
@@ -123,7 +127,7 @@ def _settled(
         if document is None and problem.rule == "unknown-option":
             continue
         yield problem
-    if document is None and missing and not missing.startswith("{"):
+    if document is None and missing and missing != "table" and missing != "True":
         text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
         yield Problem("deepspeed-config", text, "missing", (named["deepspeed"].place,), "give it")
 
@@ -208,6 +212,11 @@ def _refusal(setting: Setting, what: str) -> Problem:
 def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Document | None:
     """DeepSpeed's configuration: named and beside the file, or written in it."""
     setting = named.get("deepspeed") or named.get("deepspeed_config")
+    preset = re.fullmatch(r"zero([0-3])(_offload)?", _value(named, "deepspeed"))
+    if setting is not None and preset is not None:
+        staged = {**named, "zero_stage": replace(setting, value=int(preset[1]))}
+        staged |= {"offload": setting} if preset[2] else {}
+        return _zero_stage(staged, path)
     if setting is None or setting.unknown:
         inside = {key: item for key, item in named.items() if key.startswith("deepspeed.")}
         if not inside:

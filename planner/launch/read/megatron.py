@@ -118,6 +118,7 @@ class MegatronReader:
             environment, place,
         )  # fmt: skip
         self.problems += eased(option_problems(facts), self.dialect)
+        self.problems += self._grouped(degrees, dp)
         exchange = read_exchange(self.arguments, degrees["cp"])
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
@@ -171,6 +172,19 @@ class MegatronReader:
         self.problems += problems
         return shape
 
+    def _grouped(self, degrees: dict[str, Any], dp: int | None) -> list[Problem]:
+        """Micro-batches in groups that the schedule takes and the model does not."""
+        name = "microbatch-group-size-per-virtual-pipeline-stage"
+        group, gbs = self.arguments.number(name), degrees["gbs"]
+        if not group or not gbs or not dp:
+            return []
+        micro_batches = gbs // (degrees["mbs"] * dp)
+        if micro_batches % degrees["pp"] == 0 or micro_batches % group:
+            return []
+        text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
+        place = self.arguments.place(name)
+        return [Problem("interleaving-microbatches", text, "missing", place)]
+
     def _is_partial(self) -> bool:
         """Whether some arguments are not known, or another program may have its own defaults."""
         unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
@@ -190,7 +204,8 @@ class MegatronReader:
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
             setting = self.arguments.setting(name)
-            if setting is not None and setting.unknown:
+            hinted = getattr(self.hints, field, None) is not None
+            if setting is not None and setting.unknown and not hinted:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
@@ -408,7 +423,7 @@ class MegatronReader:
         return "fp16" if arguments.has("fp16") else "bf16"
 
     def _unpredictable(self) -> None:
-        self.problems += others_unpredictable(self.arguments)
+        self.problems += others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
             place = self.arguments.place("zero-stage")

@@ -90,12 +90,15 @@ def other_model(launch: LaunchCommand) -> str:
     return ""
 
 
-def others_unpredictable(arguments: Arguments) -> list[Problem]:
+def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """What others' options ask for that is not modelled."""
+    experts = arguments.setting("num-experts") if dialect.name == "deepspeed" else None
+    found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
+    found += [(name, why) for name, why in _UNPREDICTABLE.items() if arguments.has(name)]
     return [
         Problem("not-predictable", f"--{name}: {why}", "warning", arguments.place(name))
-        for name, why in _UNPREDICTABLE.items()
-        if arguments.has(name) and str(arguments.given[name].value) not in ("1", "0", "none")
+        for name, why in found
+        if str(arguments.given[name].value) not in ("1", "0", "none")
     ]
 
 
@@ -112,6 +115,14 @@ def translate(arguments: Arguments, dialect: Dialect) -> None:
             change(arguments, setting)
     if dialect.framework:
         _translate_checkpointing(arguments)
+    experts = arguments.given.get("num-experts")
+    if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
+        del arguments.given["num-experts"]
+
+
+def _ones(value: object) -> bool:
+    """Whether experts are counted as one a layer: Megatron-DeepSpeed's dense models."""
+    return all(str(item) == "1" for item in (value if isinstance(value, tuple) else (value,)))
 
 
 def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None:

@@ -345,8 +345,10 @@ class _Recipe:
             if "train.global_batch_size" not in self.fields.values:
                 text = f"the recipe {unseen} is not beside the file: its settings are not seen"
                 yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
-        if _ADAPTERS.search(self.name):
-            text = f"{self.name}: adapters are not modelled; pretraining and full fine-tuning are"
+        made_by = self.fields.result.name.rpartition(".")[2]
+        tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
+        if tuned is not None:
+            text = f"{tuned}: adapters are not modelled; pretraining and full fine-tuning are"
             yield Problem("not-predictable", text, "warning", (self.path,))
 
     def _eased(self, found: Found) -> Iterator[Problem]:
@@ -354,6 +356,8 @@ class _Recipe:
         for problem in found.problems:
             if problem.rule in ("unknown-option", "option-value", "cuda-device-max-connections"):
                 continue
+            if problem.severity == "error" and next(_unseen(self.fields.result), ""):
+                problem = replace(problem, severity="missing")  # noqa: PLW2901
             shapes = ("layers-by", "layout", "vpp", "model-shape")
             if problem.severity == "error" and not problem.rule.startswith(shapes):
                 problem = replace(problem, severity="warning")  # noqa: PLW2901

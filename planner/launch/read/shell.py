@@ -317,7 +317,9 @@ class _Walk(Tests):
         commands = [item for item in statements if item.type == "command"]
         words = [word for item in commands for word in self._words_of(item)]
         body = next((item for item in node.named_children if item.type == "heredoc_body"), None)
-        if body is not None and reads_a_script(words):
+        if body is not None and words and words[0].text.value == "read":
+            self.shell.variables[words[-1].text.value] = self._heredoc_text(node, body)
+        elif body is not None and reads_a_script(words):
             self._nested(self._heredoc_text(node, body))
         else:
             self._keep_heredoc(node)
