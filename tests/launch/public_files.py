@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import click
+
 from hardware import HardwareError
 from planner.job.errors import CannotTellError, UsageError
 from planner.launch.check.assess import Assessment, assess
@@ -88,7 +90,10 @@ def _judged(assessment: Assessment) -> tuple[str, str]:
     verdict = assessment.verdict
     if assessment.plan is not None and not assessment.errors:
         plan = assessment.plan
-        return "prediction", f"{verdict}: {plan.step_time_s:.3g} s, {plan.peak_bytes / 2**30:.1f} GiB"
+        return (
+            "prediction",
+            f"{verdict}: {plan.step_time_s:.3g} s, {plan.peak_bytes / 2**30:.1f} GiB",
+        )
     reasons = assessment.errors or assessment.unpredictable or assessment.problems
     return verdict, "; ".join(f"{one.rule}: {one.text}" for one in reasons)
 
@@ -118,16 +123,15 @@ def run(folder: Path, half: str | None) -> int:
     for row in rows(half):
         path = folder / row["repository"].replace("/", "+") / row["path"]
         if not path.is_file():
-            print(f"not there: {path}", file=sys.stderr)
+            click.echo(f"not there: {path}", err=True)
             continue
         one = outcome(path, row["options"])
         done.append((row, one))
-        print(
+        click.echo(
             f"{one.kind:13} {row['verdict']:14} {row['dialect']:18} {row['repository']} "
-            f"{row['path']} [{one.options}] {one.seconds:.1f} s: {one.words[:300]}",
-            flush=True,
+            f"{row['path']} [{one.options}] {one.seconds:.1f} s: {one.words[:300]}"
         )
-    print(shares(done))
+    click.echo(shares(done))
     return 0 if done else 1
 
 

@@ -212,7 +212,7 @@ def _left_out(found: Found, plan: Plan | None) -> list[Problem]:
     return [
         Problem(
             _LEFT_OUT,
-            f"{item.key}: {why}; without it {excess:.1f} GiB too much: whether it fits is not known",
+            f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit",
             "missing",
             (item.place,),
             "leave it out, or measure",

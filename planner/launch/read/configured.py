@@ -112,9 +112,7 @@ def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hint
     return _refused(found, {**recipe, **given}, launch)
 
 
-def _recipe(
-    given: Mapping[str, Setting], launch: Launch, files: Files
-) -> dict[str, Setting]:
+def _recipe(given: Mapping[str, Setting], launch: Launch, files: Files) -> dict[str, Setting]:
     """Settings of the YAML that a Trainer script's `--config` names."""
     from planner.launch.read.beside import beside, text_of
 
@@ -158,9 +156,9 @@ def _trained_by(program: Program) -> Reader:
         }
         if program != "trainer" or named or launch is not None:
             return found
-        text = "how it is sharded is said by the file or command that starts it"
+        why = "how it is sharded is said by the file or command that starts it"
         fix = "give the accelerate or DeepSpeed file, or the script, too"
-        unsharded = Problem("sharding-unknown", text, "missing", (path,), fix)
+        unsharded = Problem("sharding-unknown", why, "missing", (path,), fix)
         return replace(found, problems=(*found.problems, unsharded))
 
     return reader

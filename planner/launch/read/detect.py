@@ -106,8 +106,8 @@ def _yaml_kind(name: str, text: str) -> Kind:
     yaml_document(Text.made(text), name, Files())
     raise UsageError(
         f"{name}: this YAML has the settings of none that is read: accelerate "
-        "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM (MODEL_ARGS), "
-        "Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl (base_model)"
+        "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
+        "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl (base_model)"
     )
 
 

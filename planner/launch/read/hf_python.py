@@ -19,9 +19,9 @@ _MODELS = ("AutoModelForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "GP
 
 def is_hf_python(text: str) -> bool:
     """Whether a Python file trains with Hugging Face's Trainer."""
-    return re.search(r"\b(Seq2Seq)?(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig)\b", text) is not None and (
-        "Trainer" in text
-    )
+    return re.search(
+        r"\b(Seq2Seq)?(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig)\b", text
+    ) is not None and ("Trainer" in text)
 
 
 def python_module(text: Text, path: str) -> ast.Module:
@@ -58,8 +58,9 @@ def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
     if any(_name(node.func) in ("LoraConfig", "get_peft_model") for node in calls):
         found.setdefault("adapter", Setting("adapter", "lora", path))
     for node in calls:
-        loads = isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained"
-        if loads and node.args and _name(node.func.value) in _MODELS:
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "from_pretrained":
+            continue
+        if node.args and _name(node.func.value) in _MODELS:
             found |= dict(_settings("model_name_or_path", node.args[0], constants, path))
     return found
 

@@ -52,7 +52,8 @@ _REFUSED: Mapping[str, str] = {
     "context_parallel_size": "context parallelism of Hugging Face",
     "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
     "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
-    "rewards": "rewards", "freeze_backbone": "frozen layers", "unfrozen_parameters": "frozen layers",
+    "rewards": "rewards", "freeze_backbone": "frozen layers",
+    "unfrozen_parameters": "frozen layers",
 }  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
 _LEFT_OVER = ("lora_r", "lora_dim")
@@ -110,10 +111,8 @@ def refusals_of(
 def _other_program(launch: LaunchCommand) -> str:
     """Why a program's name says that it does not train by next-token prediction."""
     name = launch.program.rpartition("/")[2].lower()
-    if launch.program.endswith(("swift/cli/sft.py", "swift/cli/pt.py")):
-        words = " ".join(word.text.value for word in launch.arguments)
-        if not re.search(r"--(train|tuner)_type full", words):
-            return "swift tunes by LoRA where nothing else is said, which is not modelled"
+    if "swift/cli" in launch.program:
+        return "swift's own defaults (LoRA, checkpointing) are not read: not modelled"
     match = _OTHER_PROGRAMS.search(name)
     return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
 
@@ -127,7 +126,7 @@ def _settled(
         if document is None and problem.rule == "unknown-option":
             continue
         yield problem
-    if document is None and missing and missing != "table" and missing != "True":
+    if document is None and missing not in ("", "table", "True"):
         text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
         yield Problem("deepspeed-config", text, "missing", (named["deepspeed"].place,), "give it")
 
@@ -300,7 +299,9 @@ def _words_of_fsdp(settings: dict[str, Setting], words: list[str], where: Settin
         "full_shard": "FULL_SHARD", "shard_grad_op": "SHARD_GRAD_OP", "no_shard": "NO_SHARD",
         "hybrid_shard": "HYBRID_SHARD", "hybrid_shard_zero2": "HYBRID_SHARD_ZERO2",
     }  # fmt: skip
-    for word in words if where is not None else ():
+    if where is None:
+        return
+    for word in words:
         if word in strategies:
             _put(settings, "fsdp_config.fsdp_sharding_strategy", strategies[word], where)
         if word == "auto_wrap":

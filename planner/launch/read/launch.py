@@ -14,7 +14,6 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
-    setting_of,
     split_command,
 )
 from planner.launch.read.configured import (

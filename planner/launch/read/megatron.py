@@ -204,8 +204,8 @@ class MegatronReader:
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
             setting = self.arguments.setting(name)
-            hinted = getattr(self.hints, field, None) is not None
-            if setting is not None and setting.unknown and not hinted:
+            stated = getattr(self.hints, field, None) is not None
+            if setting is not None and setting.unknown and not stated:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:

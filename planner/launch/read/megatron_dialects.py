@@ -40,8 +40,9 @@ _DIALECTS = {
 # Options of Megatron-LM until 2023-05, before Transformer Engine.
 _OF_2022 = (
     "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
-    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce", "scaled-masked-softmax-fusion",
-    "no-scaled-masked-softmax-fusion", "scaled-upper-triang-masked-softmax-fusion",
+    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
+    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
+    "scaled-upper-triang-masked-softmax-fusion",
 )  # fmt: skip
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Programs whose options are pretrain_gpt.py's and no others.
@@ -150,6 +151,12 @@ def _normalization(arguments: Arguments, setting: Setting) -> None:
         arguments.given["normalization"] = replace(setting, value=spelled)
 
 
+def _multi_query(arguments: Arguments, setting: Setting) -> None:
+    """bigcode's fork: one head of keys and values."""
+    if setting.value == "multiquery":
+        _key_value_heads(arguments, replace(setting, value="1"))
+
+
 _MEANINGS: Mapping[str, Callable[[Arguments, Setting], None]] = {
     "num-key-value-heads": _key_value_heads,
     "normalization": _normalization,
@@ -165,15 +172,9 @@ _MEANINGS: Mapping[str, Callable[[Arguments, Setting], None]] = {
     "no-pipeline-parallel": _as("pipeline-model-parallel-size", "1"),
     "model-parallel-size": _as("tensor-model-parallel-size"),
     "batch-size": _as("micro-batch-size"),
-    "attention-head-type": lambda arguments, setting: _multi_query(arguments, setting),
+    "attention-head-type": _multi_query,
     "num-attention-heads-kv": _key_value_heads,
 }
-
-
-def _multi_query(arguments: Arguments, setting: Setting) -> None:
-    """bigcode's fork: one head of keys and values."""
-    if setting.value == "multiquery":
-        _key_value_heads(arguments, replace(setting, value="1"))
 
 
 def _translate_checkpointing(arguments: Arguments) -> None:
@@ -202,9 +203,7 @@ def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
     if dialect.core:
         return list(problems)
     return [
-        replace(problem, severity="warning", edits=())
-        if problem.severity == "error"
-        else problem
+        replace(problem, severity="warning", edits=()) if problem.severity == "error" else problem
         for problem in problems
     ]
 

@@ -238,6 +238,14 @@ class Frame:
                 self.value(value)
             case ast.Return(value=value):
                 raise _Returned(None if value is None else self.value(value))
+            case ast.FunctionDef():
+                self.names[node.name] = Function(node, self.module, dict(self.names))
+            case _:
+                self._block(node)
+
+    def _block(self, node: ast.stmt) -> None:
+        """Statements that hold others, and imports."""
+        match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 met = truth(self.value(test))
                 if met is not None:
@@ -246,8 +254,6 @@ class Frame:
                 self._loop(target, self.value(listed), body)
             case ast.With(body=body) | ast.Try(body=body):
                 self.run(body)
-            case ast.FunctionDef():
-                self.names[node.name] = Function(node, self.module, dict(self.names))
             case ast.Import() | ast.ImportFrom():
                 for alias in node.names:
                     bound = alias.asname or alias.name.split(".")[0]
@@ -288,32 +294,68 @@ class Frame:
             return self._value(node)
 
     def _value(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                return self.names[name] if name in self.names else self.module.lookup(name)
-            case ast.Attribute(value=owner, attr=name):
-                return self._attribute(self.value(owner), name)
-            case ast.Call():
-                return self._call(node)
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-                items = [self.value(part) for part in parts if not isinstance(part, ast.Starred)]
-                return tuple(items) if isinstance(node, ast.Tuple) else items
-            case ast.ListComp(elt=element, generators=[made]) | ast.GeneratorExp(
-                elt=element, generators=[made]
-            ):
-                return self._listed(element, made)
-            case ast.Dict(keys=keys, values=values):
-                return self._table(keys, values)
-            case ast.JoinedStr():
-                return _UNKNOWN
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                met = truth(self.value(test))
-                return _UNKNOWN if met is None else self.value(body if met else orelse)
-            case ast.Subscript(value=owner, slice=key):
-                return _item(self.value(owner), self.value(key))
-        return self._operation(node)
+        handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+        return _UNKNOWN if handler is None else handler(node)
+
+    def _of_constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _of_name(self, node: ast.Name) -> Any:
+        return self.names[node.id] if node.id in self.names else self.module.lookup(node.id)
+
+    def _of_attribute(self, node: ast.Attribute) -> Any:
+        return self._attribute(self.value(node.value), node.attr)
+
+    def _of_list(self, node: ast.List | ast.Tuple | ast.Set) -> Any:
+        return [self.value(part) for part in node.elts if not isinstance(part, ast.Starred)]
+
+    _of_set = _of_list
+
+    def _of_tuple(self, node: ast.Tuple) -> Any:
+        return tuple(self._of_list(node))
+
+    def _of_dict(self, node: ast.Dict) -> Any:
+        return self._table(node.keys, node.values)
+
+    def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
+        one = len(node.generators) == 1
+        return self._listed(node.elt, node.generators[0]) if one else _UNKNOWN
+
+    _of_generatorexp = _of_listcomp
+
+    def _of_ifexp(self, node: ast.IfExp) -> Any:
+        met = truth(self.value(node.test))
+        return _UNKNOWN if met is None else self.value(node.body if met else node.orelse)
+
+    def _of_subscript(self, node: ast.Subscript) -> Any:
+        return _item(self.value(node.value), self.value(node.slice))
+
+    def _of_binop(self, node: ast.BinOp) -> Any:
+        return _calculated(type(node.op), self.value(node.left), self.value(node.right))
+
+    def _of_unaryop(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            met = truth(value)
+            return _UNKNOWN if met is None else not met
+        is_number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
+        return -value if is_number else _UNKNOWN
+
+    def _of_compare(self, node: ast.Compare) -> Any:
+        if len(node.ops) > 1:
+            return _UNKNOWN
+        right = self.value(node.comparators[0])
+        return _compared(type(node.ops[0]), self.value(node.left), right)
+
+    def _of_boolop(self, node: ast.BoolOp) -> Any:
+        is_or = isinstance(node.op, ast.Or)
+        result: Any = _UNKNOWN
+        for part in node.values:
+            result = self.value(part)
+            met = truth(result)
+            if met is None or met == is_or:
+                return result
+        return result
 
     def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
         """`[f(x) for x in listed if test]`."""
@@ -329,31 +371,6 @@ class Frame:
             if all(met):
                 found.append(inner.value(element))
         return found
-
-    def _operation(self, node: ast.expr) -> Any:
-        match node:
-            case ast.BinOp(left=left, op=op, right=right):
-                return _calculated(type(op), self.value(left), self.value(right))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                met = truth(self.value(operand))
-                return _UNKNOWN if met is None else not met
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.value(operand)
-                return -value if isinstance(value, int | float) else _UNKNOWN
-            case ast.BoolOp(op=op, values=parts):
-                return self._either(isinstance(op, ast.Or), parts)
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return _compared(type(op), self.value(left), self.value(right))
-        return _UNKNOWN
-
-    def _either(self, is_or: bool, parts: list[ast.expr]) -> Any:
-        result: Any = _UNKNOWN
-        for part in parts:
-            result = self.value(part)
-            met = truth(result)
-            if met is None or met == is_or:
-                return result
-        return result
 
     def _table(self, keys: list[ast.expr | None], values: list[ast.expr]) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
@@ -381,7 +398,7 @@ class Frame:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call) -> Any:
+    def _of_call(self, node: ast.Call) -> Any:
         given = [self.value(arg) for arg in node.args if not isinstance(arg, ast.Starred)]
         named: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -404,29 +421,26 @@ class Frame:
 
     def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """What a call comes to: of a function or class that is there, else a Record of it."""
-        reader = self.module.reader
+        special = self.module.reader.special.get(_name_of(what).rpartition(".")[2])
+        if special is not None:
+            return special(*given, **named)
         if isinstance(what, Function):
-            if what.node.name in reader.special:
-                return reader.special[what.node.name](*given, **named)
             return call_function(what, given, named)
         if isinstance(what, Class):
             return construct(what, named)
-        if not isinstance(what, Record):
-            return _UNKNOWN
-        last = what.name.rpartition(".")[2]
-        if last in reader.special:
-            return reader.special[last](*given, **named)
-        if last in ("Config", "Partial") and given:
-            made = self.call(given[0], [], named) if isinstance(given[0], Class) else None
-            if isinstance(made, Record):
-                return made
+        return self._call_unseen(what, given, named) if isinstance(what, Record) else _UNKNOWN
+
+    def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
+        """A call of what is not there: nemo_run's wrappers, built-in functions, anything else."""
+        if what.name.rpartition(".")[2] in ("Config", "Partial") and given:
+            if isinstance(given[0], Class):
+                return construct(given[0], named)
             return Record(_name_of(given[0]), dict(named), tuple(given))
         if what.name in _ASKED and len(given) > 1 and isinstance(given[1], str):
             return self._asked(what.name, given)
         if what.of is None and what.name in _BUILTINS:
             return _BUILTINS[what.name](*given) if _plain(given) else _UNKNOWN
         return Record(what.name, dict(named), tuple(given), what.of)
-
 
     def _asked(self, name: str, given: list[Any]) -> Any:
         """`getattr`, `setattr`, `hasattr`."""
@@ -485,9 +499,7 @@ def construct(made: Class, named: dict[str, Any]) -> Record:
                     record.fields[name] = frame.names[name] = frame.value(value)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     record.fields[name] = frame.names[name] = frame.value(value)
-    record.fields = {
-        name: _made(value) for name, value in record.fields.items()
-    } | named
+    record.fields = {name: _made(value) for name, value in record.fields.items()} | named
     return record
 
 
@@ -524,7 +536,9 @@ def _is_key(value: Any) -> bool:
 
 
 def _plain(values: list[Any]) -> bool:
-    return all(isinstance(value, int | float | str | list | tuple | dict | range) for value in values)
+    return all(
+        isinstance(value, int | float | str | list | tuple | dict | range) for value in values
+    )
 
 
 def _calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
@@ -564,33 +578,44 @@ def _item(held: Any, key: Any) -> Any:
 
 def _method(owner: Any, name: str, given: list[Any]) -> Any:
     """Methods of lists, tables and texts that configurations use."""
-    if isinstance(owner, list) and name in ("append", "extend") and len(owner) < _LONGEST_LOOP:
-        if name == "append":
-            owner.extend(given[:1])
-        elif given and isinstance(given[0], list):
-            owner.extend(given[0][:_LONGEST_LOOP])
-        return None
+    if isinstance(owner, list):
+        return _grow(owner, name, given)
     if isinstance(owner, dict):
-        match name:
-            case "get" if given and isinstance(given[0], str | int):
-                return owner.get(given[0], given[1] if len(given) > 1 else None)
-            case "items":
-                return [list(pair) for pair in owner.items()]
-            case "keys":
-                return list(owner)
-            case "values":
-                return list(owner.values())
-            case "update" if given and isinstance(given[0], dict):
-                owner.update(given[0])
-                return None
-            case "copy":
-                return dict(owner)
-    if isinstance(owner, str):
-        texts = all(isinstance(item, str) for item in given)
-        if name in ("lower", "upper", "strip", "startswith", "endswith", "split") and texts:
-            return getattr(owner, name)(*given)
-        if name == "replace" and texts and len(given) == 2 and len(owner) * len(given[1]) < _LONGEST_LIST:  # noqa: PLR2004 - old, new
-            return owner.replace(*given)
+        return _of_table(owner, name, given)
+    texts = isinstance(owner, str) and all(isinstance(item, str) for item in given)
+    if texts and name in _TEXT_METHODS:
+        return getattr(owner, name)(*given)
+    if texts and name == "replace" and len(given) > 1:
+        is_short = len(owner) * len(given[1]) < _LONGEST_LIST
+        return owner.replace(given[0], given[1]) if is_short else _UNKNOWN
+    return _UNKNOWN
+
+
+_TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith", "split")
+
+
+def _grow(owner: list[Any], name: str, given: list[Any]) -> Any:
+    """`append` and `extend`."""
+    if name not in ("append", "extend") or not given:
+        return _UNKNOWN
+    more = given[:1] if name == "append" else given[0]
+    if isinstance(more, list) and len(owner) + len(more) <= _LONGEST_LIST:
+        owner.extend(more)
+    return None
+
+
+def _of_table(owner: dict[Any, Any], name: str, given: list[Any]) -> Any:
+    match name:
+        case "get" if given and isinstance(given[0], str | int | tuple):
+            return owner.get(given[0], given[1] if len(given) > 1 else None)
+        case "items":
+            return [list(pair) for pair in owner.items()]
+        case "keys" | "values":
+            return list(getattr(owner, name)())
+        case "update" if given and isinstance(given[0], dict):
+            owner.update(given[0])
+        case "copy":
+            return dict(owner)
     return _UNKNOWN
 
 

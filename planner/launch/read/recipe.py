@@ -45,7 +45,9 @@ _NEMO_USUAL = {
 def is_recipe(text: str) -> bool:
     """Whether a Python file holds recipes of Megatron-Bridge or NeMo 2."""
     bridge = "megatron.bridge" in text and re.search(r"ConfigContainer|_config\(\)", text)
-    nemo = re.search(r"\bnemo(_run|\.collections)\b", text) and re.search(r"\brun\.(Partial|Config)\b", text)
+    nemo = re.search(r"\bnemo(_run|\.collections)\b", text) and re.search(
+        r"\brun\.(Partial|Config)\b", text
+    )
     return bool(bridge or nemo)
 
 
@@ -78,7 +80,9 @@ def _chosen(
         raise CannotTellError(
             f"{path}: holds no function {wanted}; it has {', '.join(names) or 'no recipe'}"
         )
-    preferred = sorted(names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name))))
+    preferred = sorted(
+        names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name)))
+    )
     for name in [wanted] if wanted else preferred:
         result = call_function(functions[name], [], {})
         if isinstance(result, Record) and _is_configuration(result):
@@ -322,13 +326,13 @@ class _Recipe:
         )
         command = Command(words, {}, self.path, 1)
         launch = LaunchCommand("", self.path, words, (), command)
-        program = f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.fields.precision}")'
+        program = (
+            f'vanilla_gpt_pretrain_config() get_mixed_precision_config("{self.fields.precision}")'
+        )
         found = read_megatron_bridge(launch, program, self.files, self.hints)
         if found.shape is None and not found.model:
             text = f"the catalogue does not know the model {self.fields.model_name}"
-            found = replace(
-                found, problems=(*found.problems, model_unknown(text, (self.path,)))
-            )
+            found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
         return replace(
             found,
             world=(self.launch.world if self.launch else None) or self.fields.world,
@@ -341,10 +345,10 @@ class _Recipe:
         for field in sorted(self.fields.unknown & _DEGREES):
             text = f"{field} is worked out by code that is not read"
             yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
-        if unseen := next(_unseen(self.fields.result), ""):
-            if "train.global_batch_size" not in self.fields.values:
-                text = f"the recipe {unseen} is not beside the file: its settings are not seen"
-                yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
+        unseen = next(_unseen(self.fields.result), "")
+        if unseen and "train.global_batch_size" not in self.fields.values:
+            text = f"the recipe {unseen} is not beside the file: its settings are not seen"
+            yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         made_by = self.fields.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
         if tuned is not None:
@@ -371,15 +375,19 @@ class _Recipe:
 
     def _assumed(self) -> Iterator[str]:
         if self.others:
-            shown = ", ".join(self.others[:_MOST_NAMED]) + (", …" * (len(self.others) > _MOST_NAMED))
+            shown = ", ".join(self.others[:_MOST_NAMED]) + (
+                ", …" * (len(self.others) > _MOST_NAMED)
+            )
             yield f"{self.name}, of the file's recipes ({shown}; --env {CHOICE}=NAME chooses)"
-        unseen = [name for name in _unseen(self.fields.result)]
-        if unseen:
-            yield f"what {unseen[0]} sets besides is not beside the file: Megatron's own settings"
+        if unseen := next(_unseen(self.fields.result), ""):
+            yield f"what {unseen} sets besides is not beside the file: NeMo's usual settings"
 
 
 def _unseen(result: Record) -> Iterator[str]:
     """Calls whose source was not there and that made the recipe itself."""
-    if re.search(r"(recipe|_config|_common)$", result.name) and result.given == () and "." in result.name:
+    if (
+        re.search(r"(recipe|_config|_common)$", result.name)
+        and result.given == ()
+        and "." in result.name
+    ):
         yield result.name
-

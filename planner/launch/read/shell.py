@@ -456,6 +456,7 @@ class _Walk(Tests):
         text = self.shell.files.by_path[word.used.file].text
         return text[word.used.start : word.used.end].strip("\"'")
 
+
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip

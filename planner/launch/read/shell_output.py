@@ -29,7 +29,9 @@ class Words(Protocol):
 
 
 # Filters that only change blanks.
-_BLANKS = re.compile(r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]")
+_BLANKS = re.compile(
+    r"xargs|tr\s+-s\s.*|tr\s+(-d\s+)?['\"]?\\n['\"]?.*|sed\s+(-e\s+)?['\"]s/ +\*?/ ?/g['\"]"
+)
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
 
 
@@ -100,4 +102,3 @@ def _here(node: Node, words: Words) -> Text | None:
         return None
     body = next((item for item in here.named_children if item.type == "heredoc_body"), None)
     return None if body is None else words.inside(body)
-
