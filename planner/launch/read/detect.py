@@ -107,7 +107,8 @@ def _yaml_kind(name: str, text: str) -> Kind:
     raise UsageError(
         f"{name}: this YAML has the settings of none that is read: accelerate "
         "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
-        "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl (base_model)"
+        "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl "
+        "(base_model)"
     )
 
 

@@ -11,7 +11,6 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, Severity
 from planner.launch.read.megatron_arguments import (
     Arguments,
-    choices_of_many,
     parse_arguments,
     unknown_problems,
 )
@@ -27,16 +26,12 @@ from planner.launch.read.megatron_dialects import (
 )
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
+from planner.launch.read.megatron_offload import read_offload
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
 from planner.launch.read.text import Files
 
-# Modules of --offload-modules (transformer_config.py).
-_OFFLOADED = (
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
-    "fused_group_mlp",
-)  # fmt: skip
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (
     "no-masked-softmax-fusion",
@@ -242,6 +237,8 @@ class MegatronReader:
         framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
         if framework == "megatron-fsdp":
             self._fsdp(degrees)
+        offload = read_offload(arguments)
+        self.problems += offload.problems
         return {
             "framework": framework,
             "variations": variations,
@@ -249,8 +246,8 @@ class MegatronReader:
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
             "optimizer_offload": self._offload(),
-            "activation_offload": self._activation_offload(),
-            "activation_offload_fraction": self._offload_fraction() or 1.0,
+            "activation_offload": offload.modules,
+            "activation_offload_fraction": offload.fraction or 1.0,
             "precision": self._precision(),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
@@ -387,28 +384,6 @@ class MegatronReader:
     def _offload(self) -> float:
         share = self.arguments.real("optimizer-offload-fraction")
         return share if self.arguments.has("optimizer-cpu-offload") else 0.0
-
-    def _activation_offload(self) -> str:
-        """Modules whose activations are kept on the host."""
-        arguments = self.arguments
-        if not arguments.has("fine-grained-activation-offloading"):
-            return "off"
-        modules = choices_of_many(arguments, "offload-modules", _OFFLOADED)
-        if "fused_group_mlp" in modules:
-            text = "--offload-modules fused_group_mlp: less memory than predicted"
-            place = arguments.place("offload-modules")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
-        if self._offload_fraction() == 0.0:
-            return "off"
-        return ",".join(name for name in modules if name != "fused_group_mlp") or "off"
-
-    def _offload_fraction(self) -> float:
-        """Of the groups that leave the GPU; without the option, or out of its range, all."""
-        arguments = self.arguments
-        if not arguments.has("fine-grained-activation-offloading"):
-            return 1.0
-        given = arguments.real("activation-offload-fraction")
-        return given if 0.0 <= given <= 1.0 else 1.0
 
     def _precision(self) -> str:
         arguments = self.arguments

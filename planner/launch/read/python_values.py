@@ -9,43 +9,31 @@ besides is not known: reading one of its fields makes a record again.
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.launch.read.beside import beside, text_of
+from planner.launch.read.beside import text_of
 from planner.launch.read.limits import Limits
+from planner.launch.read.python_names import defines, module_file
+from planner.launch.read.python_records import (
+    ASKED,
+    BUILTINS,
+    LONGEST_LOOP,
+    UNKNOWN,
+    Record,
+    are_plain,
+    asked,
+    calculated,
+    compared,
+    is_key,
+    item_of,
+    method_of,
+    truth,
+)
 
 _MOST_MODULES = 60
-_LONGEST_LOOP = 256
-_LARGEST = 2**63
-_LONGEST_LIST = 100_000
-
-
-@dataclass(eq=False)
-class Record:
-    """An object by the name of what made it, with the fields that are known.
-
-    `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
-    a call made it; else it stands for a name or field that is not known.
-    """
-
-    name: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    given: tuple[Any, ...] = ()
-    of: Any = None
-    made: bool = True
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """A known field by its dotted path; `default` where it is not known."""
-        value: Any = self
-        for part in path.split("."):
-            if not isinstance(value, Record) or part not in value.fields:
-                return default
-            value = value.fields[part]
-        return value
 
 
 @dataclass(frozen=True)
@@ -135,7 +123,7 @@ class Reader:
                 return Record(alias.name if alias.asname else bound, made=False)
             package = "." * node.level + (node.module or "")
             module = self._file(package, path)
-            if module is not None and _defines(module, alias.name):
+            if module is not None and defines(module.tree, alias.name):
                 return module.lookup(alias.name)
             inner = self._file(f"{package}.{alias.name}", path)
             if inner is not None:
@@ -145,19 +133,8 @@ class Reader:
 
     def _file(self, package: str, near: str) -> Module | None:
         """A module's file beside the one that imports it."""
-        level = len(package) - len(package.lstrip("."))
-        folder = Path(near).parent
-        for _ in range(level - 1):
-            folder = folder.parent
-        plain = package.lstrip(".").replace(".", "/")
-        names = (f"{plain}.py", f"{plain}/__init__.py") if plain else ("__init__.py",)
-        if not level and "/" not in plain:
-            return None
-        for name in names:
-            path = folder / name if level else beside(name, folder, whole=True)
-            if path is not None and path.is_file():
-                return self._open(path)
-        return None
+        path = module_file(package, near)
+        return None if path is None else self._open(path)
 
     def _open(self, path: Path) -> Module | None:
         name = str(path)
@@ -174,38 +151,9 @@ class Reader:
         return self.modules[name]
 
 
-def _defines(module: Module, name: str) -> bool:
-    """Whether a module binds a name at its top."""
-    for node in module.tree.body:
-        match node:
-            case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
-                return True
-            case ast.Assign(targets=[ast.Name(id=given)]) if given == name:
-                return True
-            case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
-                return True
-            case ast.Import() | ast.ImportFrom():
-                if any((alias.asname or alias.name) == name for alias in node.names):
-                    return True
-    return False
-
-
 class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Mod: operator.mod,
-}  # fmt: skip
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda one, two: one in two, ast.NotIn: lambda one, two: one not in two,
-}  # fmt: skip
-_UNKNOWN = Record("?", made=False)
-_ASKED = ("getattr", "setattr", "hasattr")
 
 
 class Frame:
@@ -233,7 +181,7 @@ class Frame:
                 self._assign(target, self.value(value))
             case ast.AugAssign(target=target, op=op, value=value):
                 old, new = self.value(target), self.value(value)
-                self._assign(target, _calculated(type(op), old, new))
+                self._assign(target, calculated(type(op), old, new))
             case ast.Expr(value=value):
                 self.value(value)
             case ast.Return(value=value):
@@ -258,11 +206,11 @@ class Frame:
                 for alias in node.names:
                     bound = alias.asname or alias.name.split(".")[0]
                     self.names[bound] = self.module.reader.imported(
-                        node, bound, self.module.path, _UNKNOWN
+                        node, bound, self.module.path, UNKNOWN
                     )
 
     def _loop(self, target: ast.expr, listed: Any, body: list[ast.stmt]) -> None:
-        if not isinstance(listed, list | tuple | dict | range) or len(listed) > _LONGEST_LOOP:
+        if not isinstance(listed, list | tuple | dict | range) or len(listed) > LONGEST_LOOP:
             return
         for item in list(listed):
             self._assign(target, item)
@@ -281,7 +229,7 @@ class Frame:
                 if isinstance(held, dict) and isinstance(at, str | int):
                     held[at] = value
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
-                values = value if isinstance(value, list | tuple) else [_UNKNOWN] * len(parts)
+                values = value if isinstance(value, list | tuple) else [UNKNOWN] * len(parts)
                 for part, item in zip(parts, values, strict=False):
                     self._assign(part, item)
 
@@ -295,7 +243,7 @@ class Frame:
 
     def _value(self, node: ast.expr) -> Any:
         handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
-        return _UNKNOWN if handler is None else handler(node)
+        return UNKNOWN if handler is None else handler(node)
 
     def _of_constant(self, node: ast.Constant) -> Any:
         return node.value
@@ -319,37 +267,37 @@ class Frame:
 
     def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
         one = len(node.generators) == 1
-        return self._listed(node.elt, node.generators[0]) if one else _UNKNOWN
+        return self._listed(node.elt, node.generators[0]) if one else UNKNOWN
 
     _of_generatorexp = _of_listcomp
 
     def _of_ifexp(self, node: ast.IfExp) -> Any:
         met = truth(self.value(node.test))
-        return _UNKNOWN if met is None else self.value(node.body if met else node.orelse)
+        return UNKNOWN if met is None else self.value(node.body if met else node.orelse)
 
     def _of_subscript(self, node: ast.Subscript) -> Any:
-        return _item(self.value(node.value), self.value(node.slice))
+        return item_of(self.value(node.value), self.value(node.slice))
 
     def _of_binop(self, node: ast.BinOp) -> Any:
-        return _calculated(type(node.op), self.value(node.left), self.value(node.right))
+        return calculated(type(node.op), self.value(node.left), self.value(node.right))
 
     def _of_unaryop(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             met = truth(value)
-            return _UNKNOWN if met is None else not met
+            return UNKNOWN if met is None else not met
         is_number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
-        return -value if is_number else _UNKNOWN
+        return -value if is_number else UNKNOWN
 
     def _of_compare(self, node: ast.Compare) -> Any:
         if len(node.ops) > 1:
-            return _UNKNOWN
+            return UNKNOWN
         right = self.value(node.comparators[0])
-        return _compared(type(node.ops[0]), self.value(node.left), right)
+        return compared(type(node.ops[0]), self.value(node.left), right)
 
     def _of_boolop(self, node: ast.BoolOp) -> Any:
         is_or = isinstance(node.op, ast.Or)
-        result: Any = _UNKNOWN
+        result: Any = UNKNOWN
         for part in node.values:
             result = self.value(part)
             met = truth(result)
@@ -360,14 +308,14 @@ class Frame:
     def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
         """`[f(x) for x in listed if test]`."""
         source = self.value(made.iter)
-        if not isinstance(source, list | tuple | dict | range) or len(source) > _LONGEST_LOOP:
-            return _UNKNOWN
+        if not isinstance(source, list | tuple | dict | range) or len(source) > LONGEST_LOOP:
+            return UNKNOWN
         inner, found = Frame(self.module, dict(self.names)), []
         for item in source:
             inner._assign(made.target, item)
             met = [truth(inner.value(test)) for test in made.ifs]
             if None in met:
-                return _UNKNOWN
+                return UNKNOWN
             if all(met):
                 found.append(inner.value(element))
         return found
@@ -380,7 +328,7 @@ class Frame:
                 found |= result if isinstance(result, dict) else {}
                 continue
             name = self.value(key)
-            if isinstance(name, str | int) or _is_key(name):
+            if isinstance(name, str | int) or is_key(name):
                 found[name] = result
         return found
 
@@ -410,7 +358,7 @@ class Frame:
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value)
             if isinstance(owner, list | dict | str):
-                return _method(owner, node.func.attr, given)
+                return method_of(owner, node.func.attr, given)
             return self.call(self._method_of(owner, node.func.attr), given, named)
         return self.call(self.value(node.func), given, named)
 
@@ -428,7 +376,7 @@ class Frame:
             return call_function(what, given, named)
         if isinstance(what, Class):
             return construct(what, named)
-        return self._call_unseen(what, given, named) if isinstance(what, Record) else _UNKNOWN
+        return self._call_unseen(what, given, named) if isinstance(what, Record) else UNKNOWN
 
     def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
         """A call of what is not there: nemo_run's wrappers, built-in functions, anything else."""
@@ -436,23 +384,11 @@ class Frame:
             if isinstance(given[0], Class):
                 return construct(given[0], named)
             return Record(_name_of(given[0]), dict(named), tuple(given))
-        if what.name in _ASKED and len(given) > 1 and isinstance(given[1], str):
-            return self._asked(what.name, given)
-        if what.of is None and what.name in _BUILTINS:
-            return _BUILTINS[what.name](*given) if _plain(given) else _UNKNOWN
+        if what.name in ASKED and len(given) > 1 and isinstance(given[1], str):
+            return asked(what.name, given)
+        if what.of is None and what.name in BUILTINS:
+            return BUILTINS[what.name](*given) if are_plain(given) else UNKNOWN
         return Record(what.name, dict(named), tuple(given), what.of)
-
-    def _asked(self, name: str, given: list[Any]) -> Any:
-        """`getattr`, `setattr`, `hasattr`."""
-        owner, field_name, *rest = given
-        if not isinstance(owner, Record):
-            return _UNKNOWN
-        if name == "setattr":
-            owner.fields[field_name] = rest[0] if rest else None
-            return None
-        if name == "hasattr":
-            return True if field_name in owner.fields else _UNKNOWN
-        return owner.fields.get(field_name, rest[0] if rest else _UNKNOWN)
 
 
 def call_function(function: Function, given: list[Any], named: dict[str, Any]) -> Any:
@@ -519,121 +455,3 @@ def _name_of(value: Any) -> str:
     if isinstance(value, Record):
         return value.name
     return value.node.name if isinstance(value, Function | Class) else "?"
-
-
-def truth(value: Any) -> bool | None:
-    """Whether a value counts as true; None where it is not known."""
-    if isinstance(value, Record):
-        return True if value.made else None
-    return bool(value)
-
-
-def _is_key(value: Any) -> bool:
-    """Whether a tuple can stand for a table's key."""
-    return isinstance(value, tuple) and all(
-        item is None or isinstance(item, str | int) for item in value
-    )
-
-
-def _plain(values: list[Any]) -> bool:
-    return all(
-        isinstance(value, int | float | str | list | tuple | dict | range) for value in values
-    )
-
-
-def _calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
-    """An operation on numbers, texts or lists within sizes."""
-    if kind not in _BINARY or not _plain([one, two]) or (kind, type(one)) == (ast.Mod, str):
-        return _UNKNOWN
-    sizes = [len(item) for item in (one, two) if isinstance(item, str | list)]
-    if kind is ast.Mult and sizes:
-        times = next((item for item in (one, two) if isinstance(item, int)), 0)
-        if sizes[0] * max(times, 0) > _LONGEST_LIST:
-            return _UNKNOWN
-    try:
-        result = _BINARY[kind](one, two)
-    except (TypeError, ValueError, ArithmeticError):
-        return _UNKNOWN
-    is_large = isinstance(result, int) and abs(result) > _LARGEST
-    is_large |= isinstance(result, str | list) and len(result) > _LONGEST_LIST
-    return _UNKNOWN if is_large else result
-
-
-def _compared(kind: type[ast.cmpop], one: Any, two: Any) -> Any:
-    unknown = any(isinstance(item, Record) and not item.made for item in (one, two))
-    if unknown or kind not in _COMPARED:
-        return _UNKNOWN
-    try:
-        return _COMPARED[kind](one, two)
-    except TypeError:
-        return _UNKNOWN
-
-
-def _item(held: Any, key: Any) -> Any:
-    try:
-        return held[key] if isinstance(held, list | dict | str) else _UNKNOWN
-    except (LookupError, TypeError):
-        return _UNKNOWN
-
-
-def _method(owner: Any, name: str, given: list[Any]) -> Any:
-    """Methods of lists, tables and texts that configurations use."""
-    if isinstance(owner, list):
-        return _grow(owner, name, given)
-    if isinstance(owner, dict):
-        return _of_table(owner, name, given)
-    texts = isinstance(owner, str) and all(isinstance(item, str) for item in given)
-    if texts and name in _TEXT_METHODS:
-        return getattr(owner, name)(*given)
-    if texts and name == "replace" and len(given) > 1:
-        is_short = len(owner) * len(given[1]) < _LONGEST_LIST
-        return owner.replace(given[0], given[1]) if is_short else _UNKNOWN
-    return _UNKNOWN
-
-
-_TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith", "split")
-
-
-def _grow(owner: list[Any], name: str, given: list[Any]) -> Any:
-    """`append` and `extend`."""
-    if name not in ("append", "extend") or not given:
-        return _UNKNOWN
-    more = given[:1] if name == "append" else given[0]
-    if isinstance(more, list) and len(owner) + len(more) <= _LONGEST_LIST:
-        owner.extend(more)
-    return None
-
-
-def _of_table(owner: dict[Any, Any], name: str, given: list[Any]) -> Any:
-    match name:
-        case "get" if given and isinstance(given[0], str | int | tuple):
-            return owner.get(given[0], given[1] if len(given) > 1 else None)
-        case "items":
-            return [list(pair) for pair in owner.items()]
-        case "keys" | "values":
-            return list(getattr(owner, name)())
-        case "update" if given and isinstance(given[0], dict):
-            owner.update(given[0])
-        case "copy":
-            return dict(owner)
-    return _UNKNOWN
-
-
-def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
-    def made(*given: Any) -> Any:
-        sizes = [len(item) for item in given if isinstance(item, str | list | dict | range)]
-        if any(size > _LONGEST_LIST for size in sizes):
-            return _UNKNOWN
-        try:
-            return kind(*given)
-        except (TypeError, ValueError, ArithmeticError):
-            return _UNKNOWN
-
-    return made
-
-
-_BUILTINS: Mapping[str, Callable[..., Any]] = {
-    "int": _number(int), "float": _number(float), "bool": _number(bool), "str": _number(str),
-    "len": _number(len), "max": _number(max), "min": _number(min), "list": _number(list),
-    "dict": _number(dict), "range": _number(range), "abs": _number(abs),
-}  # fmt: skip

@@ -21,10 +21,11 @@ from planner.launch.read.shell_calls import (
     reads_a_script,
     script_call,
 )
+from planner.launch.read.shell_syntax import broken_nodes, parse_shell
 from planner.launch.read.shell_tests import Tests, matches
-from planner.launch.read.shell_words import Value
+from planner.launch.read.shell_words import Value, appended
 from planner.launch.read.slurm import slurm_variables
-from planner.launch.read.text import HOLE, Files, Text, Word, join, spaced
+from planner.launch.read.text import HOLE, Files, Text, Word, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -74,13 +75,13 @@ class Shell:
         """
         if not nested:
             self.variables |= slurm_variables(source)
-        tree = _parse(source.value)
+        tree = parse_shell(source.value)
         if tree.has_error:
             self._note_errors(source, tree)
         _Walk(self, source).run(tree)
 
     def _note_errors(self, source: Text, tree: Node) -> None:
-        for node in islice(_broken(tree), _MOST_NOTES):
+        for node in islice(broken_nodes(tree), _MOST_NOTES):
             place = source[node.start_byte : node.end_byte + 1].first()
             words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
             missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
@@ -114,27 +115,6 @@ class Shell:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
-
-
-def _parse(text: str) -> Node:
-    """Syntax tree; offsets in characters."""
-    import tree_sitter
-    import tree_sitter_bash
-
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    # One byte a character, so that offsets agree; nothing outside ASCII is syntax.
-    return parser.parse(re.sub(r"[^\x00-\x7f]", "?", text).encode()).root_node
-
-
-def _broken(tree: Node) -> Iterator[Node]:
-    """Nodes that the grammar could not read, in order."""
-    ahead = [tree]
-    while ahead:
-        node = ahead.pop()
-        if node.type == "ERROR" or node.is_missing:
-            yield node
-            continue
-        ahead += [child for child in reversed(node.children) if child.has_error or child.is_missing]
 
 
 class _Walk(Tests):
@@ -289,7 +269,7 @@ class _Walk(Tests):
             return name
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
         if appends:
-            value = _appended(self.shell.variables.get(name), value)
+            value = appended(self.shell.variables.get(name), value)
             self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
         self.shell.limits.grown(value)
         self.shell.variables[name] = value
@@ -461,10 +441,3 @@ _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
 _LOOPS = ("c_style_for_statement",)
-
-
-def _appended(old: Value | None, more: Value) -> Value:
-    if isinstance(old, list) or isinstance(more, list):
-        first = old if isinstance(old, list) else [old] if old is not None else []
-        return [*first, *(more if isinstance(more, list) else [more])]
-    return join([old or Text(""), more])

@@ -241,3 +241,11 @@ def _continued(piece: Text) -> Text:
         parts.append(piece[start : match.start()])
         start = match.end()
     return join([*parts, piece[start:]])
+
+
+def appended(old: Value | None, more: Value) -> Value:
+    """`X+=more`."""
+    if isinstance(old, list) or isinstance(more, list):
+        first = old if isinstance(old, list) else [old] if old is not None else []
+        return [*first, *(more if isinstance(more, list) else [more])]
+    return join([old or Text(""), more])
