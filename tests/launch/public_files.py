@@ -32,6 +32,8 @@ TABLE = Path(__file__).parents[2] / "docs" / "public_launch_files.csv"
 # Outcomes of `check`, by exit status and what it says.
 OUTCOMES = ("prediction", "will not run", "cannot tell", "refused")
 _GPUS = re.compile(r"(MI300X|MI325X|MI355X|GB200|GB300|B200|B300|H200|A100)", re.IGNORECASE)
+# Google's machine types.
+_MACHINES = {"a4x": "GB200", "a4": "B200", "a3ultra": "H200", "a3mega": "H100"}
 _NODE = 8
 _NUMBERS = ("vocab", "seq", "mbs", "gbs", "grad_acc")
 
@@ -49,12 +51,17 @@ class Outcome:
 def machine(path: Path, found: Found) -> str:
     """GPUs to check on: as many as the files start, else the fewest nodes that the degrees fill."""
     named = _GPUS.search(str(path))
-    gpu = named[1].upper() if named else "H100"
-    replica = found.tp * found.pp * found.cp * (found.dp or 1)
-    experts = found.ep * (found.etp or 1) * found.pp
-    needed = max(replica, experts)
-    nodes = -(-needed // _NODE)
-    return f"{found.world or nodes * _NODE}x{gpu}"
+    folder = next((gpu for part, gpu in _MACHINES.items() if part in path.parts), "H100")
+    gpu = named[1].upper() if named else folder
+    if found.world:
+        return f"{found.world}x{gpu}"
+    replica = found.tp * found.pp * found.cp
+    needed = max(replica * (found.dp or 1), found.ep * (found.etp or 1) * found.pp)
+    gpus = -(-needed // _NODE) * _NODE
+    # No more replicas than the batch has micro-batches for.
+    counted = found.gbs if found.format == "megatron" else None
+    most = replica * max(1, counted // found.mbs) if counted else gpus
+    return f"{min(gpus, most)}x{gpu}"
 
 
 def outcome(path: Path, options: str = "") -> Outcome:

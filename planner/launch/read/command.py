@@ -20,6 +20,11 @@ _TOTAL = ("num_processes", "ntasks", "n")
 _MODULE_LAUNCHERS = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
 )  # fmt: skip
+# Commands that train, by name, and what they are told.
+_TRAINER_COMMANDS = {
+    "llamafactory-cli": ("train",), "axolotl": ("train", "fft"), "swift": ("sft", "pt", "rlhf"),
+    "trl": ("sft", "dpo", "grpo"),
+}  # fmt: skip
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.
 _PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
@@ -97,7 +102,12 @@ def _spelled(word: Word, files: Files) -> str:
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Index of the script or module that is trained with."""
+    """Index of the script or module that is trained with; behind `--` that of the inner launch."""
+    if "--" in words[1:]:
+        start = words.index("--", 1) + 1
+        inner = _program_index(words[start:])
+        if inner is not None and _is_runner(words[start : start + inner]):
+            return start + inner
     for at, value in enumerate(words):
         if value in ("-m", "--module") and at + 1 < len(words):
             if words[at + 1] not in _MODULE_LAUNCHERS:
@@ -106,9 +116,16 @@ def _program_index(words: Sequence[str]) -> int | None:
             if _is_option_value(words, at):
                 continue
             return at
-        elif value.endswith("run_train.sh"):
+        elif value.endswith("run_train.sh") or _is_trainer_command(words, at):
             return at
     return None
+
+
+def _is_trainer_command(words: Sequence[str], at: int) -> bool:
+    """`llamafactory-cli train x.yaml`, `axolotl train x.yml`, `swift sft`."""
+    name = words[at].rsplit("/", 1)[-1]
+    verb = words[at + 1] if at + 1 < len(words) else ""
+    return verb in _TRAINER_COMMANDS.get(name, ())
 
 
 def _is_option_value(words: Sequence[str], at: int) -> bool:

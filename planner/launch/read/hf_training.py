@@ -55,6 +55,8 @@ _REFUSED: Mapping[str, str] = {
     "rewards": "rewards", "freeze_backbone": "frozen layers",
     "unfrozen_parameters": "frozen layers",
 }  # fmt: skip
+_HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
+             "use_liger_kernel")  # fmt: skip
 # Settings of adapters that mean nothing where none is asked for.
 _LEFT_OVER = ("lora_r", "lora_dim")
 _UNMODELLED: Mapping[str, str] = {
@@ -85,17 +87,29 @@ def read_hf_training(
     else:
         found = read_accelerate(_sharded(named, path), launch, files, hints, script)
     refusals = refusals_of(named, launch, program)
+    refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
     left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
     return replace(
         found,
         main_file=path,
         problems=(*refusals, *_settled(found, named, document)),
-        unmodelled=(*found.unmodelled, *left),
+        unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
         settings=(*named.values(), *(() if document is None else found.settings)),
         unused=found.unused if document is not None else (),
         unknown=found.unknown if document is not None else (),
         assumed=(*found.assumed, *_assumed(named, program)),
     )
+
+
+def _launcher_shards(
+    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+) -> tuple[tuple[Setting, str], ...]:
+    """Without a word on sharding, the command that starts LLaMA-Factory may still shard."""
+    tables = {key.partition(".")[0] for key in named}
+    if program != "llamafactory" or launch is not None or {"deepspeed", "fsdp"} & tables:
+        return ()
+    why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
+    return ((Setting("deepspeed, fsdp", None, path), why),)
 
 
 def refusals_of(
@@ -193,6 +207,14 @@ def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Proble
         sizes = name.endswith(("_size", "_degree"))
         if _is_on(named, name) if sizes else _switched(named, name):
             yield _refusal(_place(named, name), f"{name}: {why}")
+
+
+def _unknown_switches(named: Mapping[str, Setting]) -> Iterator[Problem]:
+    """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
+    for name, setting in named.items():
+        is_new = name.startswith("use_") and name not in (*_REFUSED, *_HARMLESS)
+        if is_new and setting.value is True:
+            yield _refusal(setting, f"{name}: true")
 
 
 def _place(named: Mapping[str, Setting], name: str) -> Setting:

@@ -278,6 +278,9 @@ def _named_configs(launch: LaunchCommand) -> Iterator[str]:
                 yield value
             elif at + 1 < len(words):
                 yield words[at + 1].text.value
+    for word in launch.arguments[:2]:
+        if re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
+            yield word.text.value
     environment = launch.command.environment.get("CONFIG_FILE")
     if environment is not None:
         yield environment.value

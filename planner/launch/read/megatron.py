@@ -104,7 +104,12 @@ class MegatronReader:
         shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
-        self.problems += split.problems
+        # Forks and other programs split the layers by rules of their own.
+        forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
+        self.problems += [
+            replace(problem, severity="missing", fix="") if forked else problem
+            for problem in split.problems
+        ]
         environment = self._environment()
         dp = self._data_parallel(degrees)
         place = f"{self.launch.command.file}:{self.launch.command.line}"

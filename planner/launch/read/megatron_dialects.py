@@ -76,7 +76,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
         return _DIALECTS["deepspeed"]
     if any(name in arguments.given for name in _OF_2022):
         return _2022
-    for name in ("pai", "older", "fork", "program"):
+    for name in ("pai", "fork", "older", "program"):
         if name in kinds:
             return _DIALECTS[name]
     program = PurePosixPath(launch.program).name

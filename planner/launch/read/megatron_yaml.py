@@ -150,6 +150,7 @@ def _merged(
         file = document.get(prefix + key)
         if file is None:
             continue
+        file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
         preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, 0)
         if preset is None:
             missing.append(str(file))

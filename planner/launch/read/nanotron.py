@@ -9,7 +9,7 @@ from typing import Any
 from planner.job.specs import ModelSpec
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.found import SURELY_MEANT, Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -19,6 +19,7 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
 }
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
+_OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
 _ENGINES = {"1f1b": None, "afab": "gpipe"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
@@ -190,7 +191,8 @@ class _Reader:
 
 def _is_of_another_release(document: Document) -> bool:
     """Whether its tables are those of another release than the one whose keys are known here."""
-    return bool(_OTHER_TABLES & set(document.names()))
+    optimizer = set(document.names("optimizer"))
+    return bool(_OTHER_TABLES & set(document.names()) or _OTHER_OPTIMIZER & optimizer)
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
@@ -204,7 +206,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             places = [
                 o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")
             ]
-            other = _is_of_another_release(document)
+            slip = difflib.get_close_matches(key, known, n=1, cutoff=SURELY_MEANT)
+            other = not slip and _is_of_another_release(document)
             yield Problem(
                 "unknown-option",
                 f"{name}: nanotron has no such key and refuses it"

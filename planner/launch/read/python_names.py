@@ -25,8 +25,8 @@ def module_file(package: str, near: str) -> Path | None:
     return None
 
 
-def defines(tree: ast.Module, name: str) -> bool:
-    """Whether a module binds a name at its top."""
+def defines(tree: ast.Module, name: str, *, local: bool = False) -> bool:
+    """Whether a module binds a name at its top; `local`: by itself, not by an import."""
     for node in tree.body:
         match node:
             case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
@@ -35,7 +35,7 @@ def defines(tree: ast.Module, name: str) -> bool:
                 return True
             case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
                 return True
-            case ast.Import() | ast.ImportFrom():
+            case ast.Import() | ast.ImportFrom() if not local:
                 if any((alias.asname or alias.name) == name for alias in node.names):
                     return True
     return False

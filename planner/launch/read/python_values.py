@@ -123,9 +123,9 @@ class Reader:
                 return Record(alias.name if alias.asname else bound, made=False)
             package = "." * node.level + (node.module or "")
             module = self._file(package, path)
-            if module is not None and defines(module.tree, alias.name):
-                return module.lookup(alias.name)
             inner = self._file(f"{package}.{alias.name}", path)
+            if module is not None and defines(module.tree, alias.name, local=inner is not None):
+                return module.lookup(alias.name)
             if inner is not None:
                 return inner
             return Record(f"{package}.{alias.name}", made=False)

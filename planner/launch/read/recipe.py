@@ -35,6 +35,11 @@ _DEGREES = {
     "model.context_parallel_size", "model.expert_model_parallel_size",
     "train.micro_batch_size", "train.global_batch_size", "model.seq_length",
 }  # fmt: skip
+# Rules of commands and of Megatron-LM's own programs.
+_OF_COMMANDS = (
+    "unknown-option", "option-value", "cuda-device-max-connections", "fsdp-checkpoint",
+)  # fmt: skip
+_HYBRIDS = re.compile(r"nemotron[-_]?(h|3|nano)|mamba|hybrid|zamba|jamba", re.IGNORECASE)
 # What every pretraining recipe of NeMo 2 sets (nemo/collections/llm/recipes, optim/adam.py), where
 # the recipe itself is not there.
 _NEMO_USUAL = {
@@ -61,7 +66,7 @@ def read_recipe(
     holds no recipe, or reading goes beyond its limits.
     """
     module = python_module(text, path)
-    reader = Reader({"set_primary_perf_configs": _set_primary, "getenv": lambda *_: None})
+    reader = Reader(_SPECIAL)
     source = reader.module(module, path)
     try:
         name, result, others = _chosen(source.functions(), hints, path)
@@ -133,6 +138,20 @@ def _made_in(record: Record, name: str) -> Record:
         held = Record(f"{record.name}.{name}", of=record, made=False)
         record.fields[name] = held
     return held
+
+
+def _unchanged(recipe: Any, *_given: Any, **_named: Any) -> Any:
+    """A helper that changes nothing of the degrees and the batch."""
+    return recipe
+
+
+# Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
+_SPECIAL: Mapping[str, Any] = {
+    "set_primary_perf_configs": _set_primary,
+    "set_exp_logging_configs": _unchanged,
+    "set_perf_optimization_configs": _unchanged,
+    "getenv": lambda *_: None,
+}
 
 
 class _Fields:
@@ -350,6 +369,9 @@ class _Recipe:
         if unseen and "train.global_batch_size" not in self.fields.values:
             text = f"the recipe {unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
+        if _HYBRIDS.search(f"{self.name} {self.fields.model_name}"):
+            text = f"{self.fields.model_name}: hybrids of attention and Mamba are not modelled"
+            yield Problem("not-predictable", text, "warning", (self.path,))
         made_by = self.fields.result.name.rpartition(".")[2]
         tuned = next((name for name in (self.name, made_by) if _ADAPTERS.search(name)), None)
         if tuned is not None:
@@ -359,7 +381,7 @@ class _Recipe:
     def _eased(self, found: Found) -> Iterator[Problem]:
         """Without what only a command of overrides would get wrong."""
         for problem in found.problems:
-            if problem.rule in ("unknown-option", "option-value", "cuda-device-max-connections"):
+            if problem.rule in _OF_COMMANDS:
                 continue
             if problem.severity == "error" and next(_unseen(self.fields.result), ""):
                 problem = replace(problem, severity="missing")  # noqa: PLW2901
