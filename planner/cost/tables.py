@@ -88,6 +88,7 @@ class FrameworkInputs(NamedTuple):
     contention: float
     memory_traffic: float
     dispatch_deduplicates: float
+    context_balanced: float
     cast_traffic_bytes: float
     pipeline_exchange_s: float
     outer_tensor_step_s: float

@@ -26,6 +26,12 @@ def _usual_recompute(row: MeasuredRow) -> str:
     return "full" if row.says("framework", _FULL) else "none"
 
 
+def recomputed_share(row: MeasuredRow, mode: RecomputeMode) -> float:
+    """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
+    share = row.number("recompute_share") or 1.0
+    return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
+
+
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
     text = recompute_named(row.text("recompute") or _usual_recompute(row))

@@ -155,6 +155,12 @@ _VARIANTS = (
     Variant("CUDA graphs on NVL72", (_BRIDGE,), _recipe_on_nvl72("cuda_graphs"), _GRAPHS),
     Variant("fused dispatch", (), says("ep_dispatch", "hybridep|deepep"), _FUSED_DISPATCH),
     Variant("HybridEP on NVL72", (_BRIDGE,), _recipe_on_nvl72("ep_dispatch"), _FUSED_DISPATCH),
+    Variant(
+        "chunks in order",
+        (),
+        says("cp_balance", "^n"),
+        {"kernels": {"context_balanced": False}},
+    ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant("exchange overlapped", (), says("overlap", r"(?<![-\w])ep\b"), _EXCHANGE_OVERLAPPED),
     Variant("exchange on NVL72", (_BRIDGE,), _recipe_on_nvl72("overlap"), _EXCHANGE_OVERLAPPED),
@@ -427,11 +433,35 @@ def states_dropout(row: MeasuredRow) -> bool | None:
     return None if hidden is None else float(hidden[1]) > 0.0
 
 
+# Words of `state_precision`, and the keys of an optimizer's spelling.
+_STATE_KEYS = {
+    "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
+}  # fmt: skip
+
+
 def optimizer_name(row: MeasuredRow) -> str:
-    """Optimizer, AdamW unless the row says otherwise."""
+    """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
     stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
     # The states of a paged one are counted by its variant.
-    return "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    name = "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    types = _stated_types(row) if name == "adamw" else ""
+    return f"{name}:{types}" if types else name
+
+
+def _stated_types(row: MeasuredRow) -> str:
+    """`grad=bf16,exp_avg=bf16` of `main_grads bf16 exp_avg bf16`; both moments are of one type
+    where one is named, and in 16 bits where they are `below fp32`."""
+    fact = row.fact("state_precision")
+    if "moments below fp32" in fact:
+        return "exp_avg=bf16,exp_avg_sq=bf16"
+    types = {
+        _STATE_KEYS[part]: dtype
+        for part, dtype in re.findall(r"([a-z_]+) ((?:bf|fp)\d+)", fact)
+        if part in _STATE_KEYS and dtype != "fp32"
+    }
+    if "exp_avg" in types:
+        types.setdefault("exp_avg_sq", types["exp_avg"])
+    return ",".join(f"{key}={dtype}" for key, dtype in types.items())
 
 
 def tables_of(name: str, profile: str) -> Tables:

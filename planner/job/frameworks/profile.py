@@ -165,6 +165,10 @@ class Kernels(Frozen):
     for each of its experts."""
     neighbouring_experts: bool = False
     """A benchmark's balanced gate sends a token to experts that are neighbours, so to few ranks."""
+    context_balanced: bool = True
+    """Context parallelism hands out chunks of a causal sequence so that ranks compute as much;
+    otherwise in order, and all wait for the rank with the last. Source: Transformer Engine,
+    context_parallel.py (balanced); 2 - 1/cp otherwise: the last chunk's triangle over the mean."""
     cast_traffic_bytes: ElementBytes = 4.0
     """HBM bytes of casting one 16-bit element of a product's operand to 8 or 4 bits: read once,
     written row-wise and column-wise."""

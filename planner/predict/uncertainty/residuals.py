@@ -156,7 +156,9 @@ class ResidualTable:
         }
         for kind in view.missing(family):
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
-        if at.bits and near.bits and at.bits not in near.bits:
+        if at.unstated:
+            terms["precision not stated"] = self.unmeasured.get("bits", 0.0)
+        elif at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
             # Runs on its architecture say nothing of rates that are its own.
