@@ -322,16 +322,17 @@ def gathered_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
-    next's)."""
+    next's; DeepSpeed: so many parameters)."""
     if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
         return 0.0
     root = root_gathered(holds, grid, framework)
     layer = framework.weight_bytes * most.largest
     if phase <= HEAD:
         works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
-        return root + (layer if works else 0.0)
+        live = framework.live_gathered_bytes if grid.zero > 2 else 0.0
+        return root + max(live, layer if works else 0.0)
     if grid.zero > 2:
-        return root + framework.gathered_layers * layer
+        return root + max(framework.gathered_layers * layer, framework.live_gathered_bytes)
     return left_gathered(phase, root, holds, grid, framework)
 
 

@@ -54,7 +54,10 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
     selective = re.search(r"select|\bops?\b|sac", text) is not None
-    if "op" in text or "sac" in text or (selective and profile.name.startswith("torchtitan")):
+    # Megatron means the core of attention; where a framework has no modules to choose, whoever says
+    # no more keeps products and fused attention: core attention by itself would save nothing.
+    by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
+    if "op" in text or "sac" in text or by_op and not re.search("attn|attention", text):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     if not re.search(r"select|attn|attention", text):
         raise UnpredictableRowError(f"recompute {text!r} names nothing known")

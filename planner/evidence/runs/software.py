@@ -11,6 +11,7 @@ from planner.evidence.runs.variants import Condition, replaced_profile, says, va
 from planner.job.frameworks import FrameworkProfile, load_framework
 
 UNFUSED_MEGATRON = "megatron-lm-2022"
+GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 _WIDE = ("fp32", "tf32")
 
@@ -41,7 +42,7 @@ _PROFILES = (
 _ALIKE = (
     (r"levanter|easylm|t5x|flax|tpu", "jax-xla"),
     (r"nanogpt|litgpt", "nanogpt"),
-    (r"colossal|internevo|picotron", "torch-3d"),
+    (r"colossal|internevo|picotron|paddle", GENERIC_3D),
     (r"vescale", "torchtitan"),
     (r"xtuner", "deepspeed"),
     (
@@ -131,7 +132,7 @@ def by_mechanism(row: MeasuredRow) -> str:
     if low:
         # 8-bit products under other degrees come from Transformer Engine.
         return "megatron-bridge"
-    rules, usual = (_DEGREE_RULES, "torch-3d") if by_degrees else (_PLAIN_RULES, "hf-transformers")
+    rules, usual = (_DEGREE_RULES, GENERIC_3D) if by_degrees else (_PLAIN_RULES, "hf-transformers")
     return next((name for applies, name in (*_MEGATRON_RULES, *rules) if applies(row)), usual)
 
 

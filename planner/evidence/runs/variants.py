@@ -89,6 +89,8 @@ _FILLED_MEMORY: Tables = {"kernels": {"issue_s": 2.4e-4, "memory_traffic": 2.25}
 # data-parallel rank without experts; not fitted on, the other 22 err by 20 %.
 _SLOW_STORAGE: Tables = {"outside": {"sample_load_s": 0.055}}
 
+# Torch's loss on whole logits unless a row says otherwise.
+_TORCH = ("hf-transformers", "hf-fsdp2", "fsdp1", "deepspeed", "generic-3d", "torch-3d")
 _TORCHTITAN = ("torchtitan", "torchtitan-2024")
 _BRIDGE = "megatron-bridge"
 
@@ -209,17 +211,9 @@ _VARIANTS = (
     ),
     Variant(
         "fused norms",
-        ("torch-3d",),
+        ("torch-3d", "generic-3d"),
         says("kernel", "rms kernel"),
         {"saved": {"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}},
-    ),
-    # Who splits layers over ranks splits the vocabulary too (Shoeybi et al. 2019, section 3;
-    # torch: `loss_parallel`), but for the one whose runs the profile was made from.
-    Variant(
-        "split logits",
-        ("torch-3d",),
-        lambda row: not row.says("framework", "megatron-like"),
-        {"saved": {"logits_sharded": True}},
     ),
     # Megatron's jit-fused cross-entropy makes its fp32 tensors anew instead of in place.
     Variant(
@@ -343,7 +337,53 @@ _VARIANTS = (
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
     Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
-    Variant("plain loss", ("torchtune", "fsdp1", "torch-3d"), says("loss", "plain"), _PLAIN_LOSS),
+    Variant(
+        "plain loss",
+        ("torchtune", "fsdp1", "torch-3d", "generic-3d"),
+        says("loss", "plain"),
+        _PLAIN_LOSS,
+    ),
+    # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
+    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens at a
+    # time as make logits as large as the hidden states).
+    Variant(
+        "fused linear cross-entropy",
+        _TORCH,
+        says("loss", "liger|linear|cut"),
+        {
+            "saved": {
+                "logits_saved_bytes": 0.0,
+                "logits_peak_bytes": 0.5,
+                "logits_forward_bytes": 0.5,
+            }
+        },
+    ),
+    # In one kernel that leaves the gradient where the logits were (apex, flash-attention, Liger).
+    Variant(
+        "fused cross-entropy",
+        _TORCH,
+        says("loss", "^fused(?!.*linear)"),
+        {
+            "saved": {
+                "logits_saved_bytes": 2.0,
+                "logits_peak_bytes": 4.0,
+                "logits_forward_bytes": 0.0,
+            }
+        },
+    ),
+    # A chunk of tokens at a time is cast to fp32; its log-softmax is kept.
+    Variant(
+        "chunked loss",
+        _TORCH,
+        says("loss", "^chunked"),
+        {
+            "saved": {
+                "logits_saved_bytes": 6.0,
+                "logits_peak_bytes": 8.0,
+                "logits_forward_bytes": 1.0,
+            }
+        },
+    ),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",
