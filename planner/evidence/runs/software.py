@@ -8,7 +8,7 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import zero_stage_named
 from planner.evidence.runs.variants import Condition, replaced_profile, says, varied_profile
-from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
 
 UNFUSED_MEGATRON = "megatron-lm-2022"
 GENERIC_3D = "generic-3d"
@@ -71,6 +71,8 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
 
 def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     text = row.fact("framework")
+    if text in framework_names():
+        return text, ()
     name = _first(_PROFILES, text)
     if name == UNFUSED_MEGATRON and not _ran_before_hopper(row):
         name = "megatron-core"
