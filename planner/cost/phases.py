@@ -70,6 +70,22 @@ def total_bytes(terms: PhaseTerms) -> float:
 
 
 @jit
+def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """What a stage holds from step to step, `rest` being its resting terms: made once, side by
+    side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
+    gradients = rest.gradients if framework.persistent_gradients > 0.0 else 0.0
+    return resting_bytes(rest) - rest.inputs + gradients
+
+
+@jit
+def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """Reserved bytes of a phase over 1 + fragmentation: A - P f / (1 + f), A of live tensors and P
+    of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
+    share = framework.fragmentation / (1.0 + framework.fragmentation)
+    return total_bytes(terms) - share * packed_bytes(rest, framework)
+
+
+@jit
 def is_sharded(grid: Row) -> bool:
     """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
     return grid.zero > 1 and grid.shards > 1.0
