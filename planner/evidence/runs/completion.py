@@ -139,8 +139,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
 def _sharding(row: MeasuredRow) -> Iterator[Default]:
     """Of a ZeRO that names no stage the lowest whose share of the training state leaves room in
     HBM; beside a pipeline, which accumulates gradients, the first."""
-    text = row.text("zero")
-    if text is None or zero_stage_named(text) is not None:
+    text = row.text("zero") or ""
+    if zero_stage_named(text) is not None or not row.says("zero", r"zero|shard|^y(es)?$"):
         return
     parameters, hbm_gib = row.number("params_b") or 0.0, row.number("gpu_mem_gb") or math.inf
     gpus = row.integer("num_gpus") or 1
