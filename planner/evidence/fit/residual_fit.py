@@ -99,7 +99,9 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
             inflation = judged.inflation()
             scored.append((judged.score(inflation), prior_rows, power, inflation))
     _, prior_rows, power, _ = min(scored)
-    table = _with_unmeasured_errors(ResidualTable(figure, entries, prior_rows, 1.0, power), judged_runs)
+    table = _with_unmeasured_errors(
+        ResidualTable(figure, entries, prior_rows, 1.0, power), judged_runs
+    )
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     named = [residual for residual in found if residual.family.framework != UNFAMILIAR]
     table, folds = with_growth(table, named)

@@ -57,7 +57,7 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     # Megatron means the core of attention; where a framework has no modules to choose, whoever says
     # no more keeps products and fused attention: core attention by itself would save nothing.
     by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
-    if "op" in text or "sac" in text or by_op and not re.search("attn|attention", text):
+    if "op" in text or "sac" in text or (by_op and not re.search("attn|attention", text)):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     if not re.search(r"select|attn|attention", text):
         raise UnpredictableRowError(f"recompute {text!r} names nothing known")
