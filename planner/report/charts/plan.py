@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.job.quantities import GIB
+from planner.predict.plan_text import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
     BLUE,
     GREY,
@@ -23,6 +24,8 @@ from planner.report.figures.plan import GROUP_KINDS, Bar, Cluster, FrontPlan
 
 _HEIGHT = 300
 _BAR_HEIGHT = 24
+# A picture of more parts is painted: a document of so many elements would be slow.
+_MOST_ELEMENTS = 3000
 _KIND_COLOURS = dict(
     zip(
         schedule.KINDS,
@@ -66,14 +69,22 @@ def front_chart(
         base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="label:N"),
     ]
     if dots:
-        faint = alt.Chart(table(_dot_rows(dots))).mark_circle(size=22, opacity=0.35, color=GREY)
-        layers.insert(0, faint.encode(x=x, y=y, tooltip=tooltip))
+        layers.insert(0, _faint(dots).encode(x=x, y=y, tooltip=tooltip))
     if riskier:
         hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
         layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
     if limit_bytes is not None:
         layers.append(_limit(limit_bytes, "x"))
-    return alt.layer(*layers).add_params(selected).properties(width=width, height=_HEIGHT + 60)
+    renderer = "canvas" if len(dots) > _MOST_ELEMENTS else "svg"
+    return (
+        alt.layer(*layers)
+        .add_params(selected)
+        .properties(
+            width=width,
+            height=_HEIGHT + 60,
+            usermeta={"embedOptions": {"renderer": renderer}},
+        )
+    )
 
 
 def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
@@ -86,8 +97,34 @@ def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _dot_rows(dots: Sequence[Candidate]) -> list[dict[str, object]]:
-    return [{"gib": dot.gib, "speed": dot.tokens_per_s, "text": dot.text} for dot in dots]
+def _faint(dots: Sequence[Candidate]) -> Any:
+    """The candidates, whose texts the page makes of their degrees: many times smaller."""
+    import altair as alt
+
+    modes = list(dict.fromkeys(dot.recompute for dot in dots))
+    rows = (
+        {"gib": dot.gib, "speed": dot.tokens_per_s, "mode": modes.index(dot.recompute)}
+        | dot.degrees.model_dump()
+        for dot in dots
+    )
+    shown = " + ".join(_degree_expression(name) for name in TEXT_DEGREES)
+    return (
+        alt.Chart(table(rows), name="considered")
+        .transform_calculate(recompute=f"{modes!r}[datum.mode]")
+        .transform_calculate(
+            text=f"{shown} + 'z' + datum.zero + (datum.shard ? ' shard' + datum.shard : '') + ', '"
+            " + datum.mbs + '×' + datum.grad_acc + ', ' + datum.recompute + ': '"
+            " + format(datum.speed, ',.0f') + ' tokens/s a GPU, ' + format(datum.gib, '.1f')"
+            " + ' GiB'"
+        )
+        .mark_circle(size=22, opacity=0.35, color=GREY, cursor="pointer", aria=False)
+    )
+
+
+def _degree_expression(name: str) -> str:
+    """A degree of a dot as `degrees_text` has it."""
+    shown = f"'{name}' + datum.{name} + ' '"
+    return shown if name in ALWAYS_SHOWN else f"(datum.{name} > 1 ? {shown} : '')"
 
 
 def _limit(limit_bytes: float, channel: str) -> Any:

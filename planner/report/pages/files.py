@@ -11,8 +11,9 @@ from pydantic import BaseModel, ValidationError
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
+from planner.report.pages.front import Entry
 from planner.report.pages.page import Page
-from planner.report.pages.plans import Entry, plans_page
+from planner.report.pages.plans import plans_page
 from planner.report.pages.studies import comparison_page, scaling_page
 from planner.search.plan_file import read_json, read_plan_file
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from planner.report.charts.drawing import Specification, script
 from planner.report.tables import Block
@@ -23,7 +23,7 @@ class Drawing:
 class Section:
     """Figures, then blocks of a report, under a heading; `plan` is the number of the plan that it
     is about, 0 if it is always shown. `folded`: blocks that open on a click; `side_by_side`: two
-    figures in a row where there is space."""
+    figures in a row where there is space; `picks`: says what the candidate is that was clicked."""
 
     title: str
     drawings: Sequence[Drawing] = ()
@@ -31,6 +31,17 @@ class Section:
     folded: Sequence[Block] = ()
     plan: int = 0
     side_by_side: bool = False
+    picks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a page says of a candidate that is clicked: the `command` that costs it, before its
+    degrees; the `limit_gib`; number, GiB and tokens/s of a GPU of every plan."""
+
+    command: str
+    limit_gib: float
+    plans: Sequence[tuple[int, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,7 @@ class Page:
     sections: Sequence[Section]
     plans: Sequence[tuple[int, str]] = ()
     selected: int = 0
+    pick: Pick | None = None
 
 
 def render(page: Page) -> str:
@@ -61,4 +73,6 @@ def render(page: Page) -> str:
         drawing.name: drawing.chart for section in page.sections for drawing in section.drawings
     }
     template = environment.get_template("page.html.j2")
-    return template.render(page=page, charts=charts, library=script() if charts else "")
+    pick = None if page.pick is None else asdict(page.pick)
+    library = script() if charts else ""
+    return template.render(page=page, charts=charts, pick=pick, library=library)

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
-from planner.job.quantities import gib, percent_sure, seconds
+from planner.job.quantities import gib, seconds
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
 from planner.predict.plan import Plan
-from planner.predict.plan_text import configuration_text, recompute_text
+from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
 from planner.report.explain import explanation_report
-from planner.report.figures.candidates import Candidate, candidates_or_reason
 from planner.report.figures.memory import Panel, memory_panel
 from planner.report.figures.plan import (
     cluster_of,
-    front_plans,
-    riskier_plans,
     stage_bars,
     waterfall,
 )
 from planner.report.figures.schedule import schedule_gantt
+from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
-from planner.report.search import job_facts, printed, recommended_note, riskier_table
-from planner.report.tables import Block, Column, Facts, Notes, TableData
+from planner.report.search import printed
+from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
 from planner.search.pools.explain import explain_pool
 from planner.search.result import SearchResult
@@ -43,21 +41,6 @@ from planner.search.result import SearchResult
 # Plans that are shown in full; further ones are on the front and in the table.
 MOST_PLANS = 16
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A plan of the page: `number` is its own in `result`; `where`: its cluster, if there are
-    several."""
-
-    result: SearchResult
-    number: int
-    where: str = ""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.result.plans[self.number - 1]
 
 
 def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Page:
@@ -69,7 +52,8 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
     results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
     numbers = _shown_numbers(results, len(entries))
-    sections = [_front(results, entries, numbers), _overview(entries, results, notes)]
+    front = Front.of(results, entries, numbers)
+    sections = [*front.sections(notes)]
     for number in numbers:
         sections += _plan_sections(path, number, entries[number - 1])
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
@@ -80,10 +64,11 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
         "plans on the front of speed against memory. Pick one in the list or in the picture.",
         sections,
         tuple(
-            (number, f"{number}: {_named(entry)}{configuration_text(entry.plan)}")
+            (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
             for number, entry in names.items()
         ),
         _recommended(results) or numbers[0],
+        front.pick,
     )
 
 
@@ -113,83 +98,9 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
     return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
-def _named(entry: Entry) -> str:
-    return f"{entry.where}, " if entry.where else ""
-
-
-def _front(
-    results: Sequence[SearchResult], entries: Sequence[Entry], numbers: Sequence[int]
-) -> Section:
-    dots: list[Candidate] = []
-    reasons: list[str] = []
-    for result in results:
-        found, reason = candidates_or_reason(result)
-        dots += found
-        reasons += [f"Candidates are not drawn: {reason}"] if reason else []
-    names = [entry.where for entry in entries] if len(results) > 1 else []
-    limits = {result.job.limit_bytes for result in results}
-    limit = next(iter(limits)) if len(limits) == 1 else None
-    plans = front_plans([entry.plan for entry in entries], numbers, names)
-    riskier = riskier_plans([plan for result in results for plan in result.riskier])
-    note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
-    if riskier:
-        note += " Hollow: faster, but less likely to fit than was asked."
-    if dots:
-        note += (
-            " Faint: shapes that were considered, with their layers spread evenly; where many lie "
-            "together, the fastest."
-        )
-    chart = charts.front_chart(plans, riskier, dots, limit, "container")
-    drawing = Drawing("front", "", specification(chart), " ".join((note, *reasons)))
-    return Section("Speed against memory", (drawing,))
-
-
-def _overview(
-    entries: Sequence[Entry], results: Sequence[SearchResult], notes: Sequence[str]
-) -> Section:
-    used = [
-        name
-        for name in _DEGREES
-        if name in ("tp", "pp", "dp", "mbs", "grad_acc")
-        or any(getattr(entry.plan.degrees, name) not in (0, 1) for entry in entries)
-    ]
-    where = ("cluster",) if any(entry.where for entry in entries) else ()
-    columns = (
-        Column("plan"),
-        *(Column(title, "left") for title in where),
-        *(Column(title) for title in ("step s", "tokens/s/GPU", "MFU %", "peak GiB", "fits %")),
-        *(Column(name.replace("_", " ")) for name in used),
-        Column("recompute", "left"),
-    )
-    rows = tuple(
-        (
-            str(number),
-            *((entry.where,) if where else ()),
-            f"{entry.plan.step_time_s:.3g}",
-            f"{entry.plan.tokens_per_s_per_gpu:,.0f}",
-            f"{entry.plan.mfu * 100:.1f}",
-            gib(entry.plan.peak_bytes),
-            percent_sure(entry.plan.fit_probability).removesuffix(" %"),
-            *(str(getattr(entry.plan.degrees, name)) for name in used),
-            recompute_text(entry.plan),
-        )
-        for number, entry in enumerate(entries, start=1)
-    )
-    advice = recommended_note(results[0]) if len(results) == 1 else ()
-    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
-    facts = [Facts(job_facts(result.job)) for result in results[:1]]
-    tables = [TableData(columns, rows)]
-    tables += [
-        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
-        for result in results
-        if result.riskier
-    ]
-    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
-
-
 def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:
     plan = entry.plan
-    title = f"Plan {number}: {_named(entry)}{configuration_text(plan)}"
+    title = f"Plan {number}: {entry.prefix}{configuration_text(plan)}"
     job, reason = _job(entry)
     drawings = [*_memory(number, entry), *_time(number, plan)]
     if job is not None:

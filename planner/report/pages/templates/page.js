@@ -23,9 +23,43 @@ async function draw(place) {
   });
   views[name] = result.view;
   result.view.addEventListener("click", (event, item) => {
-    if (item && item.datum && item.datum.number) select(item.datum.number);
+    if (item && item.datum) clicked(place, item.datum);
   });
   tell(result.view);
+}
+
+// What was clicked: a plan is selected, a candidate is compared with them, all else says its text.
+function clicked(place, datum) {
+  const said = place.closest("figure").querySelector(".said");
+  said.hidden = !datum.text;
+  said.textContent = datum.text || "";
+  const picked = document.querySelector(".picked");
+  if (datum.number) select(datum.number);
+  if (picked && place.dataset.chart === "front") picked.hidden = !("grad_acc" in datum);
+  if (picked && "grad_acc" in datum) compare(picked, datum);
+}
+
+const pick = JSON.parse((document.getElementById("pick") || { textContent: "null" }).textContent);
+const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "shard"];
+const stays = ["zero", "mbs", "grad_acc"];
+
+// Why a candidate is no plan, and the command that costs it.
+function compare(picked, datum) {
+  const better = pick.plans.find(([, gib, speed]) => speed >= datum.speed && gib <= datum.gib);
+  const near = better
+    ? `plan ${better[0]} is no slower and no heavier.`
+    : "with its layers split as is best for it, it may be one of the plans.";
+  picked.querySelector("p").textContent = datum.gib > pick.limit_gib
+    ? `Not a plan: it needs more than the ${pick.limit_gib.toFixed(1)} GiB that may be used.`
+    : `Not a plan as it is: ${near}`;
+  const words = degrees
+    .filter((name) => stays.includes(name) || (name === "shard" ? datum[name] : datum[name] !== 1))
+    .map((name) => `--${name === "shard" ? "shard-size" : name.replace("_", "-")} ${datum[name]}`);
+  if (datum.recompute !== "none") words.push(`--recompute ${datum.recompute}`);
+  const command = picked.querySelector(".command");
+  command.hidden = !pick.command;
+  command.querySelector("code").textContent = [pick.command, ...words].join(" ");
+  command.querySelector("button").textContent = "Copy";
 }
 
 const choice = document.getElementById("plan");
