@@ -19,6 +19,7 @@ from planner.cli.comparing import (
 from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 
@@ -61,6 +62,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
+@plot_option("cost against time")
 @comparing_options
 def command(**options: Any) -> None:
     """Compare clusters for a training run: each at its own best plan, in days, money and energy.
@@ -69,6 +71,7 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     offers = _offers(options)
     settings = build_settings(options)
     request = comparing_request(options)
@@ -95,6 +98,7 @@ def command(**options: Any) -> None:
         )
     if output is not None:
         _write(output, comparison)
+    _draw(options["plot"], comparison)
     _print(comparison, settings, style, options["explain"])
     if all(row.run is None for row in comparison.rows):
         from planner.report.comparison import failure_text
@@ -134,6 +138,20 @@ def _write(path: Path, comparison: Comparison) -> None:
     from planner.search.plan_file import write_text
 
     write_text(path, _json(comparison))
+
+
+def _draw(plot: Path | None, comparison: Comparison) -> None:
+    if plot is None:
+        return
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import comparison_figure
+    from planner.report.pages.studies import comparison_page
+
+    write_plot(
+        plot,
+        lambda: curves_chart(comparison_figure(comparison)),
+        lambda: comparison_page(comparison),
+    )
 
 
 def _print(comparison: Comparison, settings: Settings, style: str, explained: str | None) -> None:

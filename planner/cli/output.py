@@ -13,12 +13,12 @@ from planner.search.plan_file import refuse_to_overwrite, to_json, write_text
 from planner.search.result import SearchResult
 
 
-def check_output(output: str | None, force: bool) -> Path | None:
+def check_output(output: str | None, force: bool, option: str = "-o") -> Path | None:
     """The file to write, known to be writable; before the search starts."""
     if output is None:
         return None
     path = Path(output).expanduser()
-    refuse_to_overwrite(path, force)
+    refuse_to_overwrite(path, force, option)
     return path
 
 

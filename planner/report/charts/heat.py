@@ -12,7 +12,12 @@ from planner.report.figures.heat import HeatMap
 _ROW_HEIGHT = 34
 # Light enough for dark text in every cell, on light and dark pages; told apart by lightness too.
 _SLOW, _FAST = "#e3f1fb", "#56b4e9"
-_FILLS = {"too large": "#f6d0a8", "forbidden": "#b9b9b9", "not tried": "#ececec"}
+_FILLS = {
+    "may fit": "#fbeecb",
+    "too large": "#f6d0a8",
+    "forbidden": "#b9b9b9",
+    "not tried": "#ececec",
+}
 _CELL_INK = "#1a1a1a"
 _LABEL_PIXELS = 96
 
@@ -51,7 +56,11 @@ def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
             cells.mark_text(color=_CELL_INK, limit=_LABEL_PIXELS).encode(text="label:N"),
         )
         .add_params(*(_degree(found, name, at, choose) for at, name in enumerate(("across", "up"))))
-        .properties(width=width, height=alt.Step(_ROW_HEIGHT))
+        .properties(
+            width=width,
+            height=alt.Step(_ROW_HEIGHT),
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        )
     )
 
 

@@ -46,12 +46,13 @@ def front_chart(
     dots: Sequence[Candidate],
     limit_bytes: float | None,
     width: Width,
+    marked: int = 1,
 ) -> Any:
     """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
-    ones hollow. The page sets the parameter `selected` to a plan's number."""
+    ones hollow. The page sets the parameter `selected` to a plan's number, `marked` at first."""
     import altair as alt
 
-    selected = alt.param(name="selected", value=1)
+    selected = alt.param(name="selected", value=marked)
     x = alt.X("gib:Q", title="peak memory of a GPU, GiB", scale=alt.Scale(zero=False, padding=12))
     y = alt.Y("speed:Q", title="tokens/s of a GPU", scale=alt.Scale(zero=False, padding=12))
     tooltip = alt.Tooltip("text:N", title="configuration")

@@ -29,7 +29,7 @@ _NAMES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "recompute"
 _MOST_VALUES = 16
 _OF_THE_GPUS = ("tp", "pp", "cp", "dp")
 
-Kind = Literal["fits", "too large", "forbidden", "not tried"]
+Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,10 @@ def _with_shape(pair: tuple[str, str], places: tuple[int, int], shapes: _Shapes,
     if shapes.fits[row]:
         said = f"fastest that fits: {speed:,.0f} tokens/s a GPU, {size:.1f} GiB ({text})"
         return Cell(pair, places, "fits", speed, f"{speed:,.0f}", said)
-    said = f"too large with layers spread evenly: the lightest takes {size:.1f} GiB ({text})"
-    return Cell(pair, places, "too large", 0.0, f"{size:.0f} GiB", said)
+    kind: Kind = "may fit" if size <= shapes.costed.job.hbm_limit_bytes / GIB else "too large"
+    why = "may fit, but less surely than was asked" if kind == "may fit" else "too large"
+    said = f"{why}, with layers spread evenly: the lightest takes {size:.1f} GiB ({text})"
+    return Cell(pair, places, kind, 0.0, f"{size:.0f} GiB", said)
 
 
 def _without_shape(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, seconds
+from planner.job.request import Request
 from planner.job.schedules import SCHEDULES
 from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
@@ -21,17 +21,18 @@ from planner.predict.plan import Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts import plan as charts
 from planner.report.charts.drawing import specification
+from planner.report.command_line import search_command
 from planner.report.explain import explanation_report
 from planner.report.figures.memory import Panel, memory_panel
 from planner.report.figures.plan import (
     cluster_of,
     stage_bars,
-    waterfall,
 )
 from planner.report.figures.schedule import schedule_gantt
 from planner.report.pages.front import Entry, Front
 from planner.report.pages.page import Drawing, Page, Section
 from planner.report.pages.studies import memory_drawing
+from planner.report.plots import schedule_title, waterfall_of
 from planner.report.search import printed
 from planner.report.tables import Block, Facts, Notes
 from planner.search.explanation import explain
@@ -43,15 +44,24 @@ MOST_PLANS = 16
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
-def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) -> Page:
-    """The page of the plans of a file, in its order. UsageError if there is none."""
+def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
+    """The page of one search, written to `path` if to any; opens with the plan `selected`."""
+    entries = [Entry(result, number) for number in range(1, len(result.plans) + 1)]
+    return plans_page(path, entries, selected=selected)
+
+
+def plans_page(
+    path: Path | None, entries: Sequence[Entry], notes: Sequence[str] = (), selected: int = 0
+) -> Page:
+    """The page of plans, of a file if there is one, in their order; opens with the plan `selected`,
+    or the one to take. UsageError if there is none."""
     if not entries:
-        raise UsageError(f"{path} holds no plan: there is nothing to draw")
+        raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     for number, entry in enumerate(entries, start=1):
         _demand_whole(path, number, entry.plan)
     results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
-    numbers = _shown_numbers(results, len(entries))
+    numbers = sorted({*_shown_numbers(results, len(entries)), *([selected] if selected else ())})
     front = Front.of(results, entries, numbers)
     sections = [*front.sections(notes)]
     for number in numbers:
@@ -67,12 +77,12 @@ def plans_page(path: Path, entries: Sequence[Entry], notes: Sequence[str] = ()) 
             (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
             for number, entry in names.items()
         ),
-        _recommended(results) or numbers[0],
+        selected or _recommended(results) or numbers[0],
         front.pick,
     )
 
 
-def _demand_whole(path: Path, number: int, plan: Plan) -> None:
+def _demand_whole(path: Path | None, number: int, plan: Plan) -> None:
     """UsageError for a plan whose parts contradict each other, as no command writes it."""
     pp, layout = plan.degrees.pp, plan.layout
     is_whole = (
@@ -83,7 +93,8 @@ def _demand_whole(path: Path, number: int, plan: Plan) -> None:
         and plan.step_time_s > 0.0
     )
     if not is_whole:
-        raise UsageError(f"{path}: the stages, layers or schedule of plan {number} do not fit it")
+        where = "" if path is None else f"{path}: "
+        raise UsageError(f"{where}the stages, layers or schedule of plan {number} do not fit it")
 
 
 def _recommended(results: Sequence[SearchResult]) -> int:
@@ -98,30 +109,31 @@ def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
     return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
-def _plan_sections(path: Path, number: int, entry: Entry) -> Iterator[Section]:
+def _plan_sections(path: Path | None, number: int, entry: Entry) -> Iterator[Section]:
     plan = entry.plan
     title = f"Plan {number}: {entry.prefix}{configuration_text(plan)}"
     job, reason = _job(entry)
     drawings = [*_memory(number, entry), *_time(number, plan)]
     if job is not None:
         drawings += _cluster(number, plan, job.cluster.gpus_per_node)
-    yield Section(
-        title, blocks=(_commands(path, number, entry.result.request.framework),), plan=number
-    )
+    yield Section(title, blocks=(_commands(path, number, entry.result.request),), plan=number)
     yield Section("Memory, time and place", drawings, plan=number)
     blocks = _explanation(entry, job, reason)
     yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
 
 
-def _commands(path: Path, number: int, framework: str) -> Notes:
-    name = shlex.quote(str(path))
+def _commands(path: Path | None, number: int, request: Request) -> Notes:
+    """What launches and explains a plan; without a file, what writes one first."""
+    name = "plans.json" if path is None else shlex.quote(str(path))
+    writing = f"    {search_command(request)} -o {name}"
+    first = ("Write the plans into a file:", writing) if path is None else ()
     explaining = ("See what else was close:", f"    planner explain {name} {number}")
     try:
-        target_of_profile(framework)
+        target_of_profile(request.framework)
     except UsageError as error:
-        return Notes((*explaining, str(error)))
+        return Notes((*first, *explaining, str(error)))
     launching = f"    planner launch {name} {number} -o run-{number}"
-    return Notes(("Write a folder that launches it:", launching, *explaining))
+    return Notes((*first, "Write a folder that launches it:", launching, *explaining))
 
 
 def _job(entry: Entry) -> tuple[Job | None, str]:
@@ -185,22 +197,18 @@ def _phases(entry: Entry) -> Panel | None:
 
 
 def _time(number: int, plan: Plan) -> Iterator[Drawing]:
-    high_s = plan.step_time.high
-    interval = (plan.step_time.low, high_s if isfinite(high_s) else plan.step_time_s)
-    chart = charts.waterfall_chart(waterfall(plan), interval, "container")
     yield Drawing(
         f"time-{number}",
         f"Time of a step: {seconds(plan.step_time_s)}",
-        specification(chart),
+        specification(waterfall_of(plan, "container")),
         "On the slowest stage. Line: 80 % interval of the whole.",
     )
     gantt = schedule_gantt(plan)
     if gantt is None:
         return
-    part = "" if gantt.microbatches == gantt.of else f" with {gantt.microbatches} of {gantt.of:,}"
     yield Drawing(
         f"schedule-{number}",
-        f"Schedule of the pipeline ({plan.schedule}){part and part + ' micro-batches'}",
+        schedule_title(plan, gantt),
         specification(charts.schedule_chart(gantt, "container")),
         "Grey: bubble. What recomputes and communicates is drawn at the start and the end of each "
         "pass, by its share of the step; then gradients are reduced and the optimizer runs.",
