@@ -35,9 +35,11 @@ def print_json(result: SearchResult) -> None:
 
 def print_csv(result: SearchResult) -> None:
     """One row a plan on stdout: SI units, plan numbers as in the table."""
+    from planner.search.frame import csv_text
+
     frame = result.to_frame()
     frame.insert(0, "plan", range(1, len(frame) + 1))
-    click.echo(frame.to_csv(index=False), nl=False)
+    click.echo(csv_text(frame), nl=False)
 
 
 def print_report(report: Report, stream: TextIO | None = None) -> None:

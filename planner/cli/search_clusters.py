@@ -106,7 +106,9 @@ def _print(
     if style == "json":
         click.echo(_json(front), nl=False)
     elif style == "csv":
-        click.echo(front.to_frame().to_csv(index=False), nl=False)
+        from planner.search.frame import csv_text
+
+        click.echo(csv_text(front.to_frame()), nl=False)
     else:
         from planner.report.cluster_front import cluster_front_report
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.job.quantities import GIB
-from planner.predict.plan_text import ALWAYS_SHOWN, TEXT_DEGREES
+from planner.predict.plan import ALWAYS_SHOWN, TEXT_DEGREES
 from planner.report.charts.drawing import (
     BLUE,
     GREY,
@@ -123,7 +123,7 @@ def _faint(dots: Sequence[Candidate]) -> Any:
 
 
 def _degree_expression(name: str) -> str:
-    """A degree of a dot as `degrees_text` has it."""
+    """A degree of a dot as the text of `Degrees` has it."""
     shown = f"'{name}' + datum.{name} + ' '"
     return shown if name in ALWAYS_SHOWN else f"(datum.{name} > 1 ? {shown} : '')"
 
