@@ -47,9 +47,11 @@ def front_chart(
     limit_bytes: float | None,
     width: Width,
     marked: int = 1,
+    before: Sequence[FrontPlan] = (),
 ) -> Any:
     """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
-    ones hollow. The page sets the parameter `selected` to a plan's number, `marked` at first."""
+    ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
+    number, `marked` at first."""
     import altair as alt
 
     selected = alt.param(name="selected", value=marked)
@@ -71,6 +73,11 @@ def front_chart(
     ]
     if dots:
         layers.insert(0, _faint(dots).encode(x=x, y=y, tooltip=tooltip))
+    if before:
+        dashed = alt.Chart(table(_front_rows(before))).encode(x=x, y=y, order="gib:Q")
+        layers.append(
+            dashed.mark_line(color=VERMILION, strokeDash=LIMIT_DASH, interpolate="step-after")
+        )
     if riskier:
         hollow = alt.Chart(table(_front_rows(riskier))).mark_point(color=VERMILION, size=110)
         layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))

@@ -53,13 +53,19 @@ class Front:
     entries: Sequence[Entry]
     numbers: Sequence[int]
     costed: Sequence[tuple[CostedJob | None, str]]
+    before: Sequence[Plan] = ()
 
     @classmethod
     def of(
-        cls, results: Sequence[SearchResult], entries: Sequence[Entry], numbers: Sequence[int]
+        cls,
+        results: Sequence[SearchResult],
+        entries: Sequence[Entry],
+        numbers: Sequence[int],
+        before: Sequence[Plan] = (),
     ) -> Front:
-        """The front, its shapes costed."""
-        return cls(results, entries, numbers, [costed_or_reason(result) for result in results])
+        """The front, its shapes costed; `before`: plans of the search that it is compared with."""
+        costed = [costed_or_reason(result) for result in results]
+        return cls(results, entries, numbers, costed, before)
 
     @property
     def limit_bytes(self) -> float | None:
@@ -108,8 +114,11 @@ class Front:
             [dot for each in found for dot in each.dots],
             self.limit_bytes,
             "container",
+            before=front_plans(self.before, ()),
         )
         note = "Blue: the plans; numbered: those in the list. Dashed: HBM that may be used."
+        if self.before:
+            note += " Dashed orange line: the front before."
         if riskier:
             note += " Hollow: faster, but less likely to fit than was asked."
         reasons = [f"Candidates are not drawn: {reason}." for _, reason in self.costed if reason]

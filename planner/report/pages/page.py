@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from planner.report.charts.drawing import Specification, script
 from planner.report.tables import Block
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,37 @@ class Page:
     selected: int = 0
     pick: Pick | None = None
 
+    @property
+    def charts(self) -> dict[str, Specification]:
+        """Charts by their names."""
+        return {
+            drawing.name: drawing.chart for section in self.sections for drawing in section.drawings
+        }
+
+    @property
+    def data(self) -> dict[str, object]:
+        """What the page's script works with."""
+        return {"charts": self.charts, "pick": None if self.pick is None else asdict(self.pick)}
+
 
 def render(page: Page) -> str:
     """The page as HTML. Every text is escaped by the template."""
+    template = environment().get_template("page.html.j2")
+    library = script() if page.charts else ""
+    return template.render(page=page, data=page.data, library=library)
+
+
+def render_answer(page: Page) -> str:
+    """The list of plans and the sections of a page, without what stands around them."""
+    return environment().get_template("answer.html.j2").render(page=page)
+
+
+@cache
+def environment() -> Environment:
+    """Templates that escape every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("planner.report.pages"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -69,10 +99,3 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    charts = {
-        drawing.name: drawing.chart for section in page.sections for drawing in section.drawings
-    }
-    template = environment.get_template("page.html.j2")
-    pick = None if page.pick is None else asdict(page.pick)
-    library = script() if charts else ""
-    return template.render(page=page, charts=charts, pick=pick, library=library)

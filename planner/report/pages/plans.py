@@ -44,14 +44,21 @@ MOST_PLANS = 16
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
-def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
-    """The page of one search, written to `path` if to any; opens with the plan `selected`."""
+def result_page(
+    result: SearchResult, path: Path | None, selected: int = 0, before: Sequence[Plan] = ()
+) -> Page:
+    """The page of one search, written to `path` if to any; opens with the plan `selected`;
+    `before`: plans of an earlier search, whose front is drawn too."""
     entries = [Entry(result, number) for number in range(1, len(result.plans) + 1)]
-    return plans_page(path, entries, selected=selected)
+    return plans_page(path, entries, selected=selected, before=before)
 
 
 def plans_page(
-    path: Path | None, entries: Sequence[Entry], notes: Sequence[str] = (), selected: int = 0
+    path: Path | None,
+    entries: Sequence[Entry],
+    notes: Sequence[str] = (),
+    selected: int = 0,
+    before: Sequence[Plan] = (),
 ) -> Page:
     """The page of plans, of a file if there is one, in their order; opens with the plan `selected`,
     or the one to take. UsageError if there is none."""
@@ -62,7 +69,7 @@ def plans_page(
     results = list({id(entry.result): entry.result for entry in entries}.values())
     job = results[0].job
     numbers = sorted({*_shown_numbers(results, len(entries)), *([selected] if selected else ())})
-    front = Front.of(results, entries, numbers)
+    front = Front.of(results, entries, numbers, before)
     sections = [*front.sections(notes)]
     for number in numbers:
         sections += _plan_sections(path, number, entries[number - 1])

@@ -1,13 +1,41 @@
 "use strict";
-const element = document.getElementById("charts");
-const charts = element ? JSON.parse(element.textContent) : {};
-const views = {};
+let charts = {};
+let pick = null;
+let views = {};
+let choice = null;
+let known = [];
+let selected = 0;
+
+// Brings a page, or an answer that has just come, to life.
+function mount(data) {
+  for (const view of Object.values(views)) if (view) view.finalize();
+  charts = data.charts;
+  pick = data.pick;
+  views = {};
+  choice = document.getElementById("plan");
+  known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
+  selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
+  if (choice) {
+    choice.addEventListener("change", () => select(choice.value));
+    const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
+    if (known.includes(asked)) selected = asked;
+  }
+  for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
+  for (const button of document.querySelectorAll("th button"))
+    button.addEventListener("click", () => sort(button));
+  for (const button of document.querySelectorAll(".copy"))
+    button.addEventListener("click", () => copy(button));
+  for (const input of document.querySelectorAll("input[type=search]"))
+    input.addEventListener("input", () => filter(input));
+  show();
+}
 
 // A chart is drawn when it is first seen: a hidden place has no width.
 async function draw(place) {
   const name = place.dataset.chart;
   if (name in views || !place.clientWidth) return;
-  views[name] = null;
+  const mine = views;
+  mine[name] = null;
   const chart = charts[name];
   const narrow = place.clientWidth < 560;
   if (narrow) {
@@ -21,6 +49,7 @@ async function draw(place) {
     },
     downloadFileName: name,
   });
+  if (mine !== views) return result.view.finalize();
   views[name] = result.view;
   result.view.addEventListener("click", (event, item) => {
     if (item && item.datum) clicked(place, item.datum);
@@ -39,7 +68,6 @@ function clicked(place, datum) {
   if (picked && "grad_acc" in datum) compare(picked, datum);
 }
 
-const pick = JSON.parse((document.getElementById("pick") || { textContent: "null" }).textContent);
 const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc", "shard"];
 const stays = ["zero", "mbs", "grad_acc"];
 
@@ -62,10 +90,6 @@ function compare(picked, datum) {
   command.querySelector("button").textContent = "Copy";
 }
 
-const choice = document.getElementById("plan");
-const known = choice ? [...choice.options].map((option) => Number(option.value)) : [];
-let selected = choice ? Number(choice.querySelector("[selected]").value) : 0;
-
 function tell(view) {
   if (view && "selected" in view.getState().signals) view.signal("selected", selected).run();
 }
@@ -85,14 +109,6 @@ function select(number) {
   show();
 }
 
-if (choice) {
-  choice.addEventListener("change", () => select(choice.value));
-  const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
-  if (known.includes(asked)) selected = asked;
-}
-for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
-show();
-
 // The first number of a cell with its power of ten, else its text.
 const powers = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
 
@@ -107,34 +123,30 @@ function before(one, other) {
   return typeof one === "number" ? -1 : 1;
 }
 
-for (const button of document.querySelectorAll("th button"))
-  button.addEventListener("click", () => {
-    const head = button.closest("th");
-    const body = head.closest("table").tBodies[0];
-    const sign = head.ariaSort === "ascending" ? -1 : 1;
-    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
-    const rows = [...body.rows];
-    rows.sort((a, b) =>
-      sign * before(key(a.cells[head.cellIndex]), key(b.cells[head.cellIndex])));
-    body.append(...rows);
-  });
+function sort(button) {
+  const head = button.closest("th");
+  const body = head.closest("table").tBodies[0];
+  const sign = head.ariaSort === "ascending" ? -1 : 1;
+  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
+  const rows = [...body.rows];
+  rows.sort((a, b) => sign * before(key(a.cells[head.cellIndex]), key(b.cells[head.cellIndex])));
+  body.append(...rows);
+}
 
-for (const button of document.querySelectorAll(".copy"))
-  button.addEventListener("click", async () => {
-    const code = button.parentElement.querySelector("code");
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-    } catch {
-      document.execCommand("copy");
-    }
-    button.textContent = "Copied";
-  });
+async function copy(button) {
+  const code = button.parentElement.querySelector("code");
+  getSelection().selectAllChildren(code);
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    document.execCommand("copy");
+  }
+  button.textContent = "Copied";
+}
 
-for (const input of document.querySelectorAll("input[type=search]"))
-  input.addEventListener("input", () => {
-    const wanted = input.value.toLowerCase();
-    for (const row of input.parentElement.querySelectorAll("tbody tr"))
-      row.hidden = !row.textContent.toLowerCase().includes(wanted);
-  });
+function filter(input) {
+  const wanted = input.value.toLowerCase();
+  for (const row of input.parentElement.querySelectorAll("tbody tr"))
+    row.hidden = !row.textContent.toLowerCase().includes(wanted);
+}
