@@ -57,12 +57,7 @@ def _demand_ours(*packages: Any) -> None:
 
 
 _demand_ours(constraints, hardware)
-<<<<<<< HEAD
-
-
 provide(lambda: import_module("planner.report.library"))
-=======
->>>>>>> main
 
 
 def __getattr__(name: str) -> Any:

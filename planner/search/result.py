@@ -104,9 +104,8 @@ class SearchResult(_Frozen):
         """One line: the job, how many plans, and the one to take."""
         number = self.recommended or 1
         take = f"; take plan {number}: {self.plans[number - 1]!r}" if self.plans else ""
-        return (
-            f"SearchResult({self.job.model} on {self.job.cluster}: {len(self.plans)} plans{take})"
-        )
+        where = f"{self.job.model} on {self.job.num_gpus:,} {self.job.gpu}"
+        return f"SearchResult({where}: {len(self.plans)} plans{take})"
 
     __str__ = __repr__
 
