@@ -53,7 +53,7 @@ def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
             boxes.transform_filter("datum.kind != 'fits'").encode(
                 fill=alt.Fill("kind:N", title=None, scale=kinds)
             ),
-            cells.mark_text(color=_CELL_INK, limit=_LABEL_PIXELS).encode(text="label:N"),
+            cells.mark_text(color=_CELL_INK, limit=_LABEL_PIXELS).encode(text=alt.Text("label:N")),
         )
         .add_params(*(_degree(found, name, at, choose) for at, name in enumerate(("across", "up"))))
         .properties(

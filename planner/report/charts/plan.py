@@ -61,7 +61,9 @@ def front_chart(
     base = alt.Chart(table(_front_rows(plans))).encode(x=x, y=y)
     chosen = "datum.number == selected"
     layers = [
-        base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(order="gib:Q"),
+        base.mark_line(color=BLUE, opacity=0.5, interpolate="step-after").encode(
+            order=alt.Order("gib:Q")
+        ),
         base.mark_point(filled=True, opacity=1, cursor="pointer").encode(
             size=alt.condition(
                 chosen, alt.value(230), alt.Size("radius:Q", scale=None, legend=None)
@@ -69,12 +71,12 @@ def front_chart(
             color=alt.condition(chosen, alt.value(VERMILION), alt.value(BLUE)),
             tooltip=tooltip,
         ),
-        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text="label:N"),
+        base.mark_text(dy=-13, dx=8, fontWeight="bold").encode(text=alt.Text("label:N")),
     ]
     if dots:
         layers.insert(0, _faint(dots).encode(x=x, y=y, tooltip=tooltip))
     if before:
-        dashed = alt.Chart(table(_front_rows(before))).encode(x=x, y=y, order="gib:Q")
+        dashed = alt.Chart(table(_front_rows(before))).encode(x=x, y=y, order=alt.Order("gib:Q"))
         layers.append(
             dashed.mark_line(color=VERMILION, strokeDash=LIMIT_DASH, interpolate="step-after")
         )
@@ -140,7 +142,8 @@ def _limit(limit_bytes: float, channel: str) -> Any:
 
     data = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
     rule = alt.Chart(data).mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
-    return rule.encode(**{channel: "limit:Q"}, tooltip=["text:N", "limit:Q"])
+    place = alt.X("limit:Q") if channel == "x" else alt.Y("limit:Q")
+    return rule.encode(place, tooltip=[alt.Tooltip("text:N"), alt.Tooltip("limit:Q")])
 
 
 def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
@@ -154,7 +157,7 @@ def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
     stacked = base.encode(
         x=alt.X("label:O", title="pipeline stage", axis=alt.Axis(labelAngle=0), sort=None),
         y=alt.Y("start:Q", title="GiB"),
-        y2="end:Q",
+        y2=alt.Y2("end"),
         color=alt.Color("part:N", title=None, scale=colours(used, palette), sort=names),
         tooltip=alt.Tooltip("text:N", title="memory"),
     )
@@ -177,15 +180,17 @@ def waterfall_chart(bars: Sequence[Bar], interval: tuple[float, float], width: W
             title="seconds",
             scale=alt.Scale(domain=[0.0, 1.12 * interval[1]], nice=False),
         ),
-        x2="end:Q",
+        x2=alt.X2("end"),
         color=alt.Color("part:N", scale=colours(["term", "step"], (BLUE, GREY)), legend=None),
         tooltip=alt.Tooltip("text:N", title="time"),
     )
-    words = base.mark_text(align="left", dx=5).encode(x="right:Q", text="amount:N")
+    words = base.mark_text(align="left", dx=5).encode(x=alt.X("right:Q"), text=alt.Text("amount:N"))
     whisker_data = table([{"label": labels[-1], "low": interval[0], "high": interval[1]}])
     whisker = alt.Chart(whisker_data).mark_rule(strokeWidth=1.5)
     return alt.layer(
-        steps, words, whisker.encode(y=alt.Y("label:N", sort=labels), x="low:Q", x2="high:Q")
+        steps,
+        words,
+        whisker.encode(y=alt.Y("label:N", sort=labels), x=alt.X("low:Q"), x2=alt.X2("high")),
     ).properties(width=width, height=_BAR_HEIGHT * len(bars))
 
 
@@ -225,7 +230,7 @@ def schedule_chart(gantt: schedule.Gantt, width: Width) -> Any:
         .mark_rect(stroke="currentColor", strokeOpacity=0.3, strokeWidth=border, aria=False)
         .encode(
             x=alt.X("a:Q", title="seconds", scale=alt.Scale(nice=False)),
-            x2="b:Q",
+            x2=alt.X2("b"),
             y=alt.Y("s:O", title="pipeline stage", scale=alt.Scale(paddingInner=0.15)),
             color=alt.Color(
                 "kind:N", title=None, scale=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds])

@@ -41,7 +41,6 @@ from planner.search.result import SearchResult
 
 # Plans that are shown in full; further ones are on the front and in the table.
 MOST_PLANS = 16
-_DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 
 
 def result_page(
@@ -49,8 +48,25 @@ def result_page(
 ) -> Page:
     """The page of one search, written to `path` if to any; opens with the plan `selected`;
     `before`: plans of an earlier search, whose front is drawn too."""
-    entries = [Entry(result, number) for number in range(1, len(result.plans) + 1)]
-    return plans_page(path, entries, selected=selected, before=before)
+    return plans_page(path, _entries(result), selected=selected, before=before)
+
+
+def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
+    """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others."""
+    numbers = range(1, len(result.plans) + 1)
+    page = _page(path, _entries(result), numbers, result.recommended or 1, before=before)
+    return replace(
+        page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
+    )
+
+
+def plan_page(result: SearchResult, path: Path, number: int) -> Page:
+    """The sections of one plan."""
+    return Page("", "", [*_plan_sections(path, number, Entry(result, number))])
+
+
+def _entries(result: SearchResult) -> list[Entry]:
+    return [Entry(result, number) for number in range(1, len(result.plans) + 1)]
 
 
 def plans_page(
@@ -66,25 +82,46 @@ def plans_page(
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     for number, entry in enumerate(entries, start=1):
         _demand_whole(path, number, entry.plan)
-    results = list({id(entry.result): entry.result for entry in entries}.values())
+    shown = _shown_numbers(_results(entries), len(entries))
+    numbers = sorted({*shown, selected} - {0})
+    opening = selected or _recommended(_results(entries)) or numbers[0]
+    page = _page(entries, numbers, opening, notes, before)
+    full = [
+        section
+        for number in numbers
+        for section in _plan_sections(path, number, entries[number - 1])
+    ]
+    return replace(page, sections=[*page.sections, *full])
+
+
+def _results(entries: Sequence[Entry]) -> list[SearchResult]:
+    """The searches of the entries, each once."""
+    return list({id(entry.result): entry.result for entry in entries}.values())
+
+
+def _page(
+    entries: Sequence[Entry],
+    numbers: Sequence[int],
+    opening: int,
+    notes: Sequence[str] = (),
+    before: Sequence[Plan] = (),
+) -> Page:
+    """What stands above the single plans; those with `numbers` can be selected."""
+    results = _results(entries)
     job = results[0].job
-    numbers = sorted({*_shown_numbers(results, len(entries)), *([selected] if selected else ())})
     front = Front.of(results, entries, numbers, before)
-    sections = [*front.sections(notes)]
-    for number in numbers:
-        sections += _plan_sections(path, number, entries[number - 1])
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
-    names = {number: entries[number - 1] for number in numbers}
     return Page(
         f"{job.model} on {cluster}",
         f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}: "
         "plans on the front of speed against memory. Pick one in the list or in the picture.",
-        sections,
+        [*front.sections(notes)],
         tuple(
             (number, f"{number}: {entry.prefix}{configuration_text(entry.plan)}")
-            for number, entry in names.items()
+            for number, entry in enumerate(entries, start=1)
+            if number in numbers
         ),
-        selected or _recommended(results) or numbers[0],
+        opening,
         front.pick,
     )
 

@@ -15,7 +15,7 @@ from planner.job.quantities import plural
 from planner.launch.plans import find_plans
 from planner.report.infeasible import nothing_fits_report
 from planner.report.pages.page import Page, Section, render, render_answer
-from planner.report.pages.plans import result_page
+from planner.report.pages.plans import first_page, plan_page, result_page
 from planner.report.serve.inputs import Inputs
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.plan_file import to_json
@@ -148,7 +148,7 @@ class Desk:
 
 def _answer(found: SearchResult | WhyNothingFits, before: SearchResult | None) -> Answer:
     if isinstance(found, SearchResult):
-        page = result_page(found, PLAN_FILE, before=() if before is None else before.plans)
+        page = first_page(found, PLAN_FILE, () if before is None else before.plans)
         return Answer(found, _state(found), render_answer(page), page.data)
     blocks = nothing_fits_report(found).blocks
     page = Page("", "", [Section("Nothing fits", blocks=blocks)])
@@ -162,6 +162,15 @@ def _state(result: SearchResult) -> str:
         f"{plural(len(result.plans), 'plan')} of {counts.legal:,} legal configurations, {proven}, "
         f"in {counts.seconds:.1f} s"
     )
+
+
+def plan_in_full(session: Session, number: int) -> dict[str, Any]:
+    """The sections of one of the session's last plans. UsageError if there is none."""
+    result = _last(session)
+    if not 1 <= number <= len(result.plans):
+        raise UsageError(f"plan {number}: there are plans 1 to {len(result.plans)}")
+    page = plan_page(result, PLAN_FILE, number)
+    return {"html": render_answer(page), "data": page.data}
 
 
 def plan_file(session: Session) -> str:

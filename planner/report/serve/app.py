@@ -23,7 +23,14 @@ from hardware import HardwareError
 from planner.job.errors import UsageError
 from planner.report.charts.drawing import script
 from planner.report.pages.page import environment
-from planner.report.serve.answers import BusyError, Desk, Session, plan_file, report_file
+from planner.report.serve.answers import (
+    BusyError,
+    Desk,
+    Session,
+    plan_file,
+    plan_in_full,
+    report_file,
+)
 from planner.report.serve.inputs import Inputs, form_fields
 
 HOSTS = ("127.0.0.1", "localhost")
@@ -62,6 +69,7 @@ def make_app(time_limit_s: float) -> Starlette:
             *(Route(path, _static) for path in _STATIC),
             Route("/search", _search, methods=["POST"]),
             Route("/progress", _progress),
+            Route("/plans/{number:int}", _plan),
             Route("/plans.json", _plans),
             Route("/report.html", _report),
         ],
@@ -179,6 +187,11 @@ def _first(error: ValidationError) -> str:
 
 async def _progress(request: Request) -> Response:
     return JSONResponse({"state": _session(request)[1].state})
+
+
+async def _plan(request: Request) -> Response:
+    number, (_, session) = request.path_params["number"], _session(request)
+    return JSONResponse(await anyio.to_thread.run_sync(plan_in_full, session, number))
 
 
 async def _plans(request: Request) -> Response:

@@ -20,14 +20,18 @@ function mount(data) {
     const asked = Number((location.hash.match(/^#plan-(\d+)$/) || [])[1]);
     if (known.includes(asked)) selected = asked;
   }
-  for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", show);
-  for (const button of document.querySelectorAll("th button"))
-    button.addEventListener("click", () => sort(button));
-  for (const button of document.querySelectorAll(".copy"))
-    button.addEventListener("click", () => copy(button));
-  for (const input of document.querySelectorAll("input[type=search]"))
-    input.addEventListener("input", () => filter(input));
+  enliven(document);
   show();
+}
+
+function enliven(part) {
+  for (const fold of part.querySelectorAll("details")) fold.addEventListener("toggle", show);
+  for (const button of part.querySelectorAll("th button"))
+    button.addEventListener("click", () => sort(button));
+  for (const button of part.querySelectorAll(".copy"))
+    button.addEventListener("click", () => copy(button));
+  for (const input of part.querySelectorAll("input[type=search]"))
+    input.addEventListener("input", () => filter(input));
 }
 
 // A chart is drawn when it is first seen: a hidden place has no width.
@@ -106,6 +110,20 @@ function select(number) {
   if (!known.includes(Number(number))) return;
   selected = Number(number);
   history.replaceState(null, "", "#plan-" + selected);
+  show();
+  // A live page fetches a plan when it is first asked for.
+  if (window.fetchPlan && !document.querySelector(`section[data-plan="${selected}"]`))
+    fetchPlan(selected);
+}
+
+// Puts the sections of one plan behind the others.
+function add(found) {
+  const part = document.createElement("template");
+  part.innerHTML = found.html;
+  const sections = [...part.content.querySelectorAll("section")];
+  Object.assign(charts, found.data.charts);
+  document.querySelector("main").append(...sections);
+  for (const section of sections) enliven(section);
   show();
 }
 

@@ -50,6 +50,15 @@ function refuse(text) {
   state.textContent = text;
 }
 
+window.fetchPlan = async (number) => {
+  const main = document.querySelector("main");
+  main.setAttribute("aria-busy", "true");
+  const found = await (await fetch(`/plans/${number}`)).json();
+  main.removeAttribute("aria-busy");
+  if (found.error) return refuse(found.error);
+  if (main.isConnected && !main.querySelector(`section[data-plan="${number}"]`)) add(found);
+};
+
 async function progress() {
   const response = await fetch("/progress");
   const found = await response.json();
