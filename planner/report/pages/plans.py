@@ -54,7 +54,7 @@ def result_page(
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
     """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others."""
     numbers = range(1, len(result.plans) + 1)
-    page = _page(path, _entries(result), numbers, result.recommended or 1, before=before)
+    page = _page(_entries(result), numbers, result.recommended or 1, before=before)
     return replace(
         page, sections=[*page.sections, *plan_page(result, path, page.selected).sections]
     )
