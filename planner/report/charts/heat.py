@@ -56,11 +56,7 @@ def heat_chart(found: HeatMap, width: Width, choose: bool = True) -> Any:
             cells.mark_text(color=_CELL_INK, limit=_LABEL_PIXELS).encode(text=alt.Text("label:N")),
         )
         .add_params(*(_degree(found, name, at, choose) for at, name in enumerate(("across", "up"))))
-        .properties(
-            width=width,
-            height=alt.Step(_ROW_HEIGHT),
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        )
+        .properties(width=width, height=_ROW_HEIGHT * len(found.values[found.first[1]]))
     )
 
 

@@ -24,8 +24,8 @@ from planner.report.figures.plan import GROUP_KINDS, Bar, Cluster, FrontPlan
 
 _HEIGHT = 300
 _BAR_HEIGHT = 24
-# A picture of more parts is painted: a document of so many elements would be slow.
-_MOST_ELEMENTS = 3000
+# Beyond so many dots each is smaller and fainter.
+_MANY_DOTS = 1500
 _KIND_COLOURS = dict(
     zip(
         schedule.KINDS,
@@ -85,16 +85,7 @@ def front_chart(
         layers.append(hollow.encode(x=x, y=y, tooltip=tooltip))
     if limit_bytes is not None:
         layers.append(_limit(limit_bytes, "x"))
-    renderer = "canvas" if len(dots) > _MOST_ELEMENTS else "svg"
-    return (
-        alt.layer(*layers)
-        .add_params(selected)
-        .properties(
-            width=width,
-            height=_HEIGHT + 60,
-            usermeta={"embedOptions": {"renderer": renderer}},
-        )
-    )
+    return alt.layer(*layers).add_params(selected).properties(width=width, height=_HEIGHT + 60)
 
 
 def _front_rows(plans: Sequence[FrontPlan]) -> list[dict[str, object]]:
@@ -117,6 +108,7 @@ def _faint(dots: Sequence[Candidate]) -> Any:
         | dot.degrees.model_dump()
         for dot in dots
     )
+    many = len(dots) > _MANY_DOTS
     shown = " + ".join(_degree_expression(name) for name in TEXT_DEGREES)
     return (
         alt.Chart(table(rows), name="considered")
@@ -127,7 +119,13 @@ def _faint(dots: Sequence[Candidate]) -> Any:
             " + format(datum.speed, ',.0f') + ' tokens/s a GPU, ' + format(datum.gib, '.1f')"
             " + ' GiB'"
         )
-        .mark_circle(size=22, opacity=0.35, color=GREY, cursor="pointer", aria=False)
+        .mark_circle(
+            size=12 if many else 22,
+            opacity=0.25 if many else 0.35,
+            color=GREY,
+            cursor="pointer",
+            aria=False,
+        )
     )
 
 

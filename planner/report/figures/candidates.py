@@ -16,8 +16,8 @@ from planner.search.costed import CostedJob, cost_job
 from planner.search.result import SearchResult
 
 # Dots that a page carries at most; of more, the fastest of each of these cells each way is drawn.
-MOST_DOTS = 16_000
-_CELLS = 100
+MOST_DOTS = 8_000
+_CELLS = 80
 # Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
 _SLOWEST, _HEAVIEST = 0.3, 1.6
 

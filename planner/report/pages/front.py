@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of all clusters, those with `numbers` in full, and what was considered beside
+    """The plans of all clusters, those with `numbers` labelled, and what was considered beside
     them: costed shapes of each search, or none and why."""
 
     results: Sequence[SearchResult]

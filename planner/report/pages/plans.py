@@ -109,7 +109,7 @@ def _page(
     """What stands above the single plans; those with `numbers` can be selected."""
     results = _results(entries)
     job = results[0].job
-    front = Front.of(results, entries, numbers, before)
+    front = Front.of(results, entries, _shown_numbers(results, len(entries)), before)
     cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
     return Page(
         f"{job.model} on {cluster}",

@@ -57,6 +57,9 @@ _STATIC = {
     "/serve.js": "text/javascript",
 }
 
+# What people may mistype is answered, and no failure of the page.
+_WRONG_INPUT = 200
+
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -107,9 +110,9 @@ def _failed(_request: Request, error: Exception) -> Response:
         case BusyError():
             return _refused("this session's last search is still going on", 409)
         case ValidationError():
-            return _refused(_first(error), 422)
+            return _refused(_first(error), _WRONG_INPUT)
         case UsageError() | HardwareError() | ConstraintError():
-            return _refused(str(error), 422)
+            return _refused(str(error), _WRONG_INPUT)
         case _:
             return _refused("a crash of the planner itself: its terminal says where", 500)
 
