@@ -54,6 +54,8 @@ async function draw(place) {
     downloadFileName: name,
   });
   if (mine !== views) return result.view.finalize();
+  const menu = place.querySelector("summary");
+  if (menu) menu.setAttribute("aria-label", "Save this figure");
   views[name] = result.view;
   result.view.addEventListener("click", (event, item) => {
     if (item && item.datum) clicked(place, item.datum);
