@@ -139,7 +139,13 @@ def _config(ink: str) -> Specification:
             "titleFontWeight": "normal",
         },
         "legend": text
-        | {"orient": "bottom", "columns": 4, "symbolType": "square", "titleFontWeight": "normal"},
+        | {
+            "orient": "bottom",
+            "columns": 4,
+            "symbolType": "square",
+            "titleFontWeight": "normal",
+            "labelLimit": 240,
+        },
         "header": text,
         "title": {
             "color": ink,

@@ -136,12 +136,16 @@ def _degree_expression(name: str) -> str:
 
 
 def _limit(limit_bytes: float, channel: str) -> Any:
+    """The dashed line of the memory that may be used, with its words."""
     import altair as alt
 
     data = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
-    rule = alt.Chart(data).mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
     place = alt.X("limit:Q") if channel == "x" else alt.Y("limit:Q")
-    return rule.encode(place, tooltip=[alt.Tooltip("text:N"), alt.Tooltip("limit:Q")])
+    base = alt.Chart(data).encode(place, tooltip=[alt.Tooltip("text:N"), alt.Tooltip("limit:Q")])
+    rule = base.mark_rule(color=VERMILION, strokeDash=LIMIT_DASH, strokeWidth=1.5)
+    start = {"y": alt.value(8)} if channel == "x" else {"x": alt.value(0)}
+    words = base.mark_text(align="left", dx=5, dy=0 if channel == "x" else -7, color=VERMILION)
+    return alt.layer(rule, words.encode(text=alt.Text("text:N"), **start))
 
 
 def stages_chart(bars: Sequence[Bar], limit_bytes: float, width: Width) -> Any:
