@@ -28,6 +28,7 @@ COMMANDS = {
     "scale": "Show throughput, days and money against the number of GPUs.",
     "launch": "Write a folder that starts a plan under a training framework.",
     "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
+    "serve": "Search live on a page of this machine: change the inputs, watch the front move.",
     "validate": "Compare predictions with measured runs, by family.",
     "models": "List the models, or show one.",
     "hardware": "List GPUs and node shapes, or show one with its sources.",
