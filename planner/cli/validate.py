@@ -95,6 +95,12 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     metavar="FILE",
     help="A page with plots, tables and all rows.",
 )
+@click.option(
+    "--learn",
+    type=click.IntRange(1, 1000),
+    metavar="K",
+    help="Instead: hold each source out, calibrate by K of its runs, predict the others.",
+)
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
@@ -105,6 +111,7 @@ def command(
     json_out: str | None,
     csv_out: str | None,
     html_out: str | None,
+    learn: int | None,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -121,11 +128,35 @@ def command(
     family = family_by(by)
     compile_if_first_run(quiet)
     predictions = _predictions(paths, only_stated, unnamed)
+    if learn is not None:
+        _study(predictions, learn, json_out, csv_out, html_out)
+        return
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
     _write(html_out, lambda: _html_text(predictions, family))
     if _STDOUT not in (json_out, csv_out):
         _print_tables(predictions, family)
+
+
+def _study(
+    predictions: Sequence[Prediction],
+    runs: int,
+    json_out: str | None,
+    csv_out: str | None,
+    html_out: str | None,
+) -> None:
+    """What learning from so many runs of each source brings, as a table or JSON."""
+    from planner.evidence.learn.priors import published
+    from planner.evidence.learn.study import study
+    from planner.report.calibration import study_report
+
+    if csv_out is not None or html_out is not None:
+        raise click.UsageError("--learn prints a table, or JSON with --json")
+    found = study(published(predictions, "time"), runs)
+    records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
+    _write(json_out, lambda: json.dumps(records, indent=1, allow_nan=False) + "\n")
+    if json_out != _STDOUT:
+        print_report(study_report(found, runs))
 
 
 def _check(option: str, given: str | None, force: bool) -> None:
