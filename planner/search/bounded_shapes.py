@@ -145,7 +145,7 @@ class BoundedShapes:
             raise ValueError(f"no bounds are known within {limits[0]:g} bytes")
         above = np.searchsorted(-self.limits, -limits, side="right") - 1
         inherited = self.bounds[:, above]
-        for name in ("limits", "bounds", "_plain_paces"):
+        for name in ("limits", "bounds", "_plain_sample_times"):
             self.__dict__.pop(name, None)
         self._tight_sample_times, self._block_bounds, self._hints = {}, {}, {}
         self.limits = limits
