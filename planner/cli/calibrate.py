@@ -132,8 +132,7 @@ def _configuration(options: dict[str, Any]) -> MappedRow | None:
 def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> MappedRow:
     """The configuration of launch files, as `planner check` reads them. UsageError,
     CannotTellError where they do not say what runs."""
-    from constraints.rule import Layout
-    from planner.evidence.runs.mapping import MappedRow
+    from planner.evidence.runs.mapping import MappedRow, plan_layout
     from planner.evidence.runs.rows import MeasuredRow
     from planner.launch.check.assess import assess
     from planner.launch.check.given import read_given
@@ -146,13 +145,9 @@ def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> M
         raise CannotTellError(f"--launch: there is no prediction for these files: {why}")
     plan = found.plan
     mode = found.job.framework.recompute_mode(plan.recompute)
-    layout = Layout(
-        plan.degrees.pp, plan.degrees.vpp, plan.layout.block_layers, plan.layout.recomputed,
-        plan.layout.placement, mtp_apart=plan.layout.mtp_apart,
-    )  # fmt: skip
     row = MeasuredRow(Path(paths[0]).name, 1, {})
     return MappedRow(
-        row, found.job, plan.degrees, mode, plan.layout.block_layers, (), layout=layout
+        row, found.job, plan.degrees, mode, plan.layout.block_layers, (), layout=plan_layout(plan)
     )
 
 

@@ -35,7 +35,7 @@ def calibrated(inputs: Inputs, table: Table, factors: Mapping[str, float]) -> In
             changed[field] = _changed(parameter, field, getattr(inputs, field), factor)
         for field in parameter.inverse if table == "framework" else ():
             changed[field] = getattr(inputs, field) / factor
-    return inputs._replace(**changed) if changed else inputs  # type: ignore[attr-defined,no-any-return]
+    return inputs._replace(**changed) if changed else inputs  # type: ignore[attr-defined]
 
 
 def _changed(parameter: Parameter, field: str, value: float, factor: float) -> float:

@@ -136,7 +136,9 @@ def calibration_of(
         date=f"{date or datetime.now(UTC):%Y-%m-%d}",
         planner=__version__,
         sources=tuple(sources),
-        frameworks=tuple(sorted({family_of(run.mapped.job).framework for run in runs if run.mapped})),
+        frameworks=tuple(
+            sorted({family_of(run.mapped.job).framework for run in runs if run.mapped})
+        ),
         time=by_figure.get("time"),
         memory=by_figure.get("memory"),
         factors=tuple(factor for fit in fits for factor in learnt_factors(fit)),

@@ -91,4 +91,4 @@ def predicted_logs(
     """ln(predicted) of the runs under the factors, (runs,)."""
     costed = cost_predictions(predictions, lambda job: model_of(job, factors))
     values = [one.step_time_s if figure == "time" else comparable_bytes(one) for one in costed]
-    return np.log(np.array([value or math.nan for value in values]))
+    return np.array([math.log(value or math.nan) for value in values])

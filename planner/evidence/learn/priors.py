@@ -25,7 +25,8 @@ import numpy as np
 
 from hardware.calibration import Figure, parameters_of
 from planner.evidence.fit.command import measured_rows, run
-from planner.evidence.fit.held_out import CONSTANTS, shipped
+from planner.evidence.fit.held_out import shipped
+from planner.evidence.fit.step_fit import CONSTANTS
 from planner.evidence.learn.linear import Equations, Factors, LearningModel, equations, measured_log
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
