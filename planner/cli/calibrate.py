@@ -32,7 +32,6 @@ Example:
     "paths",
     type=types.FILE,
     multiple=True,
-    required=True,
     metavar="FILE|DIR",
     help="Measured runs: CSV, a launch folder with its measured.csv or logs, or a log of "
     "Megatron-LM, torchtitan, DeepSpeed, nanotron, MLPerf, or a trainer_state.json. May be given "
@@ -63,6 +62,11 @@ Example:
 @click.option(
     "--accept-worse", is_flag=True, help="Write even what predicts the runs worse than without."
 )
+@click.option(
+    "--suggest",
+    is_flag=True,
+    help="Instead: which short runs would shrink the error bars of the plans in --plan-file most.",
+)
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
@@ -75,6 +79,13 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     from planner.evidence.learn.inputs import read_runs
 
     output = _output(options)
+    if options["suggest"]:
+        _suggest(paths, options)
+        return
+    if not paths:
+        raise UsageError(
+            "give the runs to learn from: --from measured.csv, or a log (--from again for more)"
+        )
     compile_if_first_run(options["quiet"])
     configuration = _configuration(options)
     read = read_runs([Path(path).expanduser() for path in paths], configuration)
@@ -101,6 +112,31 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         text = cluster_text(output.name, _machine(options, fits), calibration, base)
         write_text(output, text)
         click.echo(f"wrote {output}", err=True)
+
+
+def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Print which runs to make next for the plans of a file."""
+    from dataclasses import asdict
+
+    from planner.evidence.learn.calibrate import fit_figure
+    from planner.evidence.learn.inputs import read_runs
+    from planner.evidence.learn.suggest import suggest
+    from planner.report.calibration import suggestion_report
+    from planner.search.plan_file import read_plan_file
+
+    if options["plan_file"] is None:
+        raise UsageError("--suggest: give the decision at hand, --plan-file plans.json")
+    if options["output"] is not None:
+        raise UsageError("--suggest writes no file; leave -o out")
+    result = read_plan_file(Path(options["plan_file"]).expanduser())
+    compile_if_first_run(options["quiet"])
+    runs = read_runs([Path(path).expanduser() for path in paths], None).predictions
+    known = fit_figure(runs, "time") if runs else None
+    found = suggest(result.request, result.plans, known)
+    if options["as_json"]:
+        click.echo(json.dumps([asdict(one) for one in found], indent=1, allow_nan=False))
+    else:
+        print_report(suggestion_report(found, len(known.runs) if known else 0))
 
 
 def _output(options: dict[str, Any]) -> Path | None:

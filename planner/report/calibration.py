@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from hardware.calibration import PARAMETERS, Calibration
 from planner.evidence.learn.calibrate import FigureFit
 from planner.evidence.learn.study import Learnt
+from planner.evidence.learn.suggest import Suggestion
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 _FIGURES = {"time": "step time", "memory": "peak memory"}
@@ -130,3 +131,33 @@ def _study_row(name: str, runs: str, found: Sequence[Learnt]) -> tuple[str, ...]
     return (
         name, runs, *(f"{mean:.1%}" for mean in means[:3]), *(f"{mean:.0%}" for mean in means[3:])
     )  # fmt: skip
+
+
+def suggestion_report(found: Sequence[Suggestion], runs: int) -> Report:
+    """The runs to make next, in order, and what each leaves of the error bars."""
+    if not found:
+        return Report((Notes(("No short run would tell more than is known already.",)),))
+    columns = (
+        Column("", "right"),
+        Column("run", "left", wrap=True),
+        *(Column(title) for title in ("GPUs", "minutes", "USD", "error bars", "left")),
+    )
+    rows = tuple(
+        (
+            str(number),
+            one.configuration,
+            f"{one.gpus:,}",
+            f"{one.minutes:,.0f}",
+            "-" if one.usd is None else f"{one.usd:,.0f}",
+            f"±{one.before:.1%}",
+            f"±{one.after:.1%}",
+        )
+        for number, one in enumerate(found, start=1)
+    )
+    known = "published runs alone" if not runs else f"{runs} of your runs"
+    notes = (
+        "Error bars: what is not known of the cluster's figures, of the plans' step times (80 %), "
+        f"by {known}. Each run counts on those above it.",
+        "Then: planner calibrate --from RUNS -o mycluster.toml",
+    )
+    return Report((TableData(columns, rows, "Runs to make next"), Notes(notes)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.evidence.learn.logs import WRITERS, TrainingLog, read_log
+from planner.evidence.learn.logs import WRITERS, LogFigures, TrainingLog, read_log
 from planner.evidence.learn.steady import Steady, steady
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
@@ -65,13 +65,26 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path, configuration: MappedRow | None) -> tuple[list[Prediction], list[str]]:
-    if path.suffix.lower() not in _LOG_SUFFIXES:
+    if not is_trace(path) and path.suffix.lower() not in _LOG_SUFFIXES:
         found = predict_rows(read_rows(path))
         empty = sum(not _is_measured(one) for one in found)
         noun = "row" if empty == 1 else "rows"
         kept = [one for one in found if _is_measured(one)]
         return kept, [f"{path.name}: {empty} {noun} without a measurement"] if empty else []
-    return _from_log(read_log(path), configuration)
+    read = read_trace_steps if is_trace(path) else read_log
+    return _from_log(read(path), configuration)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file's name is that of a profiler's trace."""
+    return ".trace.json" in path.name or path.suffix == ".gz"
+
+
+def read_trace_steps(path: Path) -> TrainingLog:
+    """The steps of a profiler's trace; a trace without step marks has none. UsageError."""
+    from planner.evidence.traces.rank import read_rank
+
+    return TrainingLog(path, "torch.profiler", LogFigures(list(read_rank(path, 0).steps)))
 
 
 def _is_measured(prediction: Prediction) -> bool:

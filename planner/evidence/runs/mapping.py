@@ -32,6 +32,7 @@ from planner.evidence.runs.variants import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
+from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
@@ -104,12 +105,16 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
-    """A run of a plan: job, degrees and layout from its file."""
+    """A run of the first plan of a file."""
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    plan = result.plans[0]
-    job = decided_request(result.request, plan).resolve()
+    return planned_row(row, result.request, result.plans[0])
+
+
+def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
+    """A run of a plan: job, degrees and layout are the plan's."""
+    job = decided_request(request, plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
     return MappedRow(
         row=row,
