@@ -15,8 +15,12 @@ from planner.cli.progress import compile_if_first_run
 from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hardware import Cluster
+    from planner.evidence.learn.benches import Bench
     from planner.evidence.learn.calibrate import FigureFit
+    from planner.evidence.learn.linear import Equations
     from planner.evidence.runs.mapping import MappedRow
 
 _EPILOG = """\b
@@ -34,8 +38,8 @@ Example:
     multiple=True,
     metavar="FILE|DIR",
     help="Measured runs: CSV, a launch folder with its measured.csv or logs, or a log of "
-    "Megatron-LM, torchtitan, DeepSpeed, nanotron, MLPerf, or a trainer_state.json. May be given "
-    "again.",
+    "Megatron-LM, torchtitan, DeepSpeed, nanotron, MLPerf, a trainer_state.json, a profiler's "
+    "trace, nccl-tests' output, or a table of benchmarks. May be given again.",
 )
 @click.option(
     "-o", "--output", type=types.FILE, metavar="FILE", help="Write the calibrated cluster file."
@@ -92,7 +96,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     predictions = [one for one in read.predictions if _is_on(one, options["gpu"])]
     if read.predictions and not predictions:
         raise UsageError(f"--gpu {options['gpu']}: no run is on it")
-    fits = calibrate(predictions, read.sources)
+    fits = calibrate(predictions, read.sources, _bench_equations(read.benches, options))
     calibration = calibration_of(fits, read.sources)
     if options["as_json"]:
         click.echo(json.dumps(calibration.model_dump(), indent=1, allow_nan=False))
@@ -187,6 +191,15 @@ def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> M
     )
 
 
+def _bench_equations(benches: Sequence[Bench], options: dict[str, Any]) -> Equations | None:
+    """Benchmarks against the machine that they ran on. UsageError where none is given."""
+    if not benches:
+        return None
+    from planner.evidence.learn.benches import bench_equations
+
+    return bench_equations(benches, _machine(options, []))
+
+
 def _is_on(prediction: Any, gpu: str | None) -> bool:
     if gpu is None or prediction.mapped is None:
         return True
@@ -205,6 +218,8 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
     if options["gpus"]:
         return parse_one_type(options["gpus"])
     found = [run.mapped.job.cluster for fit in fits for run in fit.runs if run.mapped]
+    if not found:
+        raise UsageError("benchmarks do not say what machine they ran on: give --gpus or --cluster")
     return max(found, key=lambda cluster: cluster.num_gpus)
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "launch": "Write a folder that starts a plan under a training framework.",
     "report": "Make a page of figures of a plan file, a comparison or a scaling study.",
     "validate": "Compare predictions with measured runs, by family.",
+    "probe": "Measure this machine with torch into a cluster file.",
     "trace": "Show where traced steps go by term, and what to change.",
     "calibrate": "Learn a cluster's figures from its measured runs.",
     "models": "List the models, or show one.",

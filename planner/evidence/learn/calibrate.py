@@ -26,9 +26,10 @@ from planner.evidence.learn.linear import (
     LearningModel,
     equations,
     measured_log,
+    no_equations,
     predicted_logs,
 )
-from planner.evidence.learn.posterior import Array, Posterior, Prior, learn, left_out
+from planner.evidence.learn.posterior import Array, Posterior, learn, left_out
 from planner.evidence.learn.priors import FIGURES, shipped_prior
 from planner.evidence.runs.predict import Prediction
 from planner.job.errors import CannotTellError, UsageError
@@ -68,7 +69,7 @@ class FigureFit:
     def odd(self) -> tuple[Prediction, ...]:
         """Runs that disagree with all others, and that hardly count."""
         return tuple(
-            run for run, weight in zip(self.runs, self.posterior.weights, strict=True)
+            run for run, weight in zip(self.runs, self.posterior.weights, strict=False)
             if weight < ODD
         )  # fmt: skip
 
@@ -79,23 +80,24 @@ def error(logs: Array) -> float:
 
 
 def fit_figure(
-    predictions: Sequence[Prediction], figure: Figure, prior: Prior | None = None
+    predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
 ) -> FigureFit | None:
-    """The factors that a figure's runs teach; None where no run has the figure."""
+    """The factors that a figure's runs, and benchmarks, teach; None where there is neither."""
     runs = tuple(one for one in predictions if one.mapped and measured_log(one, figure) is not None)
-    if not runs:
+    more = benches if benches is not None and benches.figure == figure else no_equations(figure)
+    if not runs and not len(more.residuals):
         return None
-    prior = prior or shipped_prior(figure)
+    prior = shipped_prior(figure)
     about: Factors = {}
     for _ in range(_ROUNDS):
-        found = equations(runs, figure, at=about)
+        found = equations(runs, figure, at=about).and_also(more)
         posterior = learn(found.slopes, found.residuals, prior)
         about = _factors(found, posterior)
     measured = np.array([measured_log(run, figure) or math.nan for run in runs])
     before = measured - predicted_logs(runs, figure, {}, LearningModel)
     after = measured - predicted_logs(runs, figure, about, LearningModel)
-    several = len(runs) > 1
-    rest = left_out(found.slopes, found.residuals, prior) if several else np.zeros(0)
+    several = len(found.residuals) > 1
+    rest = left_out(found.slopes, found.residuals, prior, len(runs)) if several else np.zeros(0)
     return FigureFit(figure, runs, posterior, before, after, rest)
 
 
@@ -104,11 +106,13 @@ def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
     return {name: float(value) for name, value in zip(found.names, values, strict=True)}
 
 
-def calibrate(predictions: Sequence[Prediction], sources: Sequence[str]) -> list[FigureFit]:
-    """What runs of one cluster teach. `sources`: what they were read from. CannotTellError where
-    no run can be predicted, UsageError where they are of several GPUs."""
+def calibrate(
+    predictions: Sequence[Prediction], sources: Sequence[str], benches: Equations | None = None
+) -> list[FigureFit]:
+    """What runs and benchmarks of one cluster teach. `sources`: what they were read from.
+    CannotTellError where no run can be predicted, UsageError where they are of several GPUs."""
     mapped = [one for one in predictions if one.mapped]
-    if not mapped:
+    if not mapped and benches is None:
         why = predictions[0].error if predictions else "there is none"
         raise CannotTellError(f"no run of {', '.join(sources)} can be predicted: {why}")
     gpus = sorted({one.mapped.job.cluster.gpu.name for one in mapped if one.mapped})
@@ -117,7 +121,7 @@ def calibrate(predictions: Sequence[Prediction], sources: Sequence[str]) -> list
             f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
             "to a command of their own (--gpu keeps those of one)"
         )
-    fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure)) is not None]
+    fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure, benches)) is not None]
     if not fits:
         raise CannotTellError(
             f"no run of {', '.join(sources)} states a step time or a peak memory: fill the columns "
@@ -130,7 +134,7 @@ def calibration_of(
     fits: Sequence[FigureFit], sources: Sequence[str], date: datetime | None = None
 ) -> Calibration:
     """The calibration as a cluster's file holds it."""
-    by_figure = {fit.figure: learnt_figure(fit) for fit in fits}
+    by_figure = {fit.figure: learnt_figure(fit) for fit in fits if fit.runs}
     runs = [run for fit in fits for run in fit.runs]
     return Calibration(
         date=f"{date or datetime.now(UTC):%Y-%m-%d}",

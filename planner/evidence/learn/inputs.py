@@ -11,6 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner.evidence.learn.benches import (
+    Bench,
+    is_bench_table,
+    is_nccl_output,
+    read_nccl,
+    read_table,
+)
 from planner.evidence.learn.logs import WRITERS, LogFigures, TrainingLog, read_log
 from planner.evidence.learn.steady import Steady, steady
 from planner.evidence.runs.mapping import MappedRow
@@ -25,9 +32,10 @@ _LOG_SUFFIXES = (".log", ".txt", ".out", ".json", ".err")
 
 @dataclass(frozen=True)
 class LearntFrom:
-    """Predicted runs, and what was dropped or assumed of each file, in sentences."""
+    """Predicted runs, benchmarks, and what was dropped or assumed of each file, in sentences."""
 
     predictions: tuple[Prediction, ...]
+    benches: tuple[Bench, ...]
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -36,9 +44,14 @@ def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntF
     """The runs of files and folders. `configuration`: that of logs which lie beside no plan file.
     UsageError for a file that is no evidence, or a log without configuration."""
     predictions: list[Prediction] = []
+    benches: list[Bench] = []
     notes: list[str] = []
     for path in paths:
         for file in _files(path):
+            if (timed := _benches(file)) is not None:
+                benches += timed
+                notes.append(f"{file.name}: {len(timed):,} benchmarks")
+                continue
             found, said = _read_file(file, configuration)
             predictions += found
             notes += said
@@ -47,7 +60,18 @@ def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntF
         for one in predictions
         if one.error
     ]
-    return LearntFrom(tuple(predictions), tuple(path.name for path in paths), tuple(notes))
+    sources = tuple(path.name for path in paths)
+    return LearntFrom(tuple(predictions), tuple(benches), sources, tuple(notes))
+
+
+def _benches(path: Path) -> list[Bench] | None:
+    """The benchmarks of a file that holds such; None of any other."""
+    suffix = path.suffix.lower()
+    if suffix in (".txt", ".log", ".out") and is_nccl_output(path):
+        return read_nccl(path)
+    if suffix == ".csv" and is_bench_table(path):
+        return read_table(path)
+    return None
 
 
 def _files(path: Path) -> list[Path]:

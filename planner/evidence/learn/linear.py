@@ -48,10 +48,23 @@ class Equations:
     residuals: Array
     slopes: Array
 
+    def and_also(self, others: Equations) -> Equations:
+        """These, then others of the same figure."""
+        return Equations(
+            self.figure,
+            np.concatenate([self.residuals, others.residuals]),
+            np.concatenate([self.slopes, others.slopes]),
+        )
+
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters' names, in the order of the columns."""
         return tuple(parameter.name for parameter in parameters_of(self.figure))
+
+
+def no_equations(figure: Figure) -> Equations:
+    """None of a figure."""
+    return Equations(figure, np.zeros(0), np.zeros((0, len(parameters_of(figure)))))
 
 
 def measured_log(prediction: Prediction, figure: Figure) -> float | None:
@@ -72,6 +85,8 @@ def equations(
     at: Factors | None = None,
 ) -> Equations:
     """The equations of runs that all have the figure, linear about the factors `at`."""
+    if not predictions:
+        return no_equations(figure)
     measured = np.array([measured_log(one, figure) or math.nan for one in predictions])
     about = dict(at or {})
     base = predicted_logs(predictions, figure, about, model_of)

@@ -71,12 +71,14 @@ def learn(slopes: Array, residuals: Array, prior: Prior) -> Posterior:
     return Posterior(mean, covariance, float(np.sqrt(noise)), weights)
 
 
-def left_out(slopes: Array, residuals: Array, prior: Prior) -> Array:
-    """ln(measured / predicted) of each run as the others correct it, (runs,); two runs or more."""
-    runs = np.arange(len(residuals))
-    rest = np.empty(len(residuals))
-    for run in runs:
-        others = runs != run
+def left_out(slopes: Array, residuals: Array, prior: Prior, count: int | None = None) -> Array:
+    """ln(measured / predicted) of each of the first `count` runs (all) as all others correct it,
+    (count,); two equations or more."""
+    every = np.arange(len(residuals))
+    judged = every[:count]
+    rest = np.empty(len(judged))
+    for run in judged:
+        others = every != run
         mean = learn(slopes[others], residuals[others], prior).mean
         rest[run] = residuals[run] - slopes[run] @ mean
     return rest

@@ -16,7 +16,7 @@ from planner.evidence.learn.priors import shipped_prior
 from planner.job.errors import CannotTellError, UsageError
 from tests.evidence.learn import runs
 
-TRUE = {"gemm_rate": 0.92, "inside_rate": 0.7, "network_rate": 0.75}
+TRUE = {"gemm_rate": 0.92, "inside_rate": 0.7}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_known_parameters_lie_in_their_intervals(fit) -> None:
 
 
 def test_the_error_falls_to_a_fifth(fit) -> None:
-    assert error(fit.before) > 0.08
+    assert error(fit.before) > 0.06
     assert error(fit.after) < 0.2 * error(fit.before)
     assert error(fit.left_out) < 0.4 * error(fit.before)
     assert not fit.is_worse
