@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from planner.evidence.runs.mapping import MappedRow
 
 _EPILOG = """\b
-Example:
-  planner calibrate --from measured.csv -o mycluster.toml
+Example: planner calibrate --from measured.csv -o mycluster.toml
+Further ones:
   planner calibrate --from train.log --launch launch.sh --gpus 64xH100 -o mycluster.toml
   planner search --model 70b --cluster mycluster.toml --gbs-tokens 4M"""
 

@@ -15,8 +15,10 @@ from planner.job.errors import UsageError
 
 @click.command(
     "probe",
-    epilog="Example: torchrun --nproc-per-node 8 -m planner probe --plan-file plan.json "
-    "-o mycluster.toml",
+    epilog="""\b
+Example: planner probe --plan-file plan.json -o mycluster.toml
+With the links of a node:
+  torchrun --nproc-per-node 8 -m planner probe --plan-file plan.json -o mycluster.toml""",
 )
 @click.option(
     "--plan-file",

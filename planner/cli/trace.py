@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from planner.evidence.traces.snapshot import Snapshot
     from planner.predict.plan import Plan
 
-_EPILOG = """\b
-Example:
-  planner trace rank0.pt.trace.json.gz rank1.pt.trace.json.gz --plan-file plan.json
-  planner trace snapshot.pickle --plan-file plan.json"""
+_EPILOG = "Example: planner trace rank0.json.gz rank1.json.gz --plan-file plan.json"
 
 
 @click.command("trace", epilog=_EPILOG)

@@ -76,7 +76,7 @@ def test_the_file_is_dated_sourced_and_editable(calibrated: Path) -> None:
     assert load_cluster_file(edited).calibration.of("any") == {"gemm_rate": 0.5}
 
 
-def test_a_base_file_is_kept_and_its_calibration_replaced(measured: Path, calibrated: Path) -> None:
+def test_a_base_file_is_kept_and_its_calibration_replaced(measured: Path) -> None:
     base = measured.parent / "base.toml"
     base.write_text('num_gpus = 16\ngpu = "H100"  # ours\nnic_rate = "200 Gbit/s"\n')
     target = measured.parent / "next.toml"
@@ -215,3 +215,42 @@ def test_learning_study_of_the_published_runs(tmp_path: Path) -> None:
     assert found["after"] < 0.6 * found["before"]
     wrong = invoke("validate", "-q", "--data", path, "--learn", "3", "--csv")
     assert wrong.exit_code == 2
+
+
+def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
+    result = invoke(
+        "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert 1 <= len(found) <= 3
+    assert all(one["after"] < one["before"] for one in found)
+    assert [one["before"] for one in found[1:]] == [one["after"] for one in found[:-1]]
+    assert found[0]["gpus"] <= 8
+    assert found[0]["usd"] > 0
+    # What runs taught already leaves less to learn.
+    known = invoke(
+        "calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json",
+        "--from", measured, "--json",
+    )  # fmt: skip
+    assert all(one["before"] < found[0]["before"] for one in json.loads(known.stdout))
+    assert (
+        "Runs to make next"
+        in invoke("calibrate", "-q", "--suggest", "--plan-file", plan_folder / "plan.json").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--suggest"], "--plan-file plans.json"),
+        ([], "give the runs to learn from"),
+        (["--from", "x.csv", "--gpus", "8xH100", "--cluster", "a.toml"], "give the GPUs once"),
+        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "give what ran once"),
+        (["--from", "none.csv"], "does not exist"),
+    ],
+)  # fmt: skip
+def test_wrong_options(arguments: list[str], words: str) -> None:
+    result = invoke("calibrate", "-q", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

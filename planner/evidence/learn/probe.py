@@ -18,7 +18,7 @@ from typing import Any
 from planner.cost import fields as f
 from planner.evidence.learn.benches import Bench
 from planner.evidence.runs.mapping import MappedRow
-from planner.job.errors import NothingFitsError, UsageError
+from planner.job.errors import NothingFitsError
 from planner.predict.cost_tables import job_pieces
 from planner.predict.ops import OpKind
 
@@ -74,13 +74,13 @@ def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, f
 
 
 def load_torch() -> Any:
-    """torch with a GPU. NothingFitsError (exit 1) where there is none, UsageError without torch."""
+    """torch with a GPU. NothingFitsError (exit 1) where either is missing."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        raise UsageError(
-            "planner probe needs torch: pip install 'trainplan[probe]', or run it in the "
-            "environment that trains"
+        raise NothingFitsError(
+            "no torch here, so no GPU can be measured: pip install 'trainplan[probe]' on "
+            "a node of the cluster, or run planner probe in the environment that trains"
         ) from None
     if not torch.cuda.is_available():
         raise NothingFitsError(

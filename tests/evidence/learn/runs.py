@@ -25,7 +25,8 @@ VARIANTS: tuple[Mapping[str, str], ...] = (
     {"pp": "2"}, {"pp": "4", "tp": "2"}, {"num_gpus": "64", "gbs": "128"},
     {"num_gpus": "64", "gbs": "256", "tp": "8", "mbs": "2"}, {"seq": "16384", "tp": "4"},
     {"recompute": "full", "mbs": "4"}, {"num_gpus": "16", "tp": "8", "gbs": "64"},
-    {"num_gpus": "32", "tp": "2", "pp": "2", "gbs": "64"}, {"num_gpus": "16", "tp": "16", "mbs": "4", "seq": "16384"},
+    {"num_gpus": "32", "tp": "2", "pp": "2", "gbs": "64"},
+    {"num_gpus": "16", "tp": "16", "mbs": "4", "seq": "16384"},
 )  # fmt: skip
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines as nccl-tests print them)
 """nccl-tests' output and tables of benchmarks become equations, and find known factors again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines as the frameworks print them)
 """Logs of every framework, in the words that their sources print."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def step(start: float, *, slow: float = 0.0, reads: bool = False) -> list[dict[s
     events = [
         span("kernel", "nvjet_hsh_128x256_64x4_2x1_v_bz_TNT", start, 4000.0 + slow),
         span("kernel", "flash_fwd_kernel<...>", start + 4000 + slow, 1000.0),
-        span("kernel", "void at::native::vectorized_elementwise_kernel<4>", start + 5250 + slow, 500.0),
+        span("kernel", "vectorized_elementwise_kernel<4>", start + 5250 + slow, 500.0),
         span(
             "kernel", "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", start + 4000 + slow, 1000.0,
             **{"Process Group Description": "DATA_PARALLEL_GROUP_WITH_CP"},
