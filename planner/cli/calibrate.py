@@ -15,19 +15,17 @@ from planner.cli.progress import compile_if_first_run
 from planner.job.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hardware import Cluster
-    from planner.evidence.learn.benches import Bench
     from planner.evidence.learn.calibrate import FigureFit
+    from planner.evidence.learn.inputs import LearntFrom
     from planner.evidence.learn.linear import Equations
     from planner.evidence.runs.mapping import MappedRow
 
 _EPILOG = """\b
 Example: planner calibrate --from measured.csv -o mycluster.toml
 Further ones:
-  planner calibrate --from train.log --launch launch.sh --gpus 64xH100 -o mycluster.toml
-  planner search --model 70b --cluster mycluster.toml --gbs-tokens 4M"""
+  planner calibrate --from train.log --launch run.sh --gpus 64xH100 -o my.toml
+  planner search --model 70b --cluster my.toml --gbs-tokens 4M"""
 
 
 @click.command("calibrate", epilog=_EPILOG)
@@ -96,7 +94,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     predictions = [one for one in read.predictions if _is_on(one, options["gpu"])]
     if read.predictions and not predictions:
         raise UsageError(f"--gpu {options['gpu']}: no run is on it")
-    fits = calibrate(predictions, read.sources, _bench_equations(read.benches, options))
+    fits = calibrate(predictions, read.sources, _more_equations(read, options))
     calibration = calibration_of(fits, read.sources)
     if options["as_json"]:
         click.echo(json.dumps(calibration.model_dump(), indent=1, allow_nan=False))
@@ -191,13 +189,18 @@ def launched(paths: tuple[str, ...], gpus: str | None, cluster: str | None) -> M
     )
 
 
-def _bench_equations(benches: Sequence[Bench], options: dict[str, Any]) -> Equations | None:
-    """Benchmarks against the machine that they ran on. UsageError where none is given."""
-    if not benches:
-        return None
+def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | None:
+    """What traced terms and benchmarks say, the latter against the machine that they ran on.
+    UsageError where none is given."""
     from planner.evidence.learn.benches import bench_equations
+    from planner.evidence.learn.traced import traced_equations
 
-    return bench_equations(benches, _machine(options, []))
+    if not read.benches and not read.traced:
+        return None
+    found = traced_equations(read.traced)
+    if not read.benches:
+        return found
+    return found.and_also(bench_equations(read.benches, _machine(options, [])))
 
 
 def _is_on(prediction: Any, gpu: str | None) -> bool:

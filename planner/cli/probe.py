@@ -18,7 +18,7 @@ from planner.job.errors import UsageError
     epilog="""\b
 Example: planner probe --plan-file plan.json -o mycluster.toml
 With the links of a node:
-  torchrun --nproc-per-node 8 -m planner probe --plan-file plan.json -o mycluster.toml""",
+  torchrun --nproc-per-node 8 -m planner probe --plan-file p.json -o my.toml""",
 )
 @click.option(
     "--plan-file",

@@ -20,9 +20,11 @@ from planner.evidence.learn.benches import (
 )
 from planner.evidence.learn.logs import WRITERS, LogFigures, TrainingLog, read_log
 from planner.evidence.learn.steady import Steady, steady
+from planner.evidence.learn.traced import Traced, traced_terms
 from planner.evidence.runs.mapping import MappedRow
 from planner.evidence.runs.predict import Prediction, cost_predictions, predict_rows
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, read_rows
+from planner.evidence.traces.rank import RankTrace, read_rank
 from planner.job.errors import UsageError
 
 PLAN_FILE = "plan.json"
@@ -36,6 +38,7 @@ class LearntFrom:
 
     predictions: tuple[Prediction, ...]
     benches: tuple[Bench, ...]
+    traced: tuple[Traced, ...]
     sources: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -45,6 +48,7 @@ def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntF
     UsageError for a file that is no evidence, or a log without configuration."""
     predictions: list[Prediction] = []
     benches: list[Bench] = []
+    traced: list[Traced] = []
     notes: list[str] = []
     for path in paths:
         for file in _files(path):
@@ -52,7 +56,12 @@ def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntF
                 benches += timed
                 notes.append(f"{file.name}: {len(timed):,} benchmarks")
                 continue
-            found, said = _read_file(file, configuration)
+            if is_trace(file):
+                trace = read_rank(file, 0)
+                found, said = _from_log(_trace_log(trace), configuration)
+                traced += [Traced(one, traced_terms(trace)) for one in found]
+            else:
+                found, said = _read_file(file, configuration)
             predictions += found
             notes += said
     notes += [
@@ -61,7 +70,7 @@ def read_runs(paths: Sequence[Path], configuration: MappedRow | None) -> LearntF
         if one.error
     ]
     sources = tuple(path.name for path in paths)
-    return LearntFrom(tuple(predictions), tuple(benches), sources, tuple(notes))
+    return LearntFrom(tuple(predictions), tuple(benches), tuple(traced), sources, tuple(notes))
 
 
 def _benches(path: Path) -> list[Bench] | None:
@@ -89,14 +98,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path, configuration: MappedRow | None) -> tuple[list[Prediction], list[str]]:
-    if not is_trace(path) and path.suffix.lower() not in _LOG_SUFFIXES:
+    if path.suffix.lower() not in _LOG_SUFFIXES:
         found = predict_rows(read_rows(path))
         empty = sum(not _is_measured(one) for one in found)
         noun = "row" if empty == 1 else "rows"
         kept = [one for one in found if _is_measured(one)]
         return kept, [f"{path.name}: {empty} {noun} without a measurement"] if empty else []
-    read = read_trace_steps if is_trace(path) else read_log
-    return _from_log(read(path), configuration)
+    return _from_log(read_log(path), configuration)
 
 
 def is_trace(path: Path) -> bool:
@@ -104,11 +112,9 @@ def is_trace(path: Path) -> bool:
     return ".trace.json" in path.name or path.suffix == ".gz"
 
 
-def read_trace_steps(path: Path) -> TrainingLog:
-    """The steps of a profiler's trace; a trace without step marks has none. UsageError."""
-    from planner.evidence.traces.rank import read_rank
-
-    return TrainingLog(path, "torch.profiler", LogFigures(list(read_rank(path, 0).steps)))
+def _trace_log(trace: RankTrace) -> TrainingLog:
+    """The steps of a profiler's trace as those of a log."""
+    return TrainingLog(trace.path, "torch.profiler", LogFigures(list(trace.steps)))
 
 
 def _is_measured(prediction: Prediction) -> bool:
