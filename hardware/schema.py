@@ -147,8 +147,11 @@ class Cluster(_Frozen):
         partial = f" (the last has {last})" if last else ""
         return (
             f"{nodes} of {self.gpus_per_node}×{self.gpu.name}{partial}, "
-            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}"
+            f"{self._scale_up_phrase()}, {self._scale_out_phrase()}{self._calibration_phrase()}"
         )
+
+    def _calibration_phrase(self) -> str:
+        return f", calibrated {self.calibration.date}" if self.calibration else ""
 
     def _scale_up_phrase(self) -> str:
         domain = self.scale_up_domain_gpus

@@ -254,3 +254,24 @@ def test_wrong_options(arguments: list[str], words: str) -> None:
     result = invoke("calibrate", "-q", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_memory_and_evaluate_agree_on_a_calibrated_cluster(tmp_path: Path) -> None:
+    """The account of `planner memory` has the factors of the one memory model."""
+    path = tmp_path / "a.toml"
+    head = 'num_gpus = 8\ngpu = "H100"\n[calibration]\ndate = "2026-01-01"\n'
+    path.write_text(
+        f'{head}frameworks = ["megatron-core"]\n[calibration.factors]\n'
+        "context = 1.5\ncommunicators = 3.0\nfragmentation = 2.0\n"
+    )
+    job = ("--model", "llama-2-7b", "--gbs", "64", "--tp", "2", "--mbs", "1", "--recompute", "none")
+    plain, changed = (
+        json.loads(invoke("evaluate", *job, *machine, "--json").stdout)["plans"][0]
+        for machine in (("--gpus", "8xH100"), ("--cluster", path))
+    )
+    before, after = (plan["stages"][0] for plan in (plain, changed))
+    assert after["context"] == pytest.approx(1.5 * before["context"])
+    assert after["fragmentation"] == pytest.approx(2.0 * before["fragmentation"])
+    assert after["communication"] == pytest.approx(3.0 * before["communication"])
+    account = json.loads(invoke("memory", *job, "--cluster", path, "-q", "--json").stdout)
+    assert account["total_bytes"] == pytest.approx(changed["peak_bytes"])

@@ -27,7 +27,14 @@ from hardware.calibration import Figure, parameters_of
 from planner.evidence.fit.command import measured_rows, run
 from planner.evidence.fit.held_out import shipped
 from planner.evidence.fit.step_fit import CONSTANTS
-from planner.evidence.learn.linear import Equations, Factors, LearningModel, equations, measured_log
+from planner.evidence.learn.linear import (
+    Equations,
+    Factors,
+    LearningModel,
+    ModelOf,
+    equations,
+    measured_log,
+)
 from planner.evidence.learn.posterior import Array, Prior
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.job.job import Job
@@ -94,17 +101,17 @@ def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
     return Published(tuple(kept), Equations(figure, residuals, slopes), clusters)
 
 
-class _without:  # noqa: N801 (called like a function)
+def _without(source: str) -> ModelOf:
     """Cost models by the constants that leave a source out."""
+    item = shipped().get(source)
+    factors = item.factors if item else {}
 
-    def __init__(self, source: str) -> None:
-        item = shipped().get(source)
-        self._factors = item.factors if item else {}
+    def model_of(job: Job, learnt: Factors) -> LearningModel:
+        changed = [one for one in CONSTANTS if one.name in factors and one.applies(job)]
+        constants = {field: factors[one.name] for one in changed for field in one.fields}
+        return LearningModel(job, learnt, constants)
 
-    def __call__(self, job: Job, factors: Factors) -> LearningModel:
-        changed = [one for one in CONSTANTS if one.name in self._factors and one.applies(job)]
-        constants = {field: self._factors[one.name] for one in changed for field in one.fields}
-        return LearningModel(job, factors, constants)
+    return model_of
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:
