@@ -97,6 +97,12 @@ Example: planner validate --data my_runs.csv --by gpu --html page.html"""
     metavar="FILE",
     help="Draw predicted against measured: FILE.svg or .png; or FILE.html with all rows.",
 )
+@click.option(
+    "--learn",
+    type=click.IntRange(1, 1000),
+    metavar="K",
+    help="Instead: hold each source out, calibrate by K of its runs, predict the others.",
+)
 @click.option("--force", is_flag=True, help="Overwrite output files.")
 @click.option("-q", "--quiet", is_flag=True, help="No notices on stderr.")
 def command(
@@ -107,6 +113,7 @@ def command(
     json_out: str | None,
     csv_out: str | None,
     plot: Path | None,
+    learn: int | None,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -122,12 +129,36 @@ def command(
     family = family_by(by)
     compile_if_first_run(quiet)
     predictions = _predictions(paths, only_stated, unnamed)
+    if learn is not None:
+        _study(predictions, learn, json_out, csv_out, plot)
+        return
     _write(json_out, lambda: _json_text(predictions, family))
     _write(csv_out, lambda: _csv_text(predictions))
     if plot is not None:
         write_plot(plot, lambda: _chart(predictions), lambda: _page(predictions, family))
     if _STDOUT not in (json_out, csv_out):
         _print_tables(predictions, family)
+
+
+def _study(
+    predictions: Sequence[Prediction],
+    runs: int,
+    json_out: str | None,
+    csv_out: str | None,
+    plot: Path | None,
+) -> None:
+    """What learning from so many runs of each source brings, as a table or JSON."""
+    from planner.evidence.learn.priors import published
+    from planner.evidence.learn.study import study
+    from planner.report.calibration import study_report
+
+    if csv_out is not None or plot is not None:
+        raise click.UsageError("--learn prints a table, or JSON with --json")
+    found = study(published(predictions, "time"), runs)
+    records = [{**asdict(one), "cluster": one.cluster._asdict()} for one in found]
+    _write(json_out, lambda: json.dumps(records, indent=1, allow_nan=False) + "\n")
+    if json_out != _STDOUT:
+        print_report(study_report(found, runs))
 
 
 def _check(option: str, given: str | None, force: bool) -> None:

@@ -29,6 +29,9 @@ BASES: Mapping[str, tuple[str, ...]] = {
               "--jobs", "1", "--batch", "fixed", "--recompute", "none", "-q"),
     "launch": ("-o", "out", "--force", "-q"),
     "validate": ("--data", "runs.csv", "-q"),
+    "calibrate": ("--from", "runs.csv", "-q"),
+    "trace": ("-q",),
+    "probe": ("--plan-file", "plans.json", "-o", "probed.toml", "--force", "-q"),
     "models": (),
     "hardware": (),
     "frameworks": (),
@@ -45,6 +48,7 @@ POSITIONAL: Mapping[str, Mapping[str, str]] = {
     "launch": {"plan_file": "plans.json", "number": "1"},
     "models": {"name": "gpt2"},
     "report": {"file": "plans.json"},
+    "trace": {"paths": "trace.json"},
     "hardware": {"name": "H100"},
     "frameworks": {"name": "megatron-core"},
 }
@@ -72,7 +76,8 @@ _EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "precision_fallback": ("bf16",),
     "ignored": ("world-size",),
     "by": ("source,gpu",),
-    "paths": ("run.sh", "runs.csv", "ds.json"),
+    "paths": ("run.sh", "runs.csv", "ds.json", "train.log", "trace.json", "nccl.txt", "gemm.csv"),
+    "launch": ("run.sh", "ds.json"),
     "plan_file": ("plans.json",),
     "name": ("gpt2", "H100", "megatron-core"),
 }
