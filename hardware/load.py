@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
+from hardware.calibration import Calibration
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
 from hardware.files import read_text, toml_content
-from hardware.names import Key, name_key
+from hardware.names import Key, name_key, without_memory
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
 
@@ -27,6 +28,9 @@ _GPUS_TEXT = re.compile(
 )
 # Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
 _ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
+# Two memories of one GPU, as printed, differ by no more: the stacks and what is left of them.
+_SAME_MEMORY = 0.03
+_UNITS = (1e9, 2.0**30)
 _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
@@ -78,9 +82,24 @@ def _to_gpu(path: Path) -> Gpu:
     return _read_gpu(path).to_gpu()
 
 
+def _gpu_path(name: str) -> Path | None:
+    """File of a GPU. A size of memory that no spelling has is that of the GPU of the other words if
+    it is within a few percent of the GPU's: what is printed is in GB or GiB, whole or usable."""
+    path = _folder("gpus").find(name)
+    key, size = without_memory(name_key(name))
+    if path is not None or size is None:
+        return path
+    path = _folder("gpus").keys.get(key)
+    if path is None:
+        return None
+    gpu = _to_gpu(path)
+    sizes = [count / unit for count in (gpu.hbm_bytes, gpu.hbm_usable_bytes) for unit in _UNITS]
+    return path if any(abs(size / other - 1.0) <= _SAME_MEMORY for other in sizes) else None
+
+
 def load_gpu_record(name: str) -> GpuRecord:
     """A GPU with the provenance of every number. HardwareError for an unknown name."""
-    path = _folder("gpus").find(name)
+    path = _gpu_path(name)
     if path is None:
         raise unknown_name("GPU", name, _folder("gpus").spellings)
     return _read_gpu(path)
@@ -88,7 +107,7 @@ def load_gpu_record(name: str) -> GpuRecord:
 
 def load_gpu(name: str) -> Gpu:
     """A GPU by name or alias, in any spelling. HardwareError for an unknown name."""
-    path = _folder("gpus").find(name)
+    path = _gpu_path(name)
     if path is None:
         raise unknown_name("GPU", name, _folder("gpus").spellings)
     return _to_gpu(path)
@@ -104,7 +123,7 @@ def load_cluster_shape(name: str) -> ClusterShape:
 
 def _shape_of(name: str) -> ClusterShape | None:
     """Node shape for the name of a GPU (its default shape) or of a shape."""
-    gpu_path = _folder("gpus").find(name)
+    gpu_path = _gpu_path(name)
     if gpu_path is not None:
         return load_cluster_shape(_read_gpu(gpu_path).default_cluster)
     shape_path = _folder("clusters").find(name)
@@ -113,7 +132,7 @@ def _shape_of(name: str) -> ClusterShape | None:
 
 def _gpu_of(name: str, shape: ClusterShape) -> Gpu:
     """The named GPU, or that of `shape` when the name was the shape's."""
-    return load_gpu(name if _folder("gpus").find(name) else shape.gpu)
+    return load_gpu(name if _gpu_path(name) else shape.gpu)
 
 
 # More than any site has.
@@ -205,6 +224,7 @@ def load_cluster_file(path: Path) -> Cluster:
         tdp = "500 W"
         peak.bf16 = "800 TFLOP/s"
 
+    [calibration] is what `planner calibrate` learnt from runs (`hardware.calibration`).
     A number may also be a table `{ value = 450, unit = "GB/s", source = "..." }`.
     HardwareError names the file and the field at fault.
     """
@@ -220,15 +240,27 @@ def load_cluster_file(path: Path) -> Cluster:
     if "gpu" not in table and like is None:
         raise HardwareError(f"{path}: field 'gpu' is missing: a catalogue name or a table [gpu]")
     gpu = _user_gpu(path, table.get("gpu", like))
+    calibration = _calibration(path, table.pop("calibration", None))
     base = _base_shape(path, like or gpu.default_cluster, table)
     fields = {"name": path.stem, **base, **table, "gpu": gpu.name}
     try:
         shape = ClusterShape.model_validate(fields)
-        return shape.to_cluster(gpu, num_gpus)
+        cluster = shape.to_cluster(gpu, num_gpus)
     except ValidationError as error:
         raise invalid_file(str(path), error) from None
     except HardwareError as error:
         raise HardwareError(f"{path}: {error}") from None
+    return cluster.model_copy(update={"calibration": calibration})
+
+
+def _calibration(path: Path, given: Any) -> Calibration | None:
+    """The table [calibration] of a user's file, that `planner calibrate` writes."""
+    if given is None:
+        return None
+    try:
+        return Calibration.model_validate(given)
+    except ValidationError as error:
+        raise invalid_file(f"{path}, table [calibration]", error) from None
 
 
 def _read_user_file(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from hardware.curves import load_compute_curves
 from planner.evidence.runs.blocks import block_layers, unstated_chunks
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
-from planner.evidence.runs.recomputing import recompute_mode
+from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
 from planner.evidence.runs.sanity import demand_counts, demand_possible
 from planner.evidence.runs.software import UNFUSED_MEGATRON, profile_of
@@ -32,10 +32,11 @@ from planner.evidence.runs.variants import (
 from planner.job.frameworks import FrameworkProfile, RecomputeMode
 from planner.job.job import BatchTarget, Job, offered_exchanges
 from planner.job.optimizers import load_optimizer
+from planner.job.request import Request
 from planner.job.sharp import framework_sharp
 from planner.job.specs import ModelSpec
 from planner.predict.decided import decided_request
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, Plan
 
 # Data parallelism without ZeRO unless a row states it.
 _UNSHARDED = (UNFUSED_MEGATRON, "megatron-deepspeed", "nemo-2022")
@@ -58,6 +59,8 @@ class MappedRow:
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
     memory_gap: str | None = None
+    # Of each stage's layers, those that the mode holds for.
+    recomputed_share: float = 1.0
     # The layout in full, where a plan file gives it.
     layout: Layout | None = None
 
@@ -100,26 +103,24 @@ def map_row(row: MeasuredRow) -> MappedRow:
         context_kinds=_context_kinds(row, profile, model),
     )
     demand_possible(row, job, degrees)
-    return MappedRow(row, job, degrees, mode, block_layers(row), assumed, memory_gap(row))
+    return MappedRow(
+        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row),
+        recomputed_share(row, mode),
+    )  # fmt: skip
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
-    """A run of a plan: job, degrees and layout from its file."""
+    """A run of the first plan of a file."""
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
-    plan = result.plans[0]
-    job = decided_request(result.request, plan).resolve()
+    return planned_row(row, result.request, result.plans[0])
+
+
+def planned_row(row: MeasuredRow, request: Request, plan: Plan) -> MappedRow:
+    """A run of a plan: job, degrees and layout are the plan's."""
+    job = decided_request(request, plan).resolve()
     mode = job.framework.recompute_mode(plan.recompute)
-    one_layout = plan.layout
-    layout = Layout(
-        plan.degrees.pp,
-        plan.degrees.vpp,
-        one_layout.block_layers,
-        one_layout.recomputed,
-        one_layout.placement,
-        mtp_standalone=one_layout.mtp_standalone,
-    )
     return MappedRow(
         row=row,
         job=replace(
@@ -130,9 +131,22 @@ def _planned(row: MeasuredRow) -> MappedRow:
         ),
         degrees=plan.degrees,
         mode=mode,
-        block_layers=one_layout.block_layers,
+        block_layers=plan.layout.block_layers,
         assumed=(),
-        layout=layout,
+        layout=plan_layout(plan),
+    )
+
+
+def plan_layout(plan: Plan) -> Layout:
+    """The layout of a plan, as the cost model takes it."""
+    found = plan.layout
+    return Layout(
+        plan.degrees.pp,
+        plan.degrees.vpp,
+        found.block_layers,
+        found.recomputed,
+        found.placement,
+        mtp_standalone=found.mtp_standalone,
     )
 
 
