@@ -60,7 +60,7 @@ def _plan(options: dict[str, Any]) -> Plan | None:
 def _show_traces(files: list[Path], plan: Plan | None, *, as_json: bool, quiet: bool) -> None:
     from planner.evidence.traces.findings import findings
     from planner.evidence.traces.rank import read_rank
-    from planner.report.trace import trace_report
+    from planner.report.traced import trace_report
 
     ranks: list[RankTrace] = []
     with watched(quiet) as progress:
@@ -80,7 +80,7 @@ def _show_traces(files: list[Path], plan: Plan | None, *, as_json: bool, quiet: 
 
 def _show_snapshots(files: list[Path], plan: Plan | None, *, as_json: bool) -> None:
     from planner.evidence.traces.snapshot import read_snapshot
-    from planner.report.trace import snapshot_report
+    from planner.report.traced import snapshot_report
 
     found: list[Snapshot] = [read_snapshot(path) for path in files]
     if as_json:

@@ -1,178 +1,90 @@
-"""Traced steps and memory snapshots beside the prediction, as reports."""
+"""A plan's step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+Format: "Trace Event Format", Google, object form: complete events (`ph` X, `ts` and `dur` in
+microseconds) and metadata events (`ph` M) that name processes and threads.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator
+from typing import Any
 
-from planner.evidence.traces.findings import Finding
-from planner.evidence.traces.rank import RankTrace
-from planner.evidence.traces.snapshot import Snapshot
-from planner.evidence.traces.terms import TERMS
+from planner.job.errors import UsageError
 from planner.predict.plan import Plan
-from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
+from planner.predict.plan_text import configuration_text
+from planner.report.figures.plan import waterfall
+from planner.report.figures.schedule import Bar, Gantt, passes_of, played
 
-_GIB = 2.0**30
-_GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
+# Passes of all stages beyond which a trace would be too large to open with ease.
+MOST_TRACED = 60_000
+_MICROSECONDS = 1e6
+_STAGES, _TERMS = 0, 1
+_NOTE = (
+    "Predicted, not recorded. Passes of a chunk last equally long; what recomputes and "
+    "communicates inside a pass is at its start and its end, by its share of the step."
+)
 
-
-def trace_report(ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None) -> Report:
-    """Facts, terms of the median rank (against the plan), ranks, patterns."""
-    blocks: list[Block] = [_facts(ranks), _terms(ranks, plan)]
-    if len(ranks) > 1:
-        blocks.append(_ranks(ranks))
-    lines = [
-        f"{_milliseconds(one.seconds)} a step: {one.pattern}. Change: {one.change}."
-        for one in found
-    ]
-    blocks.append(Notes(tuple(lines) or ("No pattern that costs 2 % of a step.",), "Patterns"))
-    return Report(tuple(blocks))
+Event = dict[str, Any]
 
 
-def _facts(ranks: Sequence[RankTrace]) -> Facts:
-    steps = median(len(rank.steps) for rank in ranks)
-    rows = [
-        ("traces", f"{len(ranks)}"),
-        ("steps", f"{steps:g} a trace, of {_milliseconds(_median(ranks, 'step_s'))}"),
-    ]
-    unusable = sum(rank.unusable for rank in ranks)
-    if unusable:
-        rows.append(("left out", f"{unusable:,} events without a positive time"))
-    return Facts(tuple(rows))
-
-
-def _median(ranks: Sequence[RankTrace], name: str) -> float:
-    return float(median(getattr(rank, name) for rank in ranks))
-
-
-def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
-    step_s = _median(ranks, "step_s")
-    rows = []
-    for name, traced, predicted in _lines(ranks, plan):
-        if traced or predicted:
-            cells = [name, _milliseconds(traced), f"{traced / step_s:.1%}"]
-            if plan is not None:
-                cells.insert(1, "" if predicted is None else _milliseconds(predicted))
-            rows.append(tuple(cells))
-    columns = [Column("term, a step", "left"), Column("traced"), Column("share")]
-    if plan is not None:
-        columns.insert(1, Column("predicted"))
-    return TableData(tuple(columns), tuple(rows), "Where the step goes (median rank)")
-
-
-def _lines(
-    ranks: Sequence[RankTrace], plan: Plan | None
-) -> Iterator[tuple[str, float, float | None]]:
-    """(term, traced s, predicted s or None) in reading order."""
-    predicted = {} if plan is None else _predicted_terms(plan)
-    terms = {name: float(median(rank.terms.get(name, 0.0) for rank in ranks)) for name in TERMS}
-    compute = math.fsum(seconds for name, seconds in terms.items() if name != "optimizer")
-    yield "compute", compute, predicted.get("compute")
-    for name in TERMS:
-        if name != "optimizer":
-            yield f"  {name}", terms[name], None
-    yield "optimizer", terms["optimizer"], predicted.get("optimizer")
-    for group in _GROUPS:
-        exposed = float(median(rank.exposed.get(group, 0.0) for rank in ranks))
-        yield f"exposed communication, {group}", exposed, predicted.get(group)
-    yield "idle", _median(ranks, "idle_s"), predicted.get("idle")
-    yield "  after the CPU waited", _median(ranks, "idle_synchronised_s"), None
-    yield "step", _median(ranks, "step_s"), predicted.get("step")
-    hidden = float(median(math.fsum(rank.hidden.values()) for rank in ranks))
-    yield "hidden communication", hidden, None
-
-
-def _predicted_terms(plan: Plan) -> dict[str, float]:
-    """The plan's seconds under the names of traced terms."""
-    time = plan.time
+def step_trace(plan: Plan) -> dict[str, Any]:
+    """The trace of one step: a thread for each pipeline stage, and one with the terms of the step
+    time. UsageError if the step has more than MOST_TRACED passes."""
+    count = plan.degrees.grad_acc
+    if passes_of(plan, count) > MOST_TRACED:
+        raise UsageError(
+            f"--trace: a step of this plan has {passes_of(plan, count):,} passes of "
+            f"{count:,} micro-batches, and a trace holds {MOST_TRACED:,}; planner report draws "
+            "the beginning of its schedule"
+        )
+    gantt = played(plan, count)
     return {
-        "compute": time.compute_s + time.recompute_s,
-        "optimizer": time.optimizer_s,
-        "tp": time.tp_s,
-        "cp": time.cp_s,
-        "ep": time.ep_s,
-        "pp": time.pp_s,
-        "dp": time.dp_s + time.fsdp_s,
-        "idle": time.bubble_s + time.straggler_s + time.host_s + time.offload_s,
-        "step": plan.step_time_s,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "plan": configuration_text(plan),
+            "schedule": plan.schedule,
+            "step_time_s": plan.step_time_s,
+            "note": _NOTE,
+        },
+        "traceEvents": [*_names(plan), *_passes(gantt), *_terms(plan)],
     }
 
 
-def _ranks(ranks: Sequence[RankTrace]) -> TableData:
-    rows = tuple(
-        (
-            str(rank.rank),
-            *(
-                _milliseconds(seconds)
-                for seconds in (rank.step_s, rank.compute_s, rank.exposed_s, rank.idle_s)
-            ),
-        )
-        for rank in sorted(ranks, key=lambda rank: rank.rank)
-    )
-    titles = ("rank", "step", "compute", "exposed", "idle")
-    return TableData(tuple(Column(title) for title in titles), rows, "Ranks")
+def _names(plan: Plan) -> Iterator[Event]:
+    yield _name("process_name", _STAGES, 0, f"pipeline stages, {plan.schedule}")
+    for stage in plan.stages:
+        words = f"stage {stage.stage}, {stage.layers} layers"
+        yield _name("thread_name", _STAGES, stage.stage, words)
+    yield _name("process_name", _TERMS, 0, "step time by term, on the slowest stage")
+    yield _name("thread_name", _TERMS, 0, "terms")
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"
+def _name(what: str, process: int, thread: int, words: str) -> Event:
+    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": words}}
 
 
-def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Report:
-    """Each snapshot's peak by category, against the plan's heaviest stage."""
-    blocks: list[Block] = []
-    for one in found:
-        blocks += [_snapshot_facts(one, plan), _categories(one, plan)]
-    return Report(tuple(blocks))
+def _passes(gantt: Gantt) -> Iterator[Event]:
+    """What each stage does; the bubble is the space between."""
+    for bar in gantt.bars:
+        if bar.kind != "bubble" and bar.end_s > bar.start_s:
+            yield _event(bar.kind, bar.start_s, bar.end_s, _STAGES, bar.stage, _place(bar))
 
 
-def _snapshot_facts(one: Snapshot, plan: Plan | None) -> Facts:
-    rows = [
-        ("peak of live tensors", _gib(one.peak_bytes)),
-        ("reserved at the end", f"{_gib(one.reserved_bytes)}, {one.fragmentation:.1%} of it free"),
-        ("events recorded", f"{one.events:,}"),
-    ]
-    if one.events == 0:
-        rows.append(
-            ("history", "none: what was live at the end is shown (_record_memory_history first)")
-        )
-    if one.retries:
-        rows.append(("given back to the driver", f"{one.retries:,} times (allocator retries)"))
-    if one.made is not None:
-        frames = "; ".join(one.made.frames) or "no stack"
-        rows.append(("the peak was made by", f"{_gib(one.made.size_bytes)} at {frames}"))
-    if plan is not None:
-        rows.append(("predicted", f"{_gib(plan.allocated_bytes)} of live tensors"))
-    return Facts(tuple(rows), str(one.path))
+def _place(bar: Bar) -> dict[str, int]:
+    if bar.microbatch < 0:
+        return {}
+    return {"micro_batch": bar.microbatch, "chunk": bar.chunk}
 
 
-def _categories(one: Snapshot, plan: Plan | None) -> TableData:
-    predicted = {} if plan is None else _predicted(plan)
-    names = sorted({*one.categories, *predicted}, key=lambda name: -one.categories.get(name, 0))
-    rows = tuple(
-        (
-            name,
-            *((_gib(predicted[name]) if name in predicted else "",) if plan is not None else ()),
-            _gib(one.categories.get(name, 0)),
-        )
-        for name in names
-    )
-    columns = [Column("at the peak", "left"), Column("in the snapshot")]
-    if plan is not None:
-        columns.insert(1, Column("predicted"))
-    return TableData(tuple(columns), rows)
+def _terms(plan: Plan) -> Iterator[Event]:
+    for term in waterfall(plan)[:-1]:
+        yield _event(term.label, term.start, term.end, _TERMS, 0, {})
 
 
-def _predicted(plan: Plan) -> dict[str, float]:
-    stage = plan.stages[plan.heaviest_stage]
+def _event(
+    name: str, start_s: float, end_s: float, process: int, thread: int, args: dict[str, int]
+) -> Event:
     return {
-        "weights": stage.weights + stage.gather_buffers,
-        "gradients": stage.gradients,
-        "optimizer": stage.optimizer + stage.optimizer_temporary,
-        "activations": stage.activations + stage.logits,
-        "backward": stage.working,
-    }
-
-
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / _GIB:,.2f} GiB"
+        "ph": "X", "name": name, "cat": name, "pid": process, "tid": thread,
+        "ts": start_s * _MICROSECONDS, "dur": (end_s - start_s) * _MICROSECONDS, "args": args,
+    }  # fmt: skip
