@@ -10,11 +10,13 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    build_limits,
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
+    limits_options,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
@@ -61,6 +63,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
+@limits_options
 @comparing_options
 def command(**options: Any) -> None:
     """Compare clusters for a training run: each at its own best plan, in days, money and energy.
@@ -70,7 +73,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     offers = _offers(options)
-    settings = build_settings(options)
+    settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
     _check_explained(options["explain"], offers)
     compile_if_first_run(options["quiet"])
@@ -92,6 +95,8 @@ def command(**options: Any) -> None:
             time_limit_s=options["time_limit"],
             progress=progress,
             launch=LAUNCH_NOTES,
+            limits=limits,
+            objective=options["minimise"],
         )
     if output is not None:
         _write(output, comparison)

@@ -9,11 +9,13 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    build_limits,
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
+    limits_options,
 )
 from planner.cli.errors import ExitStatus
 from planner.cli.options import output_format
@@ -54,6 +56,7 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
     help="Tokens to train on.",
 )
 @click.option("--plot", type=types.PLOT, metavar="FILE", help="Draw it: .svg, .html or .png.")
+@limits_options
 @comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
@@ -65,7 +68,7 @@ def command(**options: Any) -> None:
     plot = options["plot"]
     check_plot(plot, options["force"])
     counts = _counts(options)
-    settings = build_settings(options)
+    settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
     compile_if_first_run(options["quiet"])
 
@@ -87,6 +90,8 @@ def command(**options: Any) -> None:
             time_limit_s=options["time_limit"],
             progress=progress,
             launch=LAUNCH_NOTES,
+            limits=limits,
+            objective=options["minimise"],
         )
     _write(scaling, output, plot)
     _print(scaling, style)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hardware import PRICE_KINDS
+from planner.compare.interval import Range
 from planner.compare.quotes import STALE_DAYS
-from planner.compare.results import Comparison, ComparisonRow, Range, Rental, Run
+from planner.compare.results import Comparison, ComparisonRow, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import CostBasis
 from planner.job.quantities import plural, short_count
 from planner.predict.plan_text import configuration_text
 from planner.report.comparison_trace import Chapter, Step, money
+from planner.report.decision import days_text, decision_facts
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 BASIS_NAMES: dict[CostBasis, str] = {
@@ -30,6 +32,8 @@ def comparison_report(comparison: Comparison) -> Report:
     """The whole report."""
     runs = [(row, row.run) for row in comparison.rows if row.run is not None]
     blocks: list[Block] = [Facts(_facts(comparison))]
+    if comparison.decision is not None:
+        blocks.append(decision_facts(comparison.decision, comparison.currency))
     if runs:
         blocks += [
             _rate_table(runs, comparison),
@@ -230,11 +234,6 @@ def _price_notes(runs: Runs) -> Iterator[str]:
             "Of several prices the lowest of those of whole nodes read in the last "
             f"{STALE_DAYS} days is taken; --provider names others."
         )
-
-
-def days_text(days: float) -> str:
-    """Three digits: `2,563`, `25.6`, `0.25`."""
-    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
 
 
 def spread_text(interval: Range) -> str:

@@ -22,7 +22,8 @@ class Conditions(NamedTuple):
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
     it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
     where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
-    for the CPU to issue kernels (no axis: an error of its own).
+    for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
+    say its precision, and the GPU's usual one was taken.
     """
 
     gpus: float = 0.0
@@ -33,6 +34,7 @@ class Conditions(NamedTuple):
     bits: int = 0
     guessed: str = ""
     waiting: float = 0.0
+    unstated: bool = False
 
     @property
     def exposed(self) -> float:
