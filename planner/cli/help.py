@@ -12,8 +12,8 @@ import click
 GROUPS: dict[str, tuple[str, ...]] = {
     "Job": (
         "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts", "tokens",
-        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "seq", "framework", "precision",
-        "precision_fallback", "plan",
+        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "seq", "framework",
+        "precision", "precision_fallback", "plan",
     ),
     "Degrees": (
         "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard", "shard_size", "mbs",
