@@ -12,19 +12,11 @@ from planner.predict.plan import Degrees, Interval, Plan
 LIKELY_TO_FIT = 0.9
 # Sides of an error bar that differ by so many points are printed as one.
 _ALIKE = 2
-_ALWAYS_SHOWN = ("tp", "pp", "dp")
-_SHOWN_ABOVE_ONE = ("vpp", "cp", "ep", "etp")
 
 
 def degrees_text(degrees: Degrees) -> str:
-    """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
-    shown = (
-        f"{name}{getattr(degrees, name)}"
-        for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-        if name in _ALWAYS_SHOWN or getattr(degrees, name) > 1
-    )
-    shard = (f"shard{degrees.shard}",) if degrees.shard else ()
-    return " ".join((*shown, f"z{degrees.zero}", *shard))
+    """`tp4 pp4 vpp5 cp2 dp2 z1`."""
+    return str(degrees)
 
 
 def batch_text(degrees: Degrees) -> str:

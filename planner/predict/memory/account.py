@@ -70,7 +70,7 @@ def stage_accounts(
     one = replace(job, recompute=(job.recompute[0] if mode is None else mode,))
     inputs, kinds = layout_inputs(one, degrees, layout), kind_names(one)
     return tuple(
-        _account(one, degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
+        _account(degrees, layout, Stage(inputs, stage), kinds) for stage in range(degrees.pp)
     )
 
 
@@ -85,12 +85,12 @@ def layout_inputs(job: Job, degrees: Degrees, layout: Layout) -> LayoutInputs:
 
 
 def _account(
-    job: Job, degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
+    degrees: Degrees, layout: Layout, stage: Stage, kinds: tuple[str, ...]
 ) -> StageAccount:
     """Account of one pipeline stage; `kinds`: names of its kinds of layers."""
     timeline = stage_timeline(stage, kinds)
     row = stage.memory()
-    each = job.framework.outside.communicator_bytes
+    each = stage.inputs.framework.communicator_bytes
     communicating = {f"communicator {name}": each for name in communicators(degrees)}
     return StageAccount(
         stage.index,

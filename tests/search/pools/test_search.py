@@ -138,7 +138,7 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
     assert mixed.counts.costing_seconds > 0
     assert mixed.counts.fitting <= mixed.counts.legal
     assert mixed.counts.solved + mixed.counts.skipped == mixed.counts.legal
-    assert list(mixed.to_frame()["stage_gpus"]) == ["/".join(p.stage_gpus) for p in mixed.plans]
+    assert list(mixed.to_frame()["stage_gpus"]) == [list(p.stage_gpus) for p in mixed.plans]
     alone = [note for note in mixed.notes if "alone" in note]
     assert len(alone) == 2
     assert all("±" in note or "/+" in note for note in alone)
