@@ -115,7 +115,7 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
     ):
         text = "it generates text: no training"
         reader.problems.append(Problem("not-predictable", text, "warning"))
-    return reader.found()
+    return replace(reader.found(), format="settings")
 
 
 # --- Primus ---------------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ def read_primus(document: Document, files: Files, hints: Hints) -> Found:
     settings, missing = _merged(document, prefix, framework, files)
     if framework == "torchtitan":
         return _primus_torchtitan(document, settings, files, hints)
-    return _PrimusReader(document, framework, settings, missing, files, hints).found()
+    found = _PrimusReader(document, framework, settings, missing, files, hints).found()
+    return replace(found, format="settings")
 
 
 def _merged(
@@ -240,4 +241,5 @@ def _primus_torchtitan(
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(document.path, {}, plain)
-    return TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")
+    found = TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")
+    return replace(found, format="settings")

@@ -37,9 +37,7 @@ def test_megatron_deepspeed(folder: ReadFolder) -> None:
         ("--deepspeed --num-experts 8", "DeepSpeed's experts"),
     ],
 )
-def test_what_is_not_modelled_is_refused_by_name(
-    folder: ReadFolder, more: str, words: str
-) -> None:
+def test_what_is_not_modelled_is_refused_by_name(folder: ReadFolder, more: str, words: str) -> None:
     found = folder(script(f"{GPT} {more}"))
     assert words in refusals(found)
     assert judged(found).verdict == "cannot tell"
