@@ -104,6 +104,11 @@ class MegatronReader:
         shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
+        if self.dialect.name == "deepspeed" and layers % degrees["pp"]:
+            self.problems += [
+                Problem(rule, "uneven stages of DeepSpeed's pipeline are not modelled", "missing")
+                for rule in ("layers-split", "chunks-have-layers")
+            ]
         # Forks and other programs split the layers by rules of their own.
         forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
         self.problems += [
@@ -393,7 +398,13 @@ class MegatronReader:
     def _precision(self) -> str:
         arguments = self.arguments
         if arguments.has("fp4-format"):
-            return "nvfp4"
+            recipe = arguments.text("fp4-recipe") or "nvfp4"
+            if recipe == "nvfp4":
+                return "nvfp4"
+            place = arguments.place("fp4-recipe")
+            text = f"--fp4-recipe {recipe} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+            return "bf16"
         if arguments.has("fp8-format"):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
         arguments.has("accumulate-allreduce-grads-in-fp32")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.job.errors import UsageError
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
@@ -102,6 +103,8 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
         for key, setting in document.settings.items()
         if key.startswith(f"{_ARGS}.")
     }
+    if any("." in name for name in flags):
+        raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
     environment = {
         key.partition(".")[2]: _text(str(setting.value))
         for key, setting in document.settings.items()
@@ -195,6 +198,10 @@ class _PrimusReader(MegatronReader):
         if framework != "megatron":
             text = f"Primus with {framework} is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning"))
+        chosen = settings.get("recompute_layer_ids")
+        if chosen is not None and chosen.value not in (None, [], "null"):
+            text = "recompute_layer_ids: layers that are named one by one are not read"
+            self.problems.append(Problem("not-predictable", text, "warning", (chosen.place,)))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
             text = f"model_type {kind.value} is not modelled"
@@ -208,8 +215,11 @@ class _PrimusReader(MegatronReader):
         return replace(CORE, name="primus", words="Primus", core=False)
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Primus' profile; it names layers one by one, and has core's methods besides."""
         framework, names = super()._profile(degrees)
-        return ("primus", names) if framework == "megatron-core" else (framework, names)
+        by_method = ":" in self._recompute()
+        is_usual = framework == "megatron-core" and not by_method
+        return ("primus", names) if is_usual else (framework, names)
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
