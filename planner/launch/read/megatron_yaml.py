@@ -54,11 +54,12 @@ def words_of(values: Mapping[str, Setting], files: Files) -> Iterator[Word]:
         is_switch = option.values == "switch" if option else False
         if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
             continue
-        yield from _values(setting, files)
+        takes_many = option is not None and option.values == "many"
+        yield from _values(setting, files, takes_many=takes_many)
 
 
-def _values(setting: Setting, files: Files) -> Iterator[Word]:
-    """A setting's value as words: lists, also as `[a b]`, have several."""
+def _values(setting: Setting, files: Files, *, takes_many: bool) -> Iterator[Word]:
+    """A setting's value as words: lists, also as `[a b]` and `a b`, have several."""
     place = setting.spans[0] if setting.spans else None
     if isinstance(setting.value, list):
         yield from (Word(_text(str(item)), place) for item in setting.value)
@@ -72,6 +73,9 @@ def _values(setting: Setting, files: Files) -> Iterator[Word]:
     if match is not None:
         parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
         yield from (Word(part, place) for part in parts.split())
+        return
+    if takes_many and "${" not in text:
+        yield from (Word(part, place) for part in written.split())
         return
     yield Word(_text(text) if "${" in text else written, place)
 

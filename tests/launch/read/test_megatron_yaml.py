@@ -24,6 +24,7 @@ MODEL_ARGS:
   --overlap-grad-reduce: false
   --recompute-granularity: selective
   --recompute-modules: "[core_attn mlp]"
+  --hierarchical-context-parallel-sizes: 1 1
   --bf16: true
   --save: ${CHECKPOINTS}
 """
@@ -58,6 +59,7 @@ def test_model_config(folder: ReadFolder) -> None:
     assert "gradient-reduction-exposed" in found.variations
     assert judged(found).verdict == "runs and fits"
     assert found.where["mbs"].line == 9
+    assert found.setting("--hierarchical-context-parallel-sizes").value == ("1", "1")  # type: ignore[union-attr]
 
 
 def test_a_test_that_generates_is_no_training(folder: ReadFolder) -> None:
