@@ -358,8 +358,8 @@ _VARIANTS = (
         _PLAIN_LOSS,
     ),
     # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
-    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens at a
-    # time as make logits as large as the hidden states).
+    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens
+    # at a time as make logits as large as the hidden states).
     Variant(
         "fused linear cross-entropy",
         _TORCH,
@@ -429,7 +429,8 @@ def varied_profile(
         for index, variant in enumerate(_VARIANTS)
         if (not variant.profiles or name in variant.profiles) and variant.applies(row)
     )
-    return _profile(name, applied, sequence_parallel, precision, unfamiliar)
+    mixed = row.says("state_precision", "^fp32") or row.says("precision", r"\bamp|mixed")
+    return _profile(name, applied, sequence_parallel, precision, unfamiliar, mixed)
 
 
 @cache
@@ -439,9 +440,12 @@ def _profile(
     sequence_parallel: str | None,
     precision: str,
     unfamiliar: bool,
+    mixed: bool,
 ) -> FrameworkProfile:
     """One object per distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
+    if mixed and any(mode.name == "amp" for mode in profile.modes):
+        profile = profile.in_mode("amp")
     for index in applied:
         profile = _changed(profile, _VARIANTS[index])
     changes: dict[str, object] = {"family": UNFAMILIAR} if unfamiliar else {}
