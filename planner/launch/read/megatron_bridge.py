@@ -18,8 +18,8 @@ from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Text
+from planner.launch.read.megatron_dialects import CORE, Dialect
+from planner.launch.read.text import Files, Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
@@ -29,6 +29,7 @@ _NAMES = {
     "model.num_moe_experts": "num-experts",
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
+    "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
     # As the option, though another section has a field of that name too.
     "ddp.overlap_grad_reduce": "overlap-grad-reduce",
     "ddp.overlap_param_gather": "overlap-param-gather",
@@ -51,6 +52,8 @@ _SAID_ELSEWHERE = {
     "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
     "optimizer.use_distributed_optimizer",
 }  # fmt: skip
+# Hydra takes Python's spellings too.
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): "swiglu", ("quick_gelu", "true"): "quick-geglu",
                 ("squared_relu", "false"): "squared-relu"}  # fmt: skip
 # Bridge's precision recipes -> options.
@@ -97,6 +100,8 @@ class _Overrides:
             value = word.text[match.start(2) :]
             if value.value[:1] == '"' == value.value[-1:]:
                 value = value[1:-1]
+            if value.value in _PYTHON_WORDS:
+                value = Text(_PYTHON_WORDS[value.value], value.origin[: len(value.value)])
             self.given[match[1]] = Word(value, word.used or word.text.span())
             whole = word.used or word.text.span()
             self.settings[match[1]] = setting_of(match[1], value, word.used, files, whole)
@@ -274,6 +279,22 @@ class _Reader(MegatronReader):
             )
             self.problems.append(Problem("not-predictable", text, "warning"))
 
+    def _dialect(self) -> Dialect:
+        return CORE
+
+    def found(self) -> Found:
+        """What an unseen recipe sets may undo what the overrides alone would break."""
+        found = super().found()
+        if self.overrides.is_bare:
+            return found
+        eased = [
+            replace(problem, severity="warning")
+            if problem.severity == "error" and problem.rule != "option-value"
+            else problem
+            for problem in found.problems
+        ]
+        return replace(found, problems=tuple(eased))
+
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Bridge's profile, and where the overrides differ from it."""
         framework, names = super()._profile(degrees)
@@ -283,10 +304,9 @@ class _Reader(MegatronReader):
         names = self._variations(degrees)
         usual = {"tp-overlap", "bf16-gradients"}
         found = [name for name in names if name not in usual]
-        if degrees["tp"] > 1 and "tp-overlap" not in names:
-            found.append("no-tp-overlap")
-        if self._reduces_in_fp32():
-            found.append("fp32-gradients")
+        if degrees["tp"] > 1:
+            found.append("tp-overlap" if "tp-overlap" in names else "no-tp-overlap")
+        found.append("no-bf16-gradients" if self._reduces_in_fp32() else "bf16-gradients")
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:

@@ -39,6 +39,7 @@ from planner.predict.uncertainty.families import (
     UNFAMILIAR,
     Family,
     Figure,
+    architecture_text,
     parent_family,
     wider_families,
 )
@@ -169,7 +170,7 @@ class ResidualTable:
         if at.unstated:
             terms["precision not stated"] = self.unmeasured.get("bits", 0.0)
         elif at.bits and near.bits and at.bits not in near.bits:
-            terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
+            terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
             # Runs on its architecture say nothing of rates that are its own.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
@@ -216,11 +217,12 @@ class _ViewCache:
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """What has no run: `volta GPUs`, `nanotron on volta`, `moe models on volta`."""
+    """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     if kind == "architecture":
-        return f"{family.framework} on {family.architecture}"
-    what = {"framework": family.framework, "model": f"{family.model} models"}[kind]
-    return f"{what} on {family.architecture}"
+        return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
+    models = "mixture-of-experts models" if family.model == "moe" else f"{family.model} models"
+    what = {"framework": family.framework, "model": models}[kind]
+    return f"{what} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):
