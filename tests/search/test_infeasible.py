@@ -35,9 +35,7 @@ TIGHT = Request(
     limits={"zero": (0, 1)},
 )
 # On 16 GPUs 70 B parameters leave too little for long sequences, whatever the layout.
-PACKED = Request(
-    model="70b", gpus="16xH100", gbs=64, seq=65_536, require=("tp == 8", "pp == 2")
-)
+PACKED = Request(model="70b", gpus="16xH100", gbs=64, seq=65_536, require=("tp == 8", "pp == 2"))
 
 
 def explained(request: Request) -> WhyNothingFits:
