@@ -44,7 +44,9 @@ Example: planner check pretrain.sh --gpus 64xH100
 @click.option(
     "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
 )
-@click.option("--framework", help="Whose files these are, if their content does not say.")
+@click.option(
+    "--framework", help="Whose files these are, if they do not say: see planner frameworks."
+)
 @click.option("--model", help="The model, where the files do not describe it.")
 @click.option("--vocab", type=types.WIDTH, help="Vocabulary, where the files do not say.")
 @click.option("--seq", type=types.SEQUENCE, metavar="TOKENS", help="Sequence length in tokens.")

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.names import (
+    family_named,
+    known_names,
+    names_of,
+    profile_named,
+    target_named,
+)
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData
@@ -30,7 +38,17 @@ def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Report:
         )
         for profile in profiles
     )
-    return Report((TableData(columns, rows), Notes(("    planner frameworks megatron-core",))))
+    return Report(
+        (TableData(columns, rows), Notes((_other_names(), "    planner frameworks megatron-core")))
+    )
+
+
+def _other_names() -> str:
+    """Every other word that --framework takes."""
+    words = (
+        f"{name} ({profile_named(name)})" for name in known_names() if name != profile_named(name)
+    )
+    return "--framework also takes: " + ", ".join(words)
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
@@ -64,6 +82,8 @@ def framework_report(profile: FrameworkProfile) -> Report:
                 (
                     ("framework", f"{profile.name} {profile.version}"),
                     ("what", profile.summary),
+                    ("also called", ", ".join(names_of(profile.name)) or "-"),
+                    ("launch files", _launch_files(profile.name)),
                     ("degrees", " ".join(("dp", *offered_degrees(profile)))),
                     ("precisions", ", ".join(profile.precisions)),
                 )
@@ -75,6 +95,18 @@ def framework_report(profile: FrameworkProfile) -> Report:
             Notes(profile.sources, "Sources"),
         )
     )
+
+
+def _launch_files(profile: str) -> str:
+    """Whether they are written and read."""
+    try:
+        written = f"written for {target_named(profile).name}"
+    except UsageError:
+        written = "not written"
+    try:
+        return f"{written}; check reads those of {family_named(profile)}"
+    except UsageError:
+        return f"{written}, not read"
 
 
 def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.plans import find_plans
-from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
 from planner.predict.decided import decided_request
 
@@ -49,7 +49,7 @@ def refused(request: Request) -> list[str]:
         return []
     if any(NOTED in note for note in found.notes):
         return []
-    target = target_of_profile(request.framework)
+    target = target_named(request.framework)
     reasons = []
     for plan in found.plans:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.frameworks.names import family_named
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
@@ -30,7 +31,6 @@ from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
 
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron", "plan")
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "megatron": ("shell", "arguments", "job"),
     "torchtitan": ("torchtitan", "torchtitan-python", "shell", "job"),
@@ -78,11 +78,8 @@ def read_launch(
     read in place of the files'. UsageError for files that are none of what can be read.
     """
     hints = hints or Hints()
-    if hints.framework is not None and hints.framework not in FRAMEWORKS:
-        from planner.job.errors import unknown_name
-
-        known = "known: " + ", ".join(FRAMEWORKS)
-        raise unknown_name("framework", hints.framework, FRAMEWORKS, known)
+    if hints.framework is not None:
+        hints = replace(hints, framework=family_named(hints.framework))
     read = _Read(Files(), contents=contents or {})
     for path in paths:
         _open(Path(path).expanduser(), read, hints)

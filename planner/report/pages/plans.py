@@ -9,11 +9,11 @@ from math import isfinite
 from pathlib import Path
 
 from planner.job.errors import UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, percent_sure, seconds
 from planner.job.schedules import SCHEDULES
-from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -206,7 +206,7 @@ def _commands(path: Path, number: int, framework: str) -> Notes:
     name = shlex.quote(str(path))
     explaining = ("See what else was close:", f"    planner explain {name} {number}")
     try:
-        target_of_profile(framework)
+        target_named(framework)
     except UsageError as error:
         return Notes((*explaining, str(error)))
     launching = f"    planner launch {name} {number} -o run-{number}"
