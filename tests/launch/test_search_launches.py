@@ -125,6 +125,5 @@ def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
     assert any("not written by planner launch for torchtitan" in note for note in found.notes)
 
 
-def test_a_writer_s_name_is_no_profile() -> None:
-    with pytest.raises(UsageError, match="give --framework hf-fsdp2 here"):
-        find_plans(job(model="llama-3-8b", framework="accelerate"))
+def test_a_writer_s_name_means_the_profile_of_its_plans() -> None:
+    assert job(model="llama-3-8b", framework="accelerate").framework == "hf-fsdp2"
