@@ -13,6 +13,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.launch.check.request import as_request
+from planner.launch.check.world import world_problems
 from planner.launch.read.found import Found, Problem
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, Plan
@@ -81,8 +82,10 @@ def assess(
     """
     problems = list(found.problems)
     if found.shape is None and found.model is None:
+        problems += world_problems(found, None)
         return Assessment(found, None, None, _sorted(problems, ignored), None)
     setup = as_request(found, gpus, cluster)
+    problems += world_problems(found, setup.request.find_cluster())
     job: Job | None = None
     try:
         job = setup.request.resolve()
@@ -101,7 +104,6 @@ def assess(
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
         problems += [item for item in broken if item.rule not in named]
-        problems += _world_problem(found, job)
         problems += _sharp_problem(found, setup, job)
         if not broken and not any(problem.rule == "not-predictable" for problem in problems):
             plan, problem = _prediction(setup)
@@ -158,20 +160,6 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
         broken.rule.endswith("-supported")
         and bool(broken.places)
         and apart.issuperset(broken.places)
-    )
-
-
-def _world_problem(found: Found, job: Job) -> Iterator[Problem]:
-    """The launcher starts another number of processes than there are GPUs."""
-    gpus = job.cluster.num_gpus
-    if found.world is None or found.world == gpus:
-        return
-    place = found.where.get("world")
-    yield Problem(
-        "launched-processes",
-        f"the files start {found.world:,} processes; this is checked for {gpus:,} GPUs",
-        "warning",
-        (place.place,) if place else (),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.request import Request
+from planner.launch.check.differences import plan_differences
 from planner.launch.read.folder import folder_files
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
@@ -51,7 +52,7 @@ def read_given(
 def _with_plan(
     names: tuple[str, ...], plan: Path, hints: Hints, gpus: str | None, cluster: str | None
 ) -> Given:
-    """The launch of a folder, completed by the plan file in it."""
+    """The launch of a folder, completed by the plan file in it where the files say nothing."""
     from planner.search.plan_file import read_plan_file
 
     request = read_plan_file(plan).request
@@ -62,12 +63,17 @@ def _with_plan(
         taken.append(f"GPUs {gpus or cluster}")
     found = read_launch(names, hints)
     if found.model is None and found.shape is None:
+        # What is wrong with the files stays so, whatever the plan says of the model.
+        wrong = tuple(item for item in found.problems if item.severity == "error")
         hints = replace(hints, model=request.model)
         found = read_launch(names, hints)
+        found = replace(found, problems=tuple(dict.fromkeys((*wrong, *found.problems))))
         taken.append(f"model {request.model}")
     found, more = _imbalance(found, request)
+    differing = plan_differences(found, read_launch([plan]), plan.name)
     notes = tuple(f"{name} (from {plan.name})" for name in (*taken, *more))
-    return Given(replace(found, assumed=(*found.assumed, *notes)), names, hints, gpus, cluster)
+    found = replace(found, assumed=(*found.assumed, *notes), problems=(*found.problems, *differing))
+    return Given(found, names, hints, gpus, cluster)
 
 
 def _imbalance(found: Found, request: Request) -> tuple[Found, tuple[str, ...]]:

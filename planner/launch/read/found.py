@@ -107,6 +107,23 @@ class Hints:
     gpus: int | None = None
 
 
+# `tasks`: what srun starts, a process a GPU or, around torchrun, a node's launcher.
+CountKind = Literal["nodes", "gpus a node", "gpus", "processes a node", "processes",
+                    "tasks a node", "tasks"]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One number of nodes, GPUs or processes. `who`: the option as its program spells it;
+    `eased`: a default that the environment may replace (`${NNODES:-1}`)."""
+
+    kind: CountKind
+    number: int
+    who: str
+    setting: Setting
+    eased: bool = False
+
+
 @dataclass(frozen=True)
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
@@ -176,8 +193,10 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Every number of nodes, GPUs and processes that the files state.
+    counts: tuple[Count, ...] = ()
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""
-        every = (*self.unknown, *self.settings)
+        every = (*(count.setting for count in self.counts), *self.unknown, *self.settings)
         return next((item for item in reversed(every) if item.key == key), None)

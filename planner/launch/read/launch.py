@@ -25,11 +25,12 @@ from planner.launch.read.document import (
     yaml_document,
 )
 from planner.launch.read.embedded import embedded_texts
-from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.found import Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
+from planner.launch.read.world import accelerate_counts, stated_counts
 
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "megatron": ("shell", "arguments", "job"),
@@ -59,6 +60,8 @@ class _Read:
     contents: Mapping[str, str] = field(default_factory=dict)
     # Python programs that the files hold, by name.
     programs: dict[str, str] = field(default_factory=dict)
+    # The command that trains.
+    launch: LaunchCommand | None = None
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -93,7 +96,16 @@ def read_launch(
             f"{', '.join(read.kinds)}: no {hints.framework} file, it launches {found.format}; "
             "leave --framework out"
         )
-    return replace(found, problems=(*read.problems, *found.problems))
+    problems = (*read.problems, *found.problems)
+    return replace(found, problems=problems, counts=_counts(read, found))
+
+
+def _counts(read: _Read, found: Found) -> tuple[Count, ...]:
+    """What the files state of nodes, GPUs and processes."""
+    scripts = [read.texts[path] for path in read.of_kind("shell")]
+    jobs = [read.texts[path] for path in read.of_kind("job")]
+    counts = stated_counts(scripts, jobs, read.launch, read.files)
+    return (*counts, *accelerate_counts(found, counts))
 
 
 def read_plan_of(path: str, read: _Read, hints: Hints, number: int) -> Found:
@@ -196,7 +208,7 @@ def _add_written(path: str, text: Text, read: _Read) -> None:
 
 def _found(read: _Read, hints: Hints) -> Found:
     """The reader that the files call for."""
-    launch = _choose_command(read)
+    launch = read.launch = _choose_command(read)
     if launch is not None and is_bridge(launch):
         return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
     config = _config_path(read, launch)

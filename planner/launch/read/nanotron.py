@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.nanotron import NANOTRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
@@ -20,12 +21,8 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
 _ENGINES = {"1f1b": None, "afab": "gpipe"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
-# Keys that nanotron's model configurations share with those of Hugging Face.
-_MODEL_KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings",
-    "attention_bias", "head_dim",
-)  # fmt: skip
+# Keys of nanotron's model configurations, which are those of Hugging Face.
+_MODEL_KEYS = ("head_dim", *(entry.key for entry in NANOTRON if entry.key and "." not in entry.key))
 
 
 def read_nanotron(
@@ -174,7 +171,7 @@ class _Reader:
         try:
             spec = model_from_hf_config(config, where=where)
         except ModelError as error:
-            self.problems.append(model_unknown(f"the model is not known: {error}"))
+            self.problems.append(self._no_model(config, str(error)))
             return None
         return spec.model_copy(
             update={
@@ -183,6 +180,15 @@ class _Reader:
                 "source": "nanotron model_config",
             }
         )
+
+    def _no_model(self, config: dict[str, object], error: str) -> Problem:
+        """What is missing of the model, or what is wrong with it."""
+        if not config.keys() >= {"hidden_size", "num_hidden_layers", "num_attention_heads"}:
+            return model_unknown(f"the model is not known: {error}")
+        names = (name for name in config if name in error)
+        heads = ("num_attention_heads", "num_key_value_heads") if "heads" in error else ()
+        keys = [f"{_M}.{name}" for name in (*heads, *names)]
+        return Problem("model-shape", error, places=self.own.place(*keys))
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
