@@ -90,7 +90,7 @@ class BlocksNotEmpty:
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """At least one layer in each block that may not be alone."""
         return all(
-            block_layer >= ctx.least_layers(block, layout.mtp_apart)
+            block_layer >= ctx.least_layers(block, layout.mtp_standalone)
             for block, block_layer in enumerate(layout.block_layers)
         )
 
@@ -115,7 +115,7 @@ class MtpExpressible:
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
         """No layer behind multi-token prediction, where it may be apart at all."""
-        return not layout.mtp_apart or (ctx.may_part and layout.block_layers[-1] == 0)
+        return not layout.mtp_standalone or (ctx.may_part and layout.block_layers[-1] == 0)
 
 
 @dataclass(frozen=True)

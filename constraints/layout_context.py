@@ -24,10 +24,10 @@ class LayoutContext:
 
     `kinds`: index of each layer's kind, first to last. `memory` None: unlimited. `others`: how many
     recompute modes besides the shape's own single layers may take (if `recomputation` is free).
-    `lone_ends`: the first block may hold the embedding alone, the last one the head and loss (and
-    multi-token prediction). `head_layers`: how many layers take as long as what the last block
-    holds besides layers, rounded. `mtp_apart`: the framework can place multi-token prediction in
-    the block before the last, which then holds head and loss alone; no solver does.
+    `standalone_vocab`: the first block may hold the embedding alone, the last one the head and loss
+    (and multi-token prediction). `head_layers`: how many layers take as long as what the last block
+    holds besides layers, rounded. `mtp_standalone`: the framework can place multi-token prediction
+    in the block before the last, which then holds head and loss alone; no solver does.
     """
 
     pp: int
@@ -38,9 +38,9 @@ class LayoutContext:
     memory: MemoryNumbers | None = None
     placement: Placement = "straight"
     others: int = 0
-    lone_ends: bool = False
+    standalone_vocab: bool = False
     head_layers: int = 0
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
     # Groups of activations of a layer that leave the GPU one after the other.
     offload_modules: int = 0
     # Costs of a layer and of the LM head by which a `greedy` framework fills its stages.
@@ -61,12 +61,13 @@ class LayoutContext:
     @property
     def may_part(self) -> bool:
         """Whether multi-token prediction may stand apart: not on the stage of the embedding."""
-        return self.mtp_apart and self.lone_ends and self.pp > 2
+        return self.mtp_standalone and self.standalone_vocab and self.pp > 2
 
-    def least_layers(self, block: int, apart: bool = False) -> int:
-        """Fewest layers of a block; `apart`: multi-token prediction stands in the last but one."""
-        alone = self.lone_ends and self.blocks > 1 and block in (0, self.blocks - 1)
-        return 0 if alone or (apart and block == self.blocks - 2) else 1
+    def least_layers(self, block: int, standalone: bool = False) -> int:
+        """Fewest layers of a block; `standalone`: multi-token prediction stands in the last but
+        one."""
+        alone = self.standalone_vocab and self.blocks > 1 and block in (0, self.blocks - 1)
+        return 0 if alone or (standalone and block == self.blocks - 2) else 1
 
     def fewer_layers(self, block: int) -> int:
         """How many layers a block may have less than another of its stage."""
@@ -123,13 +124,13 @@ class LayoutContext:
     def other_counts(self, layout: Layout) -> list[list[list[int]]]:
         """[mode][stage][kind]: layers that take each of the other modes, behind the full ones."""
         taken = block_taken(layout, self) or ((0,) * self.blocks,) * (1 + self.others)
-        ends = [self.first_layers(layout, item) for item in taken]
+        firsts = [self.first_layers(layout, item) for item in taken]
         return [
             [
                 [last - first for first, last in zip(*kinds, strict=True)]
                 for kinds in zip(before, after, strict=True)
             ]
-            for before, after in pairwise(ends)
+            for before, after in pairwise(firsts)
         ]
 
     def first_layers(self, layout: Layout, takes: Sequence[int]) -> list[list[int]]:

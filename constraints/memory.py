@@ -38,8 +38,8 @@ class StageMemory:
             return
         for stage in range(ctx.pp):
             held = _Held(model, variables, ctx, stage)
-            for moment in memory.moments:
-                constraint = model.add(held.size(moment) <= memory.limit)
+            for phase in memory.phases:
+                constraint = model.add(held.size(phase) <= memory.limit)
                 variables.hold(model, constraint, self.stage_name(stage))
 
     def check(self, layout: Layout, ctx: LayoutContext) -> bool:
@@ -70,19 +70,19 @@ class _Held:
             variables.stage(kind_other, stage, ctx) for kind_other in variables.kind_others
         ]
 
-    def size(self, moment: PhaseNumbers) -> Expression:
+    def size(self, phase: PhaseNumbers) -> Expression:
         """Units at a moment, at least."""
         stage = self.index
-        kept = _weighted(self.layers, moment.layer[stage])
-        kept -= _weighted(self.again, moment.freed[stage])
-        for counts, freed in zip(self.others, moment.freed_others, strict=True):
+        kept = _weighted(self.layers, phase.layer[stage])
+        kept -= _weighted(self.again, phase.freed[stage])
+        for counts, freed in zip(self.others, phase.freed_others, strict=True):
             kept -= _weighted(counts, freed[stage])
-        working = [("layers", self.layers, moment.working)]
-        working.append(("again", self.again, moment.working_recomputed))
-        for mode, pair in enumerate(zip(self.others, moment.working_others, strict=True)):
+        working = [("layers", self.layers, phase.working)]
+        working.append(("again", self.again, phase.working_recomputed))
+        for mode, pair in enumerate(zip(self.others, phase.working_others, strict=True)):
             working.append((f"other{mode}", *pair))
-        gather = [("layers", self.layers, moment.gather)]
-        return moment.stage[stage] + kept + self._largest(working) + self._largest(gather)
+        gather = [("layers", self.layers, phase.gather)]
+        return phase.stage[stage] + kept + self._largest(working) + self._largest(gather)
 
     def _largest(
         self, candidates: list[tuple[str, list[Expression], tuple[int, ...]]]

@@ -70,13 +70,13 @@ class PhaseNumbers:
         return per_layer and all(item <= theirs for item, theirs in maxima)
 
 
-def undominated(moments: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
+def undominated(phases: Iterable[PhaseNumbers]) -> tuple[PhaseNumbers, ...]:
     """The moments that some layout may have as its peak, in order."""
     kept: list[PhaseNumbers] = []
-    for moment in moments:
-        if any(moment.never_exceeds(other) for other in kept):
+    for phase in phases:
+        if any(phase.never_exceeds(other) for other in kept):
             continue
-        kept = [other for other in kept if not other.never_exceeds(moment)] + [moment]
+        kept = [other for other in kept if not other.never_exceeds(phase)] + [phase]
     return tuple(kept)
 
 
@@ -89,7 +89,7 @@ class MemoryNumbers:
 
     unit_bytes: int
     limit: int
-    moments: tuple[PhaseNumbers, ...]
+    phases: tuple[PhaseNumbers, ...]
 
     def peak(
         self,
@@ -99,4 +99,4 @@ class MemoryNumbers:
         others: Sequence[Sequence[int]] = (),
     ) -> int:
         """Peak of one stage that holds these layers of each kind, in units."""
-        return max(moment.size(stage, layers, recomputed, others) for moment in self.moments)
+        return max(phase.size(stage, layers, recomputed, others) for phase in self.phases)

@@ -62,7 +62,7 @@ def leaving_blocks(
     return tuple(whole for whole, _ in found), tuple(some for _, some in found)
 
 
-def staying_counts(
+def resident_counts(
     layout: Layout, ctx: LayoutContext, groups: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """[stage][kind]: layers of which any group of activations stays on the GPU, and those of which

@@ -75,9 +75,9 @@ class Layout:
 
     `recomputed` counts the layers of each stage that run again in backward, in the plan's mode;
     `others`, one row for each other mode of a mix, those that run again in that mode.
-    `mtp_apart`: multi-token prediction is in the block before the last, which then holds head and
-    loss alone; else with them.
-    `offload_fraction`: of the groups of activations that can leave the GPU (`constraints.offload`).
+    `mtp_standalone`: multi-token prediction is in the block before the last, which then holds head
+    and loss alone; else with them. `offload_fraction`: of the groups of activations that can leave
+    the GPU (`constraints.offload`).
     """
 
     pp: int
@@ -86,7 +86,7 @@ class Layout:
     recomputed: tuple[int, ...]
     placement: Placement = "straight"
     others: tuple[tuple[int, ...], ...] = ()
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
     offload_fraction: float = 1.0
 
     def __post_init__(self) -> None:

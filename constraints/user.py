@@ -36,8 +36,8 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
     """Lower end, upper end (None: open) and the numbers written in one item of the list."""
     smallest = 0 if degree in FROM_ZERO else 1
     numbers = [int(number) for number in _NUMBER.findall(item)]
-    ends = _RANGE.fullmatch(item)
-    if not numbers or not (ends or _NUMBER.fullmatch(item)):
+    interval = _RANGE.fullmatch(item)
+    if not numbers or not (interval or _NUMBER.fullmatch(item)):
         raise ConstraintError(
             f"{degree}={text!r}: cannot read {item!r}; "
             "write a number, a list 1,2,4,8 or a range 2..8, ..8, 2.."
@@ -46,10 +46,10 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
         raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
     if max(numbers) > _LARGEST:
         raise ConstraintError(f"{degree}={text!r}: {degree} is at most {_LARGEST:,}")
-    if ends is None:
+    if interval is None:
         return numbers[0], numbers[0], numbers
-    low = int(ends[1] or smallest)
-    high = int(ends[2]) if ends[2] else None
+    low = int(interval[1] or smallest)
+    high = int(interval[2]) if interval[2] else None
     if high is not None and low > high:
         raise ConstraintError(f"{degree}={text!r}: {item} is empty; did you mean {high}..{low}?")
     return low, high, numbers

@@ -161,7 +161,7 @@ def memory_advice() -> str:
 def errors_by_family() -> str:
     """Table of the 80 % intervals that ship, all runs last."""
     tables = shipped_tables()
-    families = sorted({own for table in tables.values() for own in table.families()})
+    families = sorted({item for table in tables.values() for item in table.families()})
     titles = "framework | GPU architecture | scale | model | step time | runs | peak memory | runs"
     rows = (
         (
@@ -177,9 +177,9 @@ def _interval_cells(table: ResidualTable, family: Family) -> tuple[str, str]:
     """Interval and runs of a family's own; a dash where it has none."""
     if table.nearest(family) != family:
         return "-", "0"
-    own = widened(table.spread(family), 0.0, table.figure)
-    low, high = (abs(exp(end) - 1.0) for end in log_bounds(own))
-    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{own.rows:,}"
+    found = widened(table.spread(family), 0.0, table.figure)
+    low, high = (abs(exp(end) - 1.0) for end in log_bounds(found))
+    return f"-{low * 100:.0f} to +{high * 100:.0f} %", f"{found.rows:,}"
 
 
 def accuracy() -> str:
@@ -212,30 +212,32 @@ def _totals(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _error_table(content: Mapping[str, Any], figure: str, title: str) -> str:
-    apart = figure == "time" and "held_out_mean_of_sources" in content
+    left_out = figure == "time" and "held_out_mean_of_sources" in content
     titles = [title, "rows", "median", "mean", "p90", "bias", "rank", "in 80 % interval"]
     rows = []
-    for own in _totals(content):
-        if figure in own:
-            held_out = (_percent(own.get("held_out", {}).get("median")),) if apart else ()
-            rows.append((own["family"], *_error_cells(own[figure]), *held_out))
+    for total in _totals(content):
+        if figure in total:
+            held_out = (_percent(total.get("held_out", {}).get("median")),) if left_out else ()
+            rows.append((total["family"], *_error_cells(total[figure]), *held_out))
     means = content["mean_of_sources"]
     middle, mean, coverage = (
         _percent(means.get(f"{figure}_{name}")) for name in ("median", "mean", "coverage")
     )
-    held_out = (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if apart else ()
+    held_out = (
+        (_percent(content["held_out_mean_of_sources"]["held_out_median"]),) if left_out else ()
+    )
     rows.append(("mean of sources", "", middle, mean, "", "", "", coverage, *held_out))
-    return markdown_table([*titles, "held-out median"] if apart else titles, rows)
+    return markdown_table([*titles, "held-out median"] if left_out else titles, rows)
 
 
-def _error_cells(own: Mapping[str, Any]) -> tuple[str, ...]:
-    rank = own.get("rank_correlation")
+def _error_cells(mapping: Mapping[str, Any]) -> tuple[str, ...]:
+    rank = mapping.get("rank_correlation")
     return (
-        f"{own['rows']:,}",
-        *(_percent(own[name]) for name in ("median", "mean", "p90")),
-        f"{own['bias'] * 100:+.1f} %",
+        f"{mapping['rows']:,}",
+        *(_percent(mapping[name]) for name in ("median", "mean", "p90")),
+        f"{mapping['bias'] * 100:+.1f} %",
         "-" if rank is None else f"{rank:.2f}",
-        f"{own['coverage'] * 100:.0f} %",
+        f"{mapping['coverage'] * 100:.0f} %",
     )
 
 
@@ -243,12 +245,12 @@ def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
     """Stated probabilities of fitting against the share of runs that ran."""
     rows = (
         (
-            f"{own['low'] * 100:.0f} to {own['high'] * 100:.0f} %",
-            f"{own['rows']:,}",
-            _percent(own["stated"]),
-            _percent(own["ran"]),
+            f"{item['low'] * 100:.0f} to {item['high'] * 100:.0f} %",
+            f"{item['rows']:,}",
+            _percent(item["stated"]),
+            _percent(item["ran"]),
         )
-        for own in bins
+        for item in bins
     )
     return markdown_table(("stated to fit", "rows", "mean stated", "ran"), rows)
 
@@ -256,14 +258,14 @@ def _reliability_table(bins: Sequence[Mapping[str, Any]]) -> str:
 def _pick_table(content: Mapping[str, Any]) -> str:
     rows = (
         (
-            own["family"],
+            total["family"],
             f"{picks['groups']:,}",
             _percent(picks["mean"]),
             _percent(picks["worst"]),
             f"{picks['rank_correlation']:.2f}",
         )
-        for own in _totals(content)
-        if (picks := own.get("picks"))
+        for total in _totals(content)
+        if (picks := total.get("picks"))
     )
     return markdown_table(("picks", "groups", "mean", "worst", "rank"), rows)
 
@@ -271,12 +273,12 @@ def _pick_table(content: Mapping[str, Any]) -> str:
 def _worst_table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = (
         (
-            f"{own['source']}: {own['description']}",
-            f"{own['measured_s']:.3g} s",
-            f"{own['predicted_s']:.3g} s",
-            own["why"],
+            f"{row['source']}: {row['description']}",
+            f"{row['measured_s']:.3g} s",
+            f"{row['predicted_s']:.3g} s",
+            row["why"],
         )
-        for own in rows
+        for row in rows
     )
     return markdown_table(("worst rows", "measured", "predicted", "why"), cells)
 

@@ -26,7 +26,7 @@ _GPUS_TEXT = re.compile(
     re.IGNORECASE,
 )
 # Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
-_OWN_FIELDS = ("name", "title", "aliases", "note", "gpu")
+_ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
 _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
@@ -286,4 +286,4 @@ def _base_shape(path: Path, like: str, table: dict[str, Any]) -> dict[str, Any]:
     if isinstance(per_node, int) and per_node > 0:
         shape = shape.resized(per_node)
     inherited = as_table(shape)
-    return {name: inherited[name] for name in inherited if name not in _OWN_FIELDS}
+    return {name: inherited[name] for name in inherited if name not in _ENTRY_FIELDS}

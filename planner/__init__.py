@@ -42,7 +42,7 @@ _HOMES = {
 }
 
 
-def _demand_own(*packages: Any) -> None:
+def _demand_ours(*packages: Any) -> None:
     """ImportError if another distribution's package of the same name overwrote ours."""
     for package in packages:
         if getattr(package, "__distribution__", None) != __distribution__:
@@ -55,7 +55,7 @@ def _demand_own(*packages: Any) -> None:
             )
 
 
-_demand_own(constraints, hardware)
+_demand_ours(constraints, hardware)
 
 
 def __getattr__(name: str) -> Any:

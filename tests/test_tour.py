@@ -14,7 +14,7 @@ TOUR = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 _PATH = re.compile(r"`((?:planner|constraints|hardware|tests|docs|examples)/[\w./*-]+)`")
 # `KINDS` of `planner/search/relaxations.py`; `NAMES` and `shape_values` of `…`.
 _IN_FILE = re.compile(r"`([A-Za-z_]+(?:` and `[A-Za-z_]+)?)` of `([\w/]+\.py)`")
-_ROOMS = ("cli", "report", "launch", "evidence", "compare", "search", "predict", "job", "cost")
+_PACKAGES = ("cli", "report", "launch", "evidence", "compare", "search", "predict", "job", "cost")
 
 
 def test_every_path_exists() -> None:
@@ -36,10 +36,10 @@ def test_every_room_is_drawn_and_has_a_line() -> None:
     folders = {
         path.name for path in (ROOT / "planner").iterdir() if (path / "__init__.py").exists()
     }
-    assert folders == set(_ROOMS)
-    for room in _ROOMS:
-        assert re.search(rf"^    {room} ─", TOUR, re.MULTILINE), room
-        assert f"`planner/{room}/" in TOUR, room
+    assert folders == set(_PACKAGES)
+    for package in _PACKAGES:
+        assert re.search(rf"^    {package} ─", TOUR, re.MULTILINE), package
+        assert f"`planner/{package}/" in TOUR, package
 
 
 def test_registries_are_where_their_lines_say() -> None:

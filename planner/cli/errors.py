@@ -76,11 +76,11 @@ class Refusal(click.ClickException):
 
 def shortened(message: str) -> str:
     """A message without what nobody reads: the middle of very long words."""
-    words = _LONG_WORD.sub(lambda word: _ends(word[0]), message)
-    return words if len(words) <= _LONGEST_MESSAGE else _ends(words)
+    words = _LONG_WORD.sub(lambda word: _shortened(word[0]), message)
+    return words if len(words) <= _LONGEST_MESSAGE else _shortened(words)
 
 
-def _ends(text: str) -> str:
+def _shortened(text: str) -> str:
     return f"{text[:60]}…{text[-20:]} ({len(text):,} characters)"
 
 

@@ -51,7 +51,7 @@ def command(**options: Any) -> None:
         options["recompute"],
         options["layers_per_stage"],
         options["recompute_layers"],
-        mtp_apart=options["mtp_apart"],
+        mtp_standalone=options["mtp_standalone"],
     )
     result = as_result(request, plan)
     write_result(result, output)

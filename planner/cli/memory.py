@@ -127,7 +127,7 @@ def _findings(options: dict[str, Any]) -> _Findings:
     request, degrees = given_configuration(options)
     layers = options["layers_per_stage"], options["recompute_layers"]
     configuration = configure(
-        given_job(request), degrees, options["recompute"], *layers, options["mtp_apart"]
+        given_job(request), degrees, options["recompute"], *layers, options["mtp_standalone"]
     )
     solution = _solution(options, configuration)
     footprint = _shown(configuration, solution)
@@ -147,9 +147,9 @@ def _findings(options: dict[str, Any]) -> _Findings:
 
 def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
     """Options of serving as given, None where they were not. UsageError for those of training."""
-    own_of_serving = _own_of_serving()
+    of_serving = _options_of_serving()
     given = {name for name in options if _is_given(ctx, name)}
-    strange = sorted(given - own_of_serving - set(_SHARED))
+    strange = sorted(given - of_serving - set(_SHARED))
     if strange:
         raise UsageError(f"--inference does not go with {_spelled(strange)}: these are of training")
     if options["solve"] in SOLVE_TRAINING:
@@ -157,14 +157,12 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
             f"--solve {options['solve']} is of training; with --inference: "
             + ", ".join(SOLVE_CHOICES)
         )
-    return {
-        name: value if name in given | own_of_serving else None for name, value in options.items()
-    }
+    return {name: value if name in given | of_serving else None for name, value in options.items()}
 
 
 def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
     """UsageError for options of serving without --inference."""
-    strange = sorted(name for name in _own_of_serving() if _is_given(ctx, name))
+    strange = sorted(name for name in _options_of_serving() if _is_given(ctx, name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
@@ -174,7 +172,7 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
         )
 
 
-def _own_of_serving() -> set[str]:
+def _options_of_serving() -> set[str]:
     """Names of the options that only serving has."""
     decorated = inference_options(lambda: None)
     params = getattr(decorated, "__click_params__", [])
@@ -281,7 +279,7 @@ def _advice(
             options["recompute"],
             options["layers_per_stage"],
             options["recompute_layers"],
-            mtp_apart=options["mtp_apart"],
+            mtp_standalone=options["mtp_standalone"],
             may_add_gpus=may_add_gpus,
             watch=watch,
             over=until.over,

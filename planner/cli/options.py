@@ -273,7 +273,7 @@ def configuration_options(function: Command) -> Command:
                 "4,5x14,4.",
             ),
             click.option(
-                "--mtp-apart",
+                "--mtp-standalone",
                 is_flag=True,
                 help="Multi-token prediction in the block before the last, which then holds head "
                 "and loss alone (0 layers).",

@@ -128,9 +128,11 @@ def search_clusters(
     entries = [enter(Offer(gpus=text), base, None, prepare) for text in clusters]
     raise_common_problem(entries)
     ready = [entry for entry in entries if entry.job is not None]
-    own_s = None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
+    task_limit_s = (
+        None if time_limit_s is None else time_limit_s * min(jobs, len(ready)) / len(ready)
+    )
     tasks = [
-        Task(entry.request, seed, own_s, MOST_PLANS, only_plans=True, launch=launch)
+        Task(entry.request, seed, task_limit_s, MOST_PLANS, only_plans=True, launch=launch)
         for entry in ready
     ]
     names = [entry.offer.label for entry in ready]

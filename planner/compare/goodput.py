@@ -208,7 +208,7 @@ class AccountCheck:
     """A published account, and what the model says of that run.
 
     `interruptions`: at the default rates; `share` with its range over published rates;
-    `at_own_rate`: the share at the account's own number of interruptions, `by_hand` if in addition
+    `at_its_rate`: the share at the account's own number of interruptions, `by_hand` if in addition
     people restart the job.
     """
 
@@ -217,7 +217,7 @@ class AccountCheck:
     share: float
     low: float
     high: float
-    at_own_rate: float
+    at_its_rate: float
     by_hand: float
 
 
@@ -237,16 +237,18 @@ def _check(account: Account, settings: Settings) -> AccountCheck:
         as_run = as_run.model_copy(update={"figures": figures})
     found = goodput(run, as_run)
     middle = sum(account.interruptions) / 2.0
-    own_rate = middle / (account.days * DAY_S)
+    account_rate = middle / (account.days * DAY_S)
     return AccountCheck(
         account=account,
         interruptions=_rate(run, settings) * account.days * DAY_S,
         share=found.share,
         low=found.low,
         high=found.high,
-        at_own_rate=_share(own_rate, found.checkpoint_s, found.write_s, found.restart_s, as_run),
+        at_its_rate=_share(
+            account_rate, found.checkpoint_s, found.write_s, found.restart_s, as_run
+        ),
         by_hand=_share(
-            own_rate,
+            account_rate,
             found.checkpoint_s,
             found.write_s,
             as_run.value("restart_by_hand") + found.write_s,

@@ -162,22 +162,22 @@ def _of(points: Iterable[ScalePoint], batch: str) -> tuple[ScalePoint, ...]:
 
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
     """Points of a series with lasting tokens/s over those of its first point that has a plan."""
-    paces = [_pace(point) for point in points]
-    first = next((index for index, pace in enumerate(paces) if pace), None)
+    rates = [_rate(point) for point in points]
+    first = next((index for index, rate in enumerate(rates) if rate), None)
     if first is None:
         return tuple(points)
-    base, gpus = paces[first] or 1.0, points[first].num_gpus
+    base, gpus = rates[first] or 1.0, points[first].num_gpus
     return tuple(
         point
-        if not pace
+        if not rate
         else point.model_copy(
-            update={"speedup": pace / base, "efficiency": pace / base * gpus / point.num_gpus}
+            update={"speedup": rate / base, "efficiency": rate / base * gpus / point.num_gpus}
         )
-        for point, pace in zip(points, paces, strict=True)
+        for point, rate in zip(points, rates, strict=True)
     )
 
 
-def _pace(point: ScalePoint) -> float | None:
+def _rate(point: ScalePoint) -> float | None:
     """Lasting tokens per second: interruptions included."""
     return None if point.run is None else point.run.plan.tokens_per_s * point.run.goodput.share
 
@@ -199,7 +199,7 @@ def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> in
     """Least number of GPUs at which a batch grown with them is clearly faster a GPU, or at which
     only the grown one has a plan at all."""
     for one, other in zip(fixed, scaled, strict=False):
-        slow, fast = _pace(one), _pace(other)
+        slow, fast = _rate(one), _rate(other)
         if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):
             return one.num_gpus
     return None

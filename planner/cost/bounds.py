@@ -1,6 +1,6 @@
 """Lower bounds on the step time of a shape over all its layouts, under a memory limit.
 
-Sharper than `planner.cost.step.step_bounds`: layers are indivisible, and each stage has its own
+Tighter than `planner.cost.step.step_bounds`: layers are indivisible, and each stage has its own
 constants and micro-batches in flight. A stage whose forward and backward may take T seconds has
 room for a certain number of layers; the smallest T at which the rooms add up to all layers bounds
 the slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
@@ -26,11 +26,11 @@ from planner.cost.linear import (
     layout_terms,
 )
 from planner.cost.linear_memory import (
-    ends_counts,
     fill_layers,
     no_maxima,
     phase_bytes,
     stage_layers,
+    vocab_counts,
 )
 from planner.cost.phase_records import (
     GROUP_ROW,
@@ -75,7 +75,7 @@ LAYER_COLUMNS = 10
 # --- one stage without layers --------------------------------------------------------------------
 STAGE_SECONDS = 0
 STAGE_BYTES = 1
-STAGE_ENDS = 2
+STAGE_VOCAB = 2
 STAGE_OPTIMIZER_BYTES = 3
 STAGE_FLIGHT = 4
 STAGE_DEFERRED = 5
@@ -156,7 +156,7 @@ def empty_stages(
 ) -> Array:
     """STAGE_* of every stage before it gets layers: what embedding, head and MTP cost there."""
     pp = int(grid.pp)
-    counts = ends_counts(pp, job, framework.schedule, 0.0)
+    counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
     zero = no_maxima()
     stages = np.zeros((pp, STAGE_BOUND_COLUMNS))
@@ -175,7 +175,7 @@ def empty_stages(
         for phase in range(MTP + 1):
             if exists(phase, holds, one_fullest_pass, grid):
                 size = phase_bytes(phase, holds, zero, one_fullest_pass, key, grid, job, framework)
-                stages[stage, STAGE_ENDS] = max(stages[stage, STAGE_ENDS], size - base)
+                stages[stage, STAGE_VOCAB] = max(stages[stage, STAGE_VOCAB], size - base)
         for piece in range(job.kinds, job.pieces):
             seconds = terms[piece, TERM_FORWARD] + terms[piece, TERM_BACKWARD]
             stages[stage, STAGE_SECONDS] += share * counts[piece, stage] * seconds
@@ -189,7 +189,7 @@ def whole(value: float) -> float:
 
 
 @jit
-def stage_room(
+def stage_capacity(
     stage: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float
 ) -> float:
     """Most layers that one stage can hold within `seconds` and `limit_bytes` of live tensors.
@@ -203,32 +203,32 @@ def stage_room(
         in_update = (limit_bytes - stage[STAGE_OPTIMIZER_BYTES]) / layer[LAYER_OPTIMIZER_BYTES]
     else:
         in_update = np.inf
-    room = min(in_update, time_left / layer[LAYER_SECONDS])
+    capacity = min(in_update, time_left / layer[LAYER_SECONDS])
     left = limit_bytes - stage[STAGE_BYTES]
     always = layer[LAYER_PERSISTENT] + stage[STAGE_DEFERRED] * layer[LAYER_WEIGHT_SAVED]
     plain = always + flight * layer[LAYER_SAVED]
     light = always + flight * layer[LAYER_SAVED_RECOMPUTED]
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
-    left -= max(stage[STAGE_ENDS], layer[busy] + layer[LAYER_GATHER])
+    left -= max(stage[STAGE_VOCAB], layer[busy] + layer[LAYER_GATHER])
     if recompute == RECOMPUTE_NONE:
-        return whole(min(room, left / plain))
-    room = min(room, left / light)
+        return whole(min(capacity, left / plain))
+    capacity = min(capacity, left / light)
     freed = plain - light
-    if recompute == RECOMPUTE_SOME and freed > 0.0 and room * plain > left:
+    if recompute == RECOMPUTE_SOME and freed > 0.0 and capacity * plain > left:
         # n·t + q·(n·a - left)/d = time_left.
         slope = layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE] * plain / freed
         balanced = (time_left + layer[LAYER_RECOMPUTE] * left / freed) / slope
-        room = min(room, max(balanced, left / plain))
-    return whole(room)
+        capacity = min(capacity, max(balanced, left / plain))
+    return whole(capacity)
 
 
 @jit
-def fewest_layers(stage: int, pp: int, vpp: float, lone_ends: float) -> float:
+def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> float:
     """Fewest layers of a stage: one a block, but for the ends where they may be alone.
 
-    `lone_ends`: whether the first and the last block may be without layers.
+    `standalone_vocab`: whether the first and the last block may be without layers.
     """
-    if lone_ends > 0.0 and pp > 1 and stage in (0, pp - 1):
+    if standalone_vocab > 0.0 and pp > 1 and stage in (0, pp - 1):
         return vpp - 1.0
     return vpp
 
@@ -236,46 +236,50 @@ def fewest_layers(stage: int, pp: int, vpp: float, lone_ends: float) -> float:
 @jit
 def layers_fit(
     stages: Array, layer: Array, recompute: int, seconds: float, limit_bytes: float,
-    layers: float, vpp: float, lone_ends: float,
+    layers: float, vpp: float, standalone_vocab: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
     total, pp = 0.0, stages.shape[0]
     for stage in range(pp):
-        room = stage_room(stages[stage], layer, recompute, seconds, limit_bytes)
-        if room < fewest_layers(stage, pp, vpp, lone_ends):
+        capacity = stage_capacity(stages[stage], layer, recompute, seconds, limit_bytes)
+        if capacity < fewest_layers(stage, pp, vpp, standalone_vocab):
             return False
-        total += room
+        total += capacity
     return total >= layers
 
 
 @jit
 def slowest_stage_bound_s(
     stages: Array, layer: Array, recompute: int, limit_bytes: float, layers: float, vpp: float,
-    lone_ends: float, low_s: float, wider: Array,
+    standalone_vocab: float, low_s: float, wider: Array,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
 
-    `vpp`: fewest layers of a stage, but for `lone_ends` (`fewest_layers`). `wider`: the seconds
-    between which the answer lay under a limit no smaller than this one (0 before the first), set
-    to those of this one: where memory does not bind the answer stays.
+    `vpp`: fewest layers of a stage, but for `standalone_vocab` (`fewest_layers`). `wider`: the
+    seconds between which the answer lay under a limit no smaller than this one (0 before the
+    first), set to those of this one: where memory does not bind the answer stays.
     """
     if low_s == np.inf:
         return low_s
     known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
-        if layers_fit(stages, layer, recompute, enough_s, limit_bytes, layers, vpp, lone_ends):
+        if layers_fit(
+            stages, layer, recompute, enough_s, limit_bytes, layers, vpp, standalone_vocab
+        ):
             return known_s
         low_s = enough_s
     high_s = (layer[LAYER_SECONDS] + layer[LAYER_RECOMPUTE]) * layers + low_s
     high_s += greatest(stages, STAGE_SECONDS)
-    if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, lone_ends):
+    if not layers_fit(stages, layer, recompute, high_s, limit_bytes, layers, vpp, standalone_vocab):
         return np.inf
-    if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, lone_ends):
+    if layers_fit(stages, layer, recompute, low_s, limit_bytes, layers, vpp, standalone_vocab):
         wider[0], wider[1] = low_s, low_s
         return low_s
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
-        if layers_fit(stages, layer, recompute, middle_s, limit_bytes, layers, vpp, lone_ends):
+        if layers_fit(
+            stages, layer, recompute, middle_s, limit_bytes, layers, vpp, standalone_vocab
+        ):
             high_s = middle_s
         else:
             low_s = middle_s
@@ -335,7 +339,7 @@ def layout_bounds_s(
         limit = limits_bytes[index] - scalars[SCALAR_FIXED_BYTES]
         limit /= 1.0 + framework.fragmentation
         slowest_s = slowest_stage_bound_s(
-            stages, layer, recompute, limit, copies * job.layers, vpp, job.lone_ends,
+            stages, layer, recompute, limit, copies * job.layers, vpp, job.standalone_vocab,
             total_s / pp, wider[job.kinds],
         )  # fmt: skip
         if job.kinds > 1:

@@ -14,8 +14,8 @@ from planner.cost import (
     kernel,
     linear,
     linear_memory,
-    sharp_bounds,
     stage_sums,
+    tight_bounds,
 )
 from planner.cost._jit import Entry
 
@@ -49,8 +49,8 @@ cost_shapes = Entry(
 )
 layout_terms = Entry(linear.layout_terms, **_SHAPE)
 memory_phases = Entry(linear_memory.memory_phases, **_SHAPE)
-bound_shapes = Entry(sharp_bounds.bound_shapes, **_SHAPES)
+bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
 empty_stages = Entry(bounds.empty_stages, **_SHAPE)
 layer_columns = Entry(bounds.layer_columns, **_SHAPE)
-stage_room = Entry(bounds.stage_room)
+stage_capacity = Entry(bounds.stage_capacity)
 least_together = Entry(stage_sums.least_together)

@@ -259,9 +259,9 @@ def visited_columns(seq_kv: float, causal: float, window: float, tile: float) ->
     """
     if causal == 0.0:
         return seq_kv
-    reach = longest_row(seq_kv, window)
-    outside = 1.0 - reach / (2.0 * seq_kv)
-    return min(seq_kv, (reach + min(tile, seq_kv)) * outside)
+    span = longest_row(seq_kv, window)
+    outside = 1.0 - span / (2.0 * seq_kv)
+    return min(seq_kv, (span + min(tile, seq_kv)) * outside)
 
 
 @jit

@@ -64,20 +64,20 @@ def reduce_stream(
     arXiv 2304.11277, section 3.2.2).
     """
     kind = f.COLLECTIVE_ALL_REDUCE if grid.zero == 0 else f.COLLECTIVE_REDUCE_SCATTER
-    value, own_expert = dense * per_parameter_bytes, expert * per_parameter_bytes
+    value, expert_value = dense * per_parameter_bytes, expert * per_parameter_bytes
     expert_stride = key.etp * key.ep
     first = after(
         sharded_stream(kind, value, key, grid, job, network),
-        collective_stream(kind, grid.expert_shards, expert_stride, own_expert, job, network),
+        collective_stream(kind, grid.expert_shards, expert_stride, expert_value, job, network),
     )
     if grid.zero == 0 or grid.replicas <= 1.0:
         return first
-    value, own_expert = value / grid.shards, own_expert / grid.expert_shards
+    value, expert_value = value / grid.shards, expert_value / grid.expert_shards
     stride, expert_stride = key.tp * grid.shards, expert_stride * grid.expert_shards
     kind = f.COLLECTIVE_ALL_REDUCE
     second = after(
         parameter_stream(kind, grid.replicas, stride, value, job, network),
-        parameter_stream(kind, grid.replicas, expert_stride, own_expert, job, network),
+        parameter_stream(kind, grid.replicas, expert_stride, expert_value, job, network),
     )
     return after(first, second)
 
@@ -92,9 +92,9 @@ def reduce_seconds(
 
 
 @jit
-def hidden_seconds(seconds: float, share: float, room_s: float) -> float:
+def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
     """Part of a collective that finds compute to run beside."""
-    return min(seconds * share, room_s)
+    return min(seconds * share, window_s)
 
 
 @jit

@@ -142,7 +142,7 @@ SHAPE_VPP = 3
 SHAPE_ZERO = 4
 SHAPE_GRAD_ACC = 5
 SHAPE_SHARD = 6  # ranks that share a parameter under ZeRO; 0: all of dp·cp
-SHAPE_MTP_APART = 7  # 1: multi-token prediction in the block before that of head and loss
+SHAPE_MTP_STANDALONE = 7  # 1: multi-token prediction in the block before that of head and loss
 # Ranks that share a dense parameter and one of an expert, and how many such groups hold the same.
 SHAPE_SHARDS = 8
 SHAPE_EXPERT_SHARDS = 9

@@ -7,6 +7,7 @@ these alone share a frame (`planner.cost.kernel`).
 from __future__ import annotations
 
 from planner.cost._jit import Row, Rows, jit
+from planner.cost.boundary_traffic import end_traffic
 from planner.cost.data_parallel import (
     gather_seconds,
     gather_stream,
@@ -24,7 +25,6 @@ from planner.cost.passes import (
 from planner.cost.peak import fill_known
 from planner.cost.phase_records import record_of
 from planner.cost.schedule import SCHEDULE_ALL_FORWARD_FIRST
-from planner.cost.step_ends import end_traffic
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
@@ -32,7 +32,7 @@ from planner.cost.update import stage_update_seconds
 # Then what differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3
 # adds to those of a plain piece and of one that recomputes; of a pass, what its hidden traffic
 # takes from parameters' or gradients' at the end of the step, and by how much both of these
-# together delay the piece's compute and exposed traffic (`planner.cost.step_ends`).
+# together delay the piece's compute and exposed traffic (`planner.cost.boundary_traffic`).
 TRAFFIC_ROW = record_of(*(
     (name, 1) for name in (
         "reduce_s", "reduce_inside", "reduce_between",

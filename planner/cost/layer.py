@@ -46,8 +46,8 @@ def recompute_costs(kept: float, key: Row, out: Row) -> None:
 
 
 @jit
-def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, network: Rows) -> float:
-    """Seconds that copying activations over the host link adds to a pass of `room_s` seconds.
+def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows) -> float:
+    """Seconds that copying activations over the host link adds to a pass of `window_s` seconds.
 
         t = max(0, c/B - room) + c/W
 
@@ -56,7 +56,7 @@ def exposed_copies(copied: float, room_s: float, gpu: GpuInputs, network: Rows) 
     Symbols: c = bytes, B = host link, W = HBM bandwidth. Ignores that the first and the last layer
     of a stage have less to copy, and compute of other micro-batches that copies may run into.
     """
-    late_s = max(0.0, copied / network[0].host_bytes_per_s - room_s)
+    late_s = max(0.0, copied / network[0].host_bytes_per_s - window_s)
     return late_s + copied / gpu.hbm_bytes_per_s
 
 

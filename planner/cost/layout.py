@@ -58,16 +58,17 @@ def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
 
 
 @jit
-def mtp_stage(pp: int, schedule: int, apart: float) -> int:
-    """Stage of multi-token prediction: the head's, or (`apart` 1) the one before it, in whose last
-    chunk it then is (Megatron-Core 0.19.2, PipelineParallelLayerLayout.validate_layer_layout)."""
+def mtp_stage(pp: int, schedule: int, standalone: float) -> int:
+    """Stage of multi-token prediction: the head's, or (`standalone` 1) the one before it, in whose
+    last chunk it then is (Megatron-Core 0.19.2,
+    PipelineParallelLayerLayout.validate_layer_layout)."""
     last = head_stage(schedule, pp)
-    return last - 1 if apart > 0.0 else last
+    return last - 1 if standalone > 0.0 else last
 
 
 @jit
-def place_ends(
-    counts: Array, pp: int, job: JobInputs, schedule: int, mtp_apart: float = 0.0
+def place_vocab_layers(
+    counts: Array, pp: int, job: JobInputs, schedule: int, mtp_standalone: float = 0.0
 ) -> None:
     """Fill counts of embedding, head, MTP and its losses: where they are depends on no layer."""
     last = head_stage(schedule, pp)
@@ -77,7 +78,7 @@ def place_ends(
     counts[job.kinds, 0] = 1.0
     counts[job.kinds + 1, last] = 1.0
     if job.mtp_layers > 0:
-        counts[job.kinds + 2, mtp_stage(pp, schedule, mtp_apart)] = float(job.mtp_layers)
+        counts[job.kinds + 2, mtp_stage(pp, schedule, mtp_standalone)] = float(job.mtp_layers)
         counts[job.kinds + 3, last] = float(job.mtp_layers)
 
 
@@ -110,6 +111,6 @@ def usual_counts(
             one_block_stage = block_stage(block, pp, schedule)
             counts[kind, one_block_stage] += prefix[kind, end] - prefix[kind, start]
         start = end
-    place_ends(counts, pp, job, schedule)
+    place_vocab_layers(counts, pp, job, schedule)
     if schedule == SCHEDULE_DUALPIPE and pp > 1:
         mirror(counts, pp)

@@ -139,12 +139,12 @@ def traffic_terms(
 
     The dense constant is paid by every stage; that of the experts only where all layers have them.
     """
-    spare = job.lone_ends if grid.pp > 1.0 else 0.0
+    spare = job.standalone_vocab if grid.pp > 1.0 else 0.0
     # The embedding and the head may each have a block for themselves.
     most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
-        smallest, largest, ends = parameter_range(expert, costs, job)
-        high = largest * most_layers + ends * (2.0 + job.mtp_layers)
+        smallest, largest, extremes = parameter_range(expert, costs, job)
+        high = largest * most_layers + extremes * (2.0 + job.mtp_layers)
         for reduce in (True, False):
             if (reduce and grid.zero >= 2) or (not reduce and grid.zero not in (1, 2)):
                 continue

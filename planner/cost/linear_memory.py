@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.layout import mirror, place_ends
+from planner.cost.layout import mirror, place_vocab_layers
 from planner.cost.phase_records import (
     GROUP_ROW,
     LAYER_SECOND,
@@ -69,10 +69,10 @@ def phase_bytes(
 
 
 @jit
-def ends_counts(pp: int, job: JobInputs, schedule: int, mtp_apart: float) -> Array:
+def vocab_counts(pp: int, job: JobInputs, schedule: int, mtp_standalone: float) -> Array:
     """counts[piece, stage] of a pipeline without layers."""
     counts = np.zeros((job.pieces, pp))
-    place_ends(counts, pp, job, schedule, mtp_apart)
+    place_vocab_layers(counts, pp, job, schedule, mtp_standalone)
     if copies_of_model(schedule, float(pp)) > 1.0:
         mirror(counts, pp)
     return counts
@@ -178,7 +178,7 @@ def memory_phases(
         np.zeros((ROWS, job.kinds)),
         np.zeros((ROWS, job.kinds)),
     )
-    counts = ends_counts(pp, job, framework.schedule, grid.mtp_apart)
+    counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         one_passes = passes(held, grid.grad_acc, framework)

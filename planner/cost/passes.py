@@ -196,7 +196,7 @@ def table_reduction_seconds(
     """
     pp = int(grid.pp)
     head = head_stage(framework.schedule, pp)
-    predicts = mtp_stage(pp, framework.schedule, grid.mtp_apart)
+    predicts = mtp_stage(pp, framework.schedule, grid.mtp_standalone)
     members, furthest = 1, 0
     if job.mtp_layers > 0 and job.mtp_copies_embedding > 0.0 and predicts > 0:
         members, furthest = 2, predicts
@@ -228,7 +228,7 @@ def pipeline_traffic_seconds(
     megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
     """
     seconds = exposed_s + table_s
-    if grid.mtp_apart == 0.0:
+    if grid.mtp_standalone == 0.0:
         return seconds
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
     one_transfer_alone_seconds = transfer_alone_seconds(key, grid, job, framework, network, 1.0)

@@ -93,8 +93,8 @@ class Pass(NamedTuple):
     `in_flight` micro-batches of activations at its start; `accumulates` 1 if all gradients exist
     before it, 0 if it makes them. `deferred`, `head_deferred`: micro-batches of which layers, the
     head, only wait for weight gradients; `head`: those whose loss is not yet differentiated.
-    `ends` 0: after the last forward, inside the layers. `counts` 0: another pass exceeds it.
-    `before` 1 if gradients exist before its forward, too.
+    `vocab_parameters` 0: after the last forward, inside the layers. `counts` 0: another pass
+    exceeds it. `before` 1 if gradients exist before its forward, too.
     """
 
     in_flight: float
@@ -102,7 +102,7 @@ class Pass(NamedTuple):
     deferred: float
     head: float
     head_deferred: float
-    ends: float
+    vocab_parameters: float
     counts: float
     before: float
 

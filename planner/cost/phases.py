@@ -125,8 +125,8 @@ def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
         if keeps_weights(grid, framework):
             return 0.0
         return framework.weight_bytes * (holds.dense + holds.expert)
-    ends = holds.embedding_parameters + holds.head_parameters
-    return framework.root_stays_gathered * framework.weight_bytes * ends
+    vocab_parameters = holds.embedding_parameters + holds.head_parameters
+    return framework.root_stays_gathered * framework.weight_bytes * vocab_parameters
 
 
 @jit
@@ -478,8 +478,12 @@ def bytes_of_activations(
 def exists(phase: int, holds: Row, one_pass: Pass, grid: Row) -> bool:
     """Whether a stage with these contents has the phase, and no other always exceeds it."""
     inside = LAYER <= phase <= LAYER_LAST
-    if phase == FORWARD or LAYER <= phase <= LAYER_AGAIN or (one_pass.ends == 0.0 and not inside):
-        return inside or one_pass.ends > 0.0
+    if (
+        phase == FORWARD
+        or LAYER <= phase <= LAYER_AGAIN
+        or (one_pass.vocab_parameters == 0.0 and not inside)
+    ):
+        return inside or one_pass.vocab_parameters > 0.0
     if LOSS <= phase <= HEAD:
         return holds.head > 0.0
     if phase == MTP:

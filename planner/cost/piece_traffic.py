@@ -247,7 +247,7 @@ def hide_share(hidden: int, framework: FrameworkInputs) -> float:
 
 
 @jit
-def group_room(group: int, index: int, terms: ComputeTerms) -> float:
+def group_window(group: int, index: int, terms: ComputeTerms) -> float:
     """Compute beside a group's collectives in a pass.
 
     Forward overlap of tp and ep splits the product it feeds; backward has an independent product
@@ -268,16 +268,16 @@ def free_share(free: float, busy: float) -> float:
 
 @jit
 def group_traffic(
-    row: Row, room_s: float, compute_s: float, slow_down: float, links: Array, first: int
+    row: Row, window_s: float, compute_s: float, slow_down: float, links: Array, first: int
 ) -> float:
     """Seconds that the collectives of one group add to a pass; its link time goes to `links`, from
     `first` on (LINK_*).
 
-    Hidden: what may hide and finds compute beside it (`room_s`) that no other group's hidden
+    Hidden: what may hide and finds compute beside it (`window_s`) that no other group's hidden
     traffic on the same links has taken. Added: the rest, and `slow_down` for each hidden second.
     """
     inside, between = row.inside, row.between
-    share = min(row.hideable, room_s) / row.total
+    share = min(row.hideable, window_s) / row.total
     share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_INSIDE], inside))
     share = min(share, free_share(compute_s - links[first + f.LINK_HIDDEN_BETWEEN], between))
     hidden = share * row.total
@@ -302,11 +302,11 @@ def exposed_traffic(traffic: Rows, terms: ComputeTerms, contention: float, out: 
         for group in (1, 0, 2):
             one_traffic = traffic[3 * group + index]
             if one_traffic.total > 0.0:
-                room_s = group_room(group, index, terms)
+                window_s = group_window(group, index, terms)
                 slow_down = 0.0 if group == 1 else contention
                 first = index * f.LINK_PASS
                 one_traffic.total = group_traffic(
-                    one_traffic, room_s, compute_s, slow_down, out.links, first
+                    one_traffic, window_s, compute_s, slow_down, out.links, first
                 )
     out.forward_tp, out.forward_cp, out.forward_ep = (
         traffic[0].total, traffic[3].total, traffic[6].total

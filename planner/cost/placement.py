@@ -80,8 +80,8 @@ def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int)
     domains = touched_domains(size, stride, domain, world)
     members = max(1, size // domains)
     groups = max(1, min(domain, world) // members)
-    reach = (members - 1) * stride + 1
-    root_groups = groups if 0 < root_gpus < reach else 0
+    measured = (members - 1) * stride + 1
+    root_groups = groups if 0 < root_gpus < measured else 0
     return Group(size, stride, members, domains, groups, root_groups)
 
 

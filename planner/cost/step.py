@@ -192,7 +192,7 @@ def exposed_end_s(
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
     the first forward of the next step; later stages also have the drain of the pipeline. Where
-    they share links with the layers' own traffic: `planner.cost.step_ends`.
+    they share links with the layers' own traffic: `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
@@ -204,10 +204,10 @@ def exposed_end_s(
             seconds += count * one_traffic.shared_s
             taken_forward += count * one_traffic.taken_forward_s
             taken_backward += count * one_traffic.taken_backward_s
-        room_s = stages[stage].backward_s - mirrored * taken_backward
-        seconds += reduce_s - hidden_seconds(reduce_s, framework.hide_gradient_reduction, room_s)
-        room_s = stages[stage].forward_s - mirrored * taken_forward
-        seconds += gather_s - hidden_seconds(gather_s, framework.hide_parameter_gather, room_s)
+        window_s = stages[stage].backward_s - mirrored * taken_backward
+        seconds += reduce_s - hidden_seconds(reduce_s, framework.hide_gradient_reduction, window_s)
+        window_s = stages[stage].forward_s - mirrored * taken_forward
+        seconds += gather_s - hidden_seconds(gather_s, framework.hide_parameter_gather, window_s)
         exposed_s = max(exposed_s, seconds - drain_s)
         drain_s += groups[stage].span * stages[stage].backward_s / grid.vpp
     return exposed_s

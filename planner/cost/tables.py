@@ -50,7 +50,7 @@ class JobInputs(NamedTuple):
     # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
     neighbour_share: float = 0.0
     # 1 where the first and the last block of a pipeline may do without layers.
-    lone_ends: float = 0.0
+    standalone_vocab: float = 0.0
     # Costs of a layer and of the LM head, in any one unit, by which a framework fills the stages
     # greedily; 0: layers are split evenly.
     greedy_layer_cost: float = 0.0

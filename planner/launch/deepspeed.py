@@ -22,7 +22,7 @@ CONFIG, SCRIPT = "ds_config.json", "train.py"
 # Elements in a bucket of gradients that are reduced together, DeepSpeed's default.
 BUCKET_ELEMENTS = 500_000_000
 # Optimizers of DeepSpeed's own, with what they need beside lr and weight decay.
-_OWN_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
+_CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
 _LEARNING_RATE, _WEIGHT_DECAY = 3e-4, 0.1
 _BETAS = {"adamw": (0.9, 0.95), "lion": (0.9, 0.99)}
 
@@ -135,7 +135,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
     if degrees.tp > 1:
         config["tensor_parallel"] = {"autotp_size": degrees.tp}
     if _optimizer_kind(launch.job) == "deepspeed":
-        config["optimizer"] = _own_optimizer(launch)
+        config["optimizer"] = _config_optimizer(launch)
     if launch.job.optimizer.family in ("sgd", "adamw-8bit"):
         config["zero_allow_untested_optimizer"] = True
     return config
@@ -180,7 +180,7 @@ def _offload(launch: Launch) -> dict[str, object]:
     return {"offload_optimizer": offload | ({"ratio": share} if share < 1.0 else {})}
 
 
-def _own_optimizer(launch: Launch) -> dict[str, object]:
+def _config_optimizer(launch: Launch) -> dict[str, object]:
     """An optimizer that DeepSpeed makes; learning rate and decay are placeholders."""
     optimizer = launch.job.optimizer
     values: dict[str, object] = {"lr": _LEARNING_RATE, "weight_decay": _WEIGHT_DECAY}
@@ -188,7 +188,7 @@ def _own_optimizer(launch: Launch) -> dict[str, object]:
         values["momentum"] = 0.0 if dict(optimizer.states).get("momentum") == "none" else 0.9
     else:
         values["betas"] = list(_BETAS[optimizer.family])
-    return {"type": _OWN_OPTIMIZERS[optimizer.family], "params": values}
+    return {"type": _CONFIG_OPTIMIZERS[optimizer.family], "params": values}
 
 
 def command(launch: Launch) -> Command:

@@ -104,12 +104,12 @@ def _shown(value: object) -> str:
 
 def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
     """The config.json as a type, and the fields that are others when it is read again."""
-    own_type = "deepseek_v3" if family == "kimi_k2" else family
-    typed = model.model_copy(update={"family": own_type})
+    model_type = "deepseek_v3" if family == "kimi_k2" else family
+    typed = model.model_copy(update={"family": model_type})
     config: Config = {
-        "model_type": own_type,
+        "model_type": model_type,
         **_trunk(typed),
-        **_own_keys(own_type)(typed),
+        **_family_keys(model_type)(typed),
         **settings(DETAILS, typed),
     }
     try:
@@ -145,8 +145,8 @@ def _trunk(model: ModelSpec) -> Config:
     return config
 
 
-def _own_keys(family: str) -> Callable[[ModelSpec], Config]:
-    return _OWN.get(family, _plain)
+def _family_keys(family: str) -> Callable[[ModelSpec], Config]:
+    return _FAMILY_KEYS.get(family, _plain)
 
 
 def _plain(model: ModelSpec) -> Config:
@@ -304,7 +304,7 @@ def _neox(model: ModelSpec) -> Config:
     return {"attention_bias": model.qkv_bias, "use_parallel_residual": parallel}
 
 
-_OWN: dict[str, Callable[[ModelSpec], Config]] = {
+_FAMILY_KEYS: dict[str, Callable[[ModelSpec], Config]] = {
     "mixtral": _mixtral,
     "qwen2": _qwen,
     "qwen3": _qwen,

@@ -76,7 +76,7 @@ def groups(launch: Launch) -> tuple[Group, ...]:
         Group("optimizer", optimizer_flags(launch)),
         Group("kernels", kernel_flags(launch)),
         Group("what to see of the first steps", _reporting()),
-        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _own()),
+        Group("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders()),
     )
 
 
@@ -112,7 +112,7 @@ def _reporting() -> tuple[Flag, ...]:
     return flag("--log-interval", 1), flag("--log-throughput"), flag("--eval-iters", 0)
 
 
-def _own() -> tuple[Flag, ...]:
+def _placeholders() -> tuple[Flag, ...]:
     """Hyperparameters: values that run, none that was chosen."""
     return (
         flag("--train-iters", "${TRAIN_STEPS}"),

@@ -59,7 +59,7 @@ def all_overrides(launch: Launch) -> Groups:
         ("CUDA graphs", _graphs(launch)),
         ("optimizer", _optimizer(launch)),
         ("what to see of the first steps", {"logger.log_interval": "1"}),
-        ("PLACEHOLDERS, not part of the plan: replace them for a real run", _own(launch)),
+        ("PLACEHOLDERS, not part of the plan: replace them for a real run", _placeholders(launch)),
     )
 
 
@@ -114,7 +114,7 @@ def _degrees(launch: Launch) -> Overrides:
         found["model.hierarchical_context_parallel_sizes"] = f"[{sizes}]"
     if degrees.pp > 1 and not layout.is_even:
         # Quotes within: brackets, stars and bars mean something to Hydra.
-        text = layout_text(layout.block_layers, mtp, layout.mtp_apart)
+        text = layout_text(layout.block_layers, mtp, layout.mtp_standalone)
         found["model.pipeline_model_parallel_layout"] = f'"{text}"'
     return found
 
@@ -244,7 +244,7 @@ def _optimizer(launch: Launch) -> Overrides:
     return found
 
 
-def _own(launch: Launch) -> Overrides:
+def _placeholders(launch: Launch) -> Overrides:
     """Data, tokenizer and hyperparameters: values that run, none that was chosen."""
     return {
         "tokenizer.vocab_size": str(launch.job.model.vocab),

@@ -78,7 +78,7 @@ def _degrees(launch: Launch) -> Iterator[Choice]:
             f"layers by stage {stages}",
             "stages with the embedding or the head hold fewer layers, so that none waits",
         )
-    if launch.plan.layout.mtp_apart:
+    if launch.plan.layout.mtp_standalone:
         yield Choice(
             f"multi-token prediction on stage {degrees.pp - 2}",
             "with head and loss it would take longer than any stage of layers",

@@ -19,30 +19,30 @@ def layout_flags(layout: LayerLayout, pp: int, vpp: int, mtp_layers: int) -> tup
         return ()
     if layout.is_even and blocks[0] > 0:
         return (flag("--num-layers-per-virtual-pipeline-stage", blocks[0]),) if vpp > 1 else ()
-    if vpp == 1 and _only_ends_differ(blocks):
+    if vpp == 1 and _only_edge_stages_differ(blocks):
         return (
             flag("--decoder-first-pipeline-num-layers", blocks[0]),
             flag("--decoder-last-pipeline-num-layers", blocks[-1]),
         )
-    text = layout_text(blocks, mtp_layers, layout.mtp_apart)
+    text = layout_text(blocks, mtp_layers, layout.mtp_standalone)
     return (flag("--pipeline-model-parallel-layout", text),)
 
 
-def _only_ends_differ(blocks: tuple[int, ...]) -> bool:
+def _only_edge_stages_differ(blocks: tuple[int, ...]) -> bool:
     """Whether all stages between the first and the last hold the same, and none is empty."""
     return len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
 
 
-def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_apart: bool = False) -> str:
+def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool = False) -> str:
     """`Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L head and loss.
 
-    `mtp_apart`: m in the block before the last, as in `Et*30|t*31m|L`. One entry a block in
+    `mtp_standalone`: m in the block before the last, as in `Et*30|t*31m|L`. One entry a block in
     pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in brackets are unrolled
     before those of a letter (`PipelineParallelLayerLayout`).
     """
     texts = [_layers(count) for count in blocks]
     texts[0] = "E" + texts[0]
-    texts[-2 if mtp_apart else -1] += "m" * mtp_layers
+    texts[-2 if mtp_standalone else -1] += "m" * mtp_layers
     texts[-1] += "L"
     parts: list[str] = []
     for text, run in groupby(texts[:-1]):

@@ -33,7 +33,7 @@ class Variation:
     recomputed: tuple[int, ...] | None
     schedule: str | None
     precision: str
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
 
 
 class CannotExpressError(UsageError):
@@ -161,7 +161,7 @@ def _variation(plan: Plan) -> Variation:
         recomputed=layout.recomputed if partial and plan.recompute != "none" else None,
         schedule=_named_schedule(plan),
         precision="",
-        mtp_apart=layout.mtp_apart,
+        mtp_standalone=layout.mtp_standalone,
     )
 
 
@@ -183,7 +183,7 @@ def _costed(request: Request, variation: Variation, target: Target, nodes_as: No
         variation.recompute,
         variation.blocks,
         variation.recomputed,
-        mtp_apart=variation.mtp_apart,
+        mtp_standalone=variation.mtp_standalone,
     )
     return Launch(plan, request, request.resolve(), target.name, nodes_as)
 
@@ -244,14 +244,14 @@ def _options(variation: Variation, request: Request) -> list[list[dict[str, obje
     zeros = [zero for zero in rules.zero_stages if zero != degrees.zero]
     modes = [mode.name for mode in profile.recompute if mode.name != variation.recompute]
     found: list[list[dict[str, object]]] = [
-        [{"blocks": None, "mtp_apart": False}]
+        [{"blocks": None, "mtp_standalone": False}]
         if variation.blocks and (rules.layouts == "greedy" or uneven)
         else [],
         [{"recomputed": None}] if variation.recomputed else [],
         [{"zero": zero} for zero in zeros],
         [{"recompute": name, "recomputed": None} for name in modes[:3]],
         [{"schedule": None}] if variation.schedule else [],
-        [{"vpp": 1, "blocks": None, "mtp_apart": False}] if degrees.vpp > 1 else [],
+        [{"vpp": 1, "blocks": None, "mtp_standalone": False}] if degrees.vpp > 1 else [],
         [{"shard": 0}] if degrees.shard else [],
         [{"etp": value} for value in {1, degrees.tp} - {degrees.etp}],
         [{"precision": "bf16"}] if request.precision != "bf16" else [],
@@ -272,7 +272,7 @@ def _into_dp(name: str, degrees: Degrees) -> list[dict[str, object]]:
         {
             name: 1,
             "times_dp": value,
-            **({"vpp": 1, "blocks": None, "mtp_apart": False} if name == "pp" else {}),
+            **({"vpp": 1, "blocks": None, "mtp_standalone": False} if name == "pp" else {}),
         }
     ]
 
@@ -280,7 +280,7 @@ def _into_dp(name: str, degrees: Degrees) -> list[dict[str, object]]:
 def _applied(variation: Variation, change: dict[str, object]) -> Variation:
     """A configuration with a change made."""
     degrees = variation.degrees.model_dump()
-    fields = {"blocks", "mtp_apart", "recomputed", "recompute", "schedule", "precision"}
+    fields = {"blocks", "mtp_standalone", "recomputed", "recompute", "schedule", "precision"}
     degrees |= {key: value for key, value in change.items() if key in degrees}
     factor = change.get("times_dp", 1)
     if isinstance(factor, int) and factor > 1:
@@ -343,8 +343,8 @@ def _switches(request: Request) -> Iterator[str]:
 def _beside_layers(launch: Launch) -> Iterator[str]:
     """Options of a plan beyond its degrees and layers."""
     request, plan = launch.request, launch.plan
-    if plan.layout.mtp_apart:
-        yield "--mtp-apart"
+    if plan.layout.mtp_standalone:
+        yield "--mtp-standalone"
     if request.optimizer != "adamw":
         yield f"--optimizer {request.optimizer}"
     if request.sharp:

@@ -72,7 +72,7 @@ def model_lines(launch: Launch) -> list[str]:
     if one_registry_size:
         return _registered(one_registry_size, launch.job.model)
     builder = _latent(launch) if launch.job.model.mla else _grouped(launch)
-    return [*_own_values(launch.job.model), *builder, *_spec_lines(launch.job.model)]
+    return [*_model_values(launch.job.model), *builder, *_spec_lines(launch.job.model)]
 
 
 def _registered(flavor: Flavor, model: ModelSpec) -> list[str]:
@@ -90,7 +90,7 @@ def _values(model: ModelSpec) -> dict[str, Value]:
     return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
 
 
-def _own_values(model: ModelSpec) -> list[str]:
+def _model_values(model: ModelSpec) -> list[str]:
     """What the shape does not tell."""
     values = _values(model)
     return ["", f"ROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}"]

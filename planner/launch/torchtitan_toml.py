@@ -129,10 +129,10 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 def sections(launch: Launch) -> tuple[Section, ...]:
     """The tables of the file."""
     custom = _flavor(launch) is None
-    own_size = Setting("custom_import", SIZE_MODULE, "registers the size below")
+    size_module = Setting("custom_import", SIZE_MODULE, "registers the size below")
     return (
         Section("job", (Setting("dump_folder", "./outputs"),)),
-        *([Section("experimental", (own_size,))] if custom else []),
+        *([Section("experimental", (size_module,))] if custom else []),
         _model(launch),
         _parallelism(launch),
         _training(launch),

@@ -33,7 +33,7 @@ def _fact_text(fact: Fact) -> str:
     return f"{fact.name} {fact.value:g}{unit}: {fact.note}"
 
 
-def hardware_ledger(jobs: tuple[Job, ...]) -> tuple[str, ...]:
+def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
     """Those of several jobs as text, each once: `DGX H100: rail_latency_s 2e-06 s: why`."""
     found = (
         hardware_assumption for job in jobs for hardware_assumption in hardware_assumptions(job)

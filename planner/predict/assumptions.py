@@ -21,7 +21,7 @@ def choice_notes(
 ) -> tuple[str, ...]:
     """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
     return (
-        *_apart_notes(layout),
+        *_standalone_notes(layout),
         *sharp_notes(job, degrees),
         *_offload_notes(job, degrees),
         *_activation_notes(job, offloaded_bytes, layout.offload_fraction),
@@ -48,9 +48,9 @@ def _offload_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     )
 
 
-def _apart_notes(layout: Layout) -> tuple[str, ...]:
+def _standalone_notes(layout: Layout) -> tuple[str, ...]:
     """What a plan with multi-token prediction apart takes for granted."""
-    if not layout.mtp_apart:
+    if not layout.mtp_standalone:
         return ()
     return (
         "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "

@@ -27,13 +27,13 @@ def evaluate(
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
     others: Mapping[str, Sequence[int]] | None = None,
-    mtp_apart: bool = False,
+    mtp_standalone: bool = False,
 ) -> Plan:
     """Cost one given configuration, without searching.
 
     `block_layers`: layers of each block in pipeline order (default: even). `recomputed`: layers
     of each stage that recompute (default: all, unless the mode is `none`). `others`: a mix, for
-    each further mode the layers of each stage that recompute in it. `mtp_apart`: multi-token
+    each further mode the layers of each stage that recompute in it. `mtp_standalone`: multi-token
     prediction in the block before the last. The plan may not fit: read `fits`. Without
     `request.cp_comm_type` context parallelism exchanges as is usual in the framework. UsageError
     names every rule that the configuration breaks.
@@ -45,7 +45,7 @@ def evaluate(
         demand_parts(mode, job.model)
     job = replace(job, recompute=modes)
     layout = given_layout(
-        job, degrees, block_layers, recomputed, tuple((others or {}).values()), mtp_apart
+        job, degrees, block_layers, recomputed, tuple((others or {}).values()), mtp_standalone
     )
     cost_model = CostModel(job, compiled=False)
     columns = given_columns(degrees)
@@ -78,7 +78,7 @@ def given_layout(
     block_layers: Sequence[int] | None,
     recomputed: Sequence[int] | None,
     others: Sequence[Sequence[int]] = (),
-    mtp_apart: bool = False,
+    mtp_standalone: bool = False,
 ) -> Layout:
     """The layout that was given, completed. UsageError if it or the degrees break a rule.
 
@@ -88,7 +88,7 @@ def given_layout(
     if broken:
         raise UsageError("this configuration breaks rules:\n  - " + "\n  - ".join(broken))
     recomputes = bool(job.recompute[0].mask)
-    even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_apart)
+    even = even_layout(job, degrees.pp, degrees.vpp, recomputes, mtp_standalone)
     blocks = even.block_layers if block_layers is None else tuple(block_layers)
     _demand_length("block_layers", blocks, degrees.pp * degrees.vpp, "pp·vpp blocks")
     layout = replace(even, block_layers=blocks, offload_fraction=job.offload_fraction)

@@ -71,12 +71,12 @@ class CostedShapes:
 class Layout:
     """Where layers live: `counts[piece, stage]`, and how many of them recompute.
 
-    `mtp_apart`: multi-token prediction is in the block before that of head and loss.
+    `mtp_standalone`: multi-token prediction is in the block before that of head and loss.
     """
 
     counts: Array
     recomputed: Array
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class LayoutInputs:
     framework: FrameworkInputs
 
 
-def room(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
+def work_arrays(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
     """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
     return (
         np.zeros((3, pieces, stages)),
@@ -102,10 +102,10 @@ def room(pieces: int, stages: int) -> tuple[Array, NDArray[Any], NDArray[Any], A
     )
 
 
-def laid_out(shape: Array, mtp_apart: bool) -> Array:
+def laid_out(shape: Array, mtp_standalone: bool) -> Array:
     """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
     one_shape = shape.copy()
-    one_shape[f.SHAPE_MTP_APART] = float(mtp_apart)
+    one_shape[f.SHAPE_MTP_STANDALONE] = float(mtp_standalone)
     return one_shape
 
 
@@ -154,7 +154,14 @@ def fill_frames(shapes: Array, keys: Array) -> None:
     their layouts."""
     key = keys[shapes[:, f.SHAPE_KEY].astype(np.int64)]
     degrees = [f.KEY_TP, f.KEY_CP, f.KEY_EP, f.KEY_ETP]
-    grid = [f.SHAPE_PP, f.SHAPE_VPP, f.SHAPE_DP, f.SHAPE_ZERO, f.SHAPE_SHARD, f.SHAPE_MTP_APART]
+    grid = [
+        f.SHAPE_PP,
+        f.SHAPE_VPP,
+        f.SHAPE_DP,
+        f.SHAPE_ZERO,
+        f.SHAPE_SHARD,
+        f.SHAPE_MTP_STANDALONE,
+    ]
     shapes[:, f.SHAPE_FRAME] = numbered(np.column_stack([shapes[:, grid], key[:, degrees]]))
 
 
@@ -243,7 +250,7 @@ class CostModel:
         most = int(price_shapes.shapes[:, f.SHAPE_PP].max(initial=1.0))
 
         def cost(part: slice) -> None:
-            *space, stages = room(len(self.pieces), most)
+            *space, stages = work_arrays(len(self.pieces), most)
             self.run(
                 compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
                 price_shapes.costs, self.prefix,
@@ -268,7 +275,7 @@ class CostModel:
         ):
             shapes[:, column] = columns[name]
         shapes[:, f.SHAPE_SHARD] = columns.get("shard", 0)
-        shapes[:, f.SHAPE_MTP_APART] = 0.0
+        shapes[:, f.SHAPE_MTP_STANDALONE] = 0.0
         fill_groups(shapes, keys)
         fill_frames(shapes, keys)
         steps = np.zeros((len(shapes), f.STEP_COLUMNS))
@@ -339,7 +346,7 @@ class CostModel:
         """Piece costs [keys, pieces, PIECE_COLUMNS]; offloaded activations leave the GPU."""
         return self._cost_keys(keys, self.op_table)
 
-    def cost_staying(self, keys: Array) -> Array:
+    def cost_resident(self, keys: Array) -> Array:
         """Piece costs of layers whose activations all stay."""
         return self._cost_keys(keys, self._on_gpu)
 
@@ -361,7 +368,7 @@ class CostModel:
 
     def layout_inputs(self, costed: CostedShapes, row: int, layout: Layout) -> LayoutInputs:
         """What a layout of one shape is costed from."""
-        shape = laid_out(costed.shapes[row], layout.mtp_apart)
+        shape = laid_out(costed.shapes[row], layout.mtp_standalone)
         key = int(shape[f.SHAPE_KEY])
         return LayoutInputs(
             shape, costed.keys[key], costed.costs[key], layout, self.job_inputs,
@@ -372,7 +379,7 @@ class CostModel:
         """Cost a layout: (STEP_* vector, [pp, STAGE_*] matrix)."""
         pp = int(layout_inputs.shape[f.SHAPE_PP])
         steps, counts = np.zeros((1, f.STEP_COLUMNS)), layout_inputs.layout.counts
-        layouts, groups, traffic, stages = room(len(counts), pp)
+        layouts, groups, traffic, stages = work_arrays(len(counts), pp)
         layouts[0], layouts[1] = counts, layout_inputs.layout.recomputed
         self.run(
             compiled.cost_shapes, layout_inputs.shape[None], np.zeros(1), layout_inputs.key[None],

@@ -179,7 +179,7 @@ def _op_row(index: int, op: Op) -> tuple[float, ...]:
 def may_part(job: Job) -> bool:
     """Whether multi-token prediction may stand in the block before that of head and loss."""
     rules, code = job.framework.parallelism, schedule_named(job.schedule).code
-    split = rules.mtp_apart and rules.lone_ends and rules.layouts == "any"
+    split = rules.mtp_standalone and rules.standalone_vocab and rules.layouts == "any"
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
@@ -208,7 +208,7 @@ def context_inputs(context: OpContext) -> JobInputs:
             top_k=float(model.moe.top_k if model.moe else 0),
             world=1.0,
             causal=1.0,
-            lone_ends=float(parallelism.lone_ends),
+            standalone_vocab=float(parallelism.standalone_vocab),
             greedy_layer_cost=float(costs[0]),
             greedy_head_cost=float(costs[1]),
             kinds_in_order=float(list(model.kind_indices) == sorted(model.kind_indices)),
@@ -341,8 +341,8 @@ def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
     totals = np.zeros(pieces_count)
     for kind in model.kind_indices:
         totals[kind] += 1
-    ends = len(model.kinds)
-    totals[ends] = totals[ends + 1] = 1
+    vocab_layers = len(model.kinds)
+    totals[vocab_layers] = totals[vocab_layers + 1] = 1
     if model.mtp_layers:
-        totals[ends + 2] = totals[ends + 3] = model.mtp_layers
+        totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers
     return totals

@@ -215,7 +215,7 @@ def assemble_plan(job: Job, costed_plan: CostedPlan, outlook: Outlook) -> Plan:
             recomputed=layout.recomputed,
             placement=layout.placement,
             others=others,
-            mtp_apart=layout.mtp_apart,
+            mtp_standalone=layout.mtp_standalone,
         ),
         recompute=costed_plan.mode.name,
         recompute_flags=layout_flags(

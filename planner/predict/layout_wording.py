@@ -26,12 +26,12 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
             f"{framework} would take {list(ctx.usual_split)}  [{name}]"
         )
     if name == "blocks-not-empty":
-        but = " but the first and the last" if ctx.lone_ends else ""
-        if layout.mtp_apart and ctx.lone_ends:
+        but = " but the first and the last" if ctx.standalone_vocab else ""
+        if layout.mtp_standalone and ctx.standalone_vocab:
             but = " but the first and the last two"
         return f"layers {blocks}: every block{but} holds at least one transformer layer  [{name}]"
     if name == "mtp-expressible":
-        return f"multi-token prediction apart: {_apart_refusal(job, layout, ctx)}  [{name}]"
+        return f"multi-token prediction apart: {_standalone_refusal(job, layout, ctx)}  [{name}]"
     if name == "offload-chunk-layers":
         return (
             f"layers {blocks}: with activations of several modules on the host the "
@@ -47,11 +47,11 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
     )
 
 
-def _apart_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
+def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
     """Why multi-token prediction cannot stand before the last block, and what could."""
     if job.model.mtp_layers == 0:
         return f"{job.model.name} has none"
-    if not ctx.mtp_apart:
+    if not ctx.mtp_standalone:
         return f"{job.framework.name} keeps it with the head under {job.schedule or '1f1b'}"
     if not ctx.may_part:
         return (

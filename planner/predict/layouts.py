@@ -8,7 +8,7 @@ import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation, even_split, greedy_costs
 from constraints.rule import Layout, Placement
-from planner.cost.layout import mirror, place_ends
+from planner.cost.layout import mirror, place_vocab_layers
 from planner.job.job import Job
 from planner.job.offload import grouped_modules
 from planner.job.schedules import schedule_named
@@ -36,8 +36,8 @@ def plain_context(
         recomputation=recomputation,
         placement=placement,
         others=others,
-        lone_ends=job.framework.parallelism.lone_ends,
-        mtp_apart=bool(may_part(job)),
+        standalone_vocab=job.framework.parallelism.standalone_vocab,
+        mtp_standalone=bool(may_part(job)),
         greedy_costs=model_costs(job.model),
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
@@ -48,17 +48,19 @@ def model_costs(model: ModelSpec) -> tuple[int, int]:
     return greedy_costs(model.hidden, model.ffn, model.vocab)
 
 
-def even_layout(job: Job, pp: int, vpp: int, recomputes: bool, mtp_apart: bool = False) -> Layout:
+def even_layout(
+    job: Job, pp: int, vpp: int, recomputes: bool, mtp_standalone: bool = False
+) -> Layout:
     """The layout in which the kernel costs a shape: the framework's own, else the most even.
 
-    `mtp_apart`: with multi-token prediction alone in the block before head and loss.
+    `mtp_standalone`: with multi-token prediction alone in the block before head and loss.
     """
     ctx = plain_context(job, pp, vpp, "none")
     blocks = ctx.usual_split
-    if mtp_apart and ctx.may_part:
+    if mtp_standalone and ctx.may_part:
         blocks = (*even_split(ctx.layers, ctx.blocks - 2), 0, 0)
     placement = job_placement(job) if pp > 1 else "straight"
-    plain = Layout(pp, vpp, blocks, (0,) * pp, placement, mtp_apart=mtp_apart)
+    plain = Layout(pp, vpp, blocks, (0,) * pp, placement, mtp_standalone=mtp_standalone)
     return replace(plain, recomputed=plain.stage_layers) if recomputes else plain
 
 
@@ -67,10 +69,10 @@ def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> 
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)
-    schedule, apart = cost_model.framework_inputs.schedule, float(layout.mtp_apart)
-    place_ends(counts, layout.pp, job, schedule, apart)
+    schedule, standalone = cost_model.framework_inputs.schedule, float(layout.mtp_standalone)
+    place_vocab_layers(counts, layout.pp, job, schedule, standalone)
     if layout.placement == "mirrored":
         mirror(counts, layout.pp)
     counts[: job.kinds] = np.array(ctx.counts(layout)).T
     recomputed[: job.kinds] = np.array(ctx.recomputed_counts(layout)).T
-    return KernelLayout(counts, recomputed, layout.mtp_apart)
+    return KernelLayout(counts, recomputed, layout.mtp_standalone)

@@ -125,18 +125,18 @@ def price_modes(
     terms, _ = compiled.layout_terms(
         shape, key, costs, wide, framework, cost_model.gpu_inputs, cost_model.network
     )
-    moments = compiled.memory_phases(shape, key, costs, wide, framework)
-    found = tuple(_price(index, job.kinds, terms, moments) for index in range(len(modes)))
+    phases = compiled.memory_phases(shape, key, costs, wide, framework)
+    found = tuple(_price(index, job.kinds, terms, phases) for index in range(len(modes)))
     return tuple(price for price in found if not any(_beats(other, price) for other in found))
 
 
-def _price(index: int, kinds: int, terms: Array, moments: MemoryPhases) -> OtherMode:
+def _price(index: int, kinds: int, terms: Array, phases: MemoryPhases) -> OtherMode:
     one_slice = slice(kinds * (1 + index), kinds * (2 + index))
     return OtherMode(
         index,
         terms[one_slice, linear.TERM_BACKWARD] - terms[:kinds, linear.TERM_BACKWARD],
-        moments.layer[:, :, :kinds] - moments.layer[:, :, one_slice],
-        moments.working[:, one_slice],
+        phases.layer[:, :, :kinds] - phases.layer[:, :, one_slice],
+        phases.working[:, one_slice],
     )
 
 
@@ -202,7 +202,9 @@ def _mixed(
     plain[:kinds] -= taken.sum(axis=0)
     remade = list(taken) if again else [np.zeros_like(item) for item in taken]
     return KernelLayout(
-        stack(plain, list(taken), kinds), stack(counts.recomputed, remade, kinds), layout.mtp_apart
+        stack(plain, list(taken), kinds),
+        stack(counts.recomputed, remade, kinds),
+        layout.mtp_standalone,
     )
 
 
@@ -247,12 +249,12 @@ def cheapest_costs(
     light = [mode_costs(cost_model, costed, row, modes[item.index]) for item in priced]
     for kind in range(kinds):
         saved, kept = costs[kind, f.PIECE_SAVED], costs[kind, f.PIECE_SAVED_RECOMPUTED]
-        own_s = terms[kind, linear.TERM_RECOMPUTE]
+        recompute_s = terms[kind, linear.TERM_RECOMPUTE]
         for mode, other in zip(priced, light, strict=True):
             left = other[kind, f.PIECE_SAVED_RECOMPUTED]
-            if left >= saved or kept >= saved or own_s <= 0.0:
+            if left >= saved or kept >= saved or recompute_s <= 0.0:
                 continue
-            share = mode.seconds[kind] / (saved - left) * (saved - kept) / own_s
+            share = mode.seconds[kind] / (saved - left) * (saved - kept) / recompute_s
             scaled = min(1.0, share) * costed.piece_costs(row)[kind, _AGAIN]
             costs[kind, _AGAIN] = np.minimum(costs[kind, _AGAIN], scaled)
             costs[kind, f.PIECE_SAVED_RECOMPUTED] = min(costs[kind, f.PIECE_SAVED_RECOMPUTED], left)

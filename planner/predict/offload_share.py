@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from constraints.layout import LayoutContext
-from constraints.offload import staying_counts
+from constraints.offload import resident_counts
 from constraints.rule import Layout
 from planner.cost import fields as f
 from planner.cost.tables import Array
@@ -83,7 +83,7 @@ def _share_inputs(
     """(of its memory, of its seconds) of a layout in which some layers' activations stay."""
     plain = kernel_layout(cost_model, layout, ctx)
     any_stays, all_stays = (
-        np.array(counts, dtype=float).T for counts in staying_counts(layout, ctx, groups)
+        np.array(counts, dtype=float).T for counts in resident_counts(layout, ctx, groups)
     )
     kinds = cost_model.job_inputs.kinds
     layout_inputs = replace(
@@ -96,7 +96,7 @@ def _share_inputs(
     return replace(layout_inputs, layout=heavy), replace(layout_inputs, layout=timed)
 
 
-def _split(plain: KernelLayout, staying: Array, kinds: int) -> KernelLayout:
+def _split(plain: KernelLayout, resident: Array, kinds: int) -> KernelLayout:
     """Counts of pieces with so many layers of each kind as layers that stay."""
 
     def parts(counts: Array, stay: Array) -> Array:
@@ -104,9 +104,9 @@ def _split(plain: KernelLayout, staying: Array, kinds: int) -> KernelLayout:
         leave[:kinds] -= stay
         return stack(leave, [stay], kinds)
 
-    again = np.where(plain.recomputed[:kinds] > 0.0, staying, 0.0)
+    again = np.where(plain.recomputed[:kinds] > 0.0, resident, 0.0)
     return KernelLayout(
-        parts(plain.counts, staying), parts(plain.recomputed, again), plain.mtp_apart
+        parts(plain.counts, resident), parts(plain.recomputed, again), plain.mtp_standalone
     )
 
 
@@ -118,5 +118,5 @@ def _key(costed: CostedShapes, row: int) -> Array:
 def _costs(cost_model: CostModel, costed: CostedShapes, row: int) -> Array:
     """Piece costs of the kinds that leave, those that stay, and the ends."""
     key, kinds = _key(costed, row)[None, :], cost_model.job_inputs.kinds
-    leaving, staying = cost_model.cost_keys(key)[0], cost_model.cost_staying(key)[0]
-    return stack(leaving, [staying], kinds)
+    leaving, resident = cost_model.cost_keys(key)[0], cost_model.cost_resident(key)[0]
+    return stack(leaving, [resident], kinds)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from constraints.context_kinds import ContextKind
 
-PLAN_FILE_VERSION = 2
+PLAN_FILE_VERSION = 3
 
 # Beyond any machine or model there is: larger numbers are slips of the pen.
 LARGEST_DEGREE = 2**20
@@ -54,15 +54,15 @@ class LayerLayout(_Frozen):
     each stage that run again in backward, in the plan's mode. `others`: in a mix, for each further
     mode the layers of each stage that run again in it; within a stage they follow those of the
     plan's mode, in the order of the modes, and the layers that keep everything come last.
-    `mtp_apart`: multi-token prediction is in the block before the last, which holds head and loss
-    alone; else it is with them.
+    `mtp_standalone`: multi-token prediction is in the block before the last, which holds head and
+    loss alone; else it is with them.
     """
 
     block_layers: tuple[int, ...]
     recomputed: tuple[int, ...]
     placement: Literal["straight", "folded", "mirrored"] = "straight"
     others: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
 
     def stage_layers(self, pp: int) -> tuple[int, ...]:
         """Layers per stage."""

@@ -47,16 +47,20 @@ def batch_sentence(plan: Plan, target_sequences: float) -> str:
 def layers_text(plan: Plan) -> str:
     """Layers of each pipeline stage where they differ, else an empty text."""
     stages = plan.layout.stage_layers(plan.degrees.pp)
-    return run_lengths(stages) + _apart_mark(plan) if len(set(stages)) > 1 else ""
+    return run_lengths(stages) + _standalone_mark(plan) if len(set(stages)) > 1 else ""
 
 
-def _apart_mark(plan: Plan) -> str:
-    return " m|L" if plan.layout.mtp_apart else ""
+def _standalone_mark(plan: Plan) -> str:
+    return " m|L" if plan.layout.mtp_standalone else ""
 
 
 def blocks_text(plan: Plan) -> str:
     """Layers of each virtual-pipeline block where they differ, else an empty text."""
-    return "" if plan.layout.is_even else run_lengths(plan.layout.block_layers) + _apart_mark(plan)
+    return (
+        ""
+        if plan.layout.is_even
+        else run_lengths(plan.layout.block_layers) + _standalone_mark(plan)
+    )
 
 
 def stage_gpus_text(plan: Plan) -> str:

@@ -133,7 +133,7 @@ class Stage:
 
     # --- the layer that a phase is about ---------------------------------------------------------
 
-    def taken_apart(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
+    def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
         """Terms of a phase with what the core adds up inside the layers under its names, and the
         layers that it is about, the one at work first."""
         terms = self.terms(phase, one_pass)
@@ -218,7 +218,7 @@ def named_terms(stages: Array, inputs: LayoutInputs) -> Array:
     for index in range(len(stages)):
         stage, row = Stage(inputs, index), SimpleNamespace()
         if stage.heaviest[0] in _INSIDE:
-            fill_terms(stage.taken_apart(*stage.heaviest)[0], row)
+            fill_terms(stage.phase_detail(*stage.heaviest)[0], row)
             columns = [getattr(f, f"STAGE_{name.upper()}") for name in vars(row)]
             named[index, columns] = list(vars(row).values())
     return named

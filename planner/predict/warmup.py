@@ -91,7 +91,7 @@ def _zeros(inputs: type[Any]) -> Any:
 
 def _samples() -> dict[str, tuple[Any, ...]]:
     """Arguments of the types that each entry is called with."""
-    from planner.predict.cost_model import room
+    from planner.predict.cost_model import work_arrays
     from planner.predict.links import network
 
     def table(columns: int, *shape: int) -> Any:
@@ -107,7 +107,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     keys, shapes = table(f.KEY_COLUMNS, 1), table(f.SHAPE_COLUMNS, 1)
     costs, steps = table(f.PIECE_COLUMNS, 1, 1), table(f.STEP_COLUMNS, 1)
     shape = (shapes[0], keys[0], costs[0])
-    *space, stages = room(1, 1)
+    *space, stages = work_arrays(1, 1)
     return {
         "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
         "cost_shapes": (

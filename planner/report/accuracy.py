@@ -47,7 +47,7 @@ def accuracy(predictions: Sequence[Prediction]) -> dict[str, Any]:
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "command": COMMAND,
-        "time_coverage_with_own_source": _coverage_with_own_source(predictions),
+        "time_coverage_with_own_source": _coverage_with_its_source(predictions),
         **summary,
         "source": [family | _held_out(family["family"]) for family in families],
         "held_out_mean_of_sources": _held_out_mean(),
@@ -83,14 +83,14 @@ def _terms_text(terms: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in terms)
 
 
-def _coverage_with_own_source(predictions: Sequence[Prediction]) -> float | None:
+def _coverage_with_its_source(predictions: Sequence[Prediction]) -> float | None:
     """Coverage where the run's own source stays in: of someone who has measured there before."""
     hits = []
     for prediction in predictions:
         comparison = time_comparison(prediction)
         if comparison is None:
             continue
-        full = time_interval(prediction, comparison.predicted, own_source=True)
+        full = time_interval(prediction, comparison.predicted, with_its_source=True)
         hits.append(full.low <= comparison.measured <= full.high)
     return fmean(hits) if hits else None
 

@@ -208,11 +208,11 @@ def _change_row(change: Change) -> tuple[str, ...]:
 def _gain(change: Change) -> str:
     if change.faster is None or change.saved_bytes is None:
         return "runs"
-    pace = f"{signed_share(change.faster)} tokens/s"
+    faster_by = f"{signed_share(change.faster)} tokens/s"
     size = gib(abs(change.saved_bytes))
     if float(size) == 0.0:
-        return f"{pace}, same memory"
-    return f"{pace}, {size} GiB {'less' if change.saved_bytes > 0 else 'more'}"
+        return f"{faster_by}, same memory"
+    return f"{faster_by}, {size} GiB {'less' if change.saved_bytes > 0 else 'more'}"
 
 
 # --- measurement ----------------------------------------------------------------------------------

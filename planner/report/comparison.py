@@ -32,7 +32,7 @@ def comparison_report(comparison: Comparison) -> Report:
     blocks: list[Block] = [Facts(_facts(comparison))]
     if runs:
         blocks += [
-            _pace_table(runs, comparison),
+            _rate_table(runs, comparison),
             _money_table(runs, comparison),
             _price_table(runs, comparison),
             _plan_table(runs),
@@ -55,7 +55,7 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
 Runs = Sequence[tuple[ComparisonRow, Run]]
 
 
-def _pace_table(runs: Runs, comparison: Comparison) -> TableData:
+def _rate_table(runs: Runs, comparison: Comparison) -> TableData:
     several = len({row.precision for row, _ in runs}) > 1
     columns = (
         Column("cluster", "left", wrap=True),

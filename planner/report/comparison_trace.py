@@ -59,7 +59,7 @@ def pick_row(comparison: Comparison, name: str) -> ComparisonRow:
 def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter, ...]:
     """The chain of a run, from its plan to what it costs."""
     return (
-        Chapter("Pace", tuple(_pace(run, comparison))),
+        Chapter("Pace", tuple(_rate(run, comparison))),
         Chapter("Time, with interruptions", tuple(_time(run, settings))),
         *(
             Chapter(f"Renting, {KIND_NAMES[rental.kind]}", tuple(_renting(rental, comparison)))
@@ -70,7 +70,7 @@ def trace(run: Run, comparison: Comparison, settings: Settings) -> tuple[Chapter
     )
 
 
-def _pace(run: Run, comparison: Comparison) -> Iterator[Step]:
+def _rate(run: Run, comparison: Comparison) -> Iterator[Step]:
     plan = run.plan
     yield Step(
         "plan",

@@ -30,7 +30,7 @@ from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 from planner.report.what_if import what_if_blocks
 from planner.search.explanation import (
-    SAME_PACE,
+    SAME_SPEED,
     TIME_TERMS,
     Explanation,
     NeighbourReport,
@@ -94,7 +94,7 @@ def _plan_facts(explanation: Explanation) -> tuple[tuple[str, str], ...]:
         facts.append(("offload flags", plan.activation_offload_flags))
     if layers:
         facts.append(("layers", f"{layers} (stages in order)"))
-    if plan.layout.mtp_apart:
+    if plan.layout.mtp_standalone:
         stage = plan.degrees.pp - 2
         where = "behind its layers" if plan.layout.block_layers[-2] else "alone in its block"
         facts.append(("MTP", f"on stage {stage}, {where}; head and loss follow alone"))
@@ -261,7 +261,7 @@ def _doubt(report: NeighbourReport) -> str:
 
 def _comparison(report: NeighbourReport) -> str:
     if report.outcome == "does-not-fit":
-        but = " though" if (report.pace or 0.0) > 0 else ""
+        but = " though" if (report.faster_by or 0.0) > 0 else ""
         return f"does not fit in {gib(report.limit_bytes or 0.0)} GiB,{but} {_slowdown(report)}"
     if report.outcome == "equal":
         return "equally fast"
@@ -272,7 +272,7 @@ def _comparison(report: NeighbourReport) -> str:
 
 
 def _slowdown(report: NeighbourReport) -> str:
-    pace = report.pace or 0.0
-    if abs(pace) < SAME_PACE:
+    faster_by = report.faster_by or 0.0
+    if abs(faster_by) < SAME_SPEED:
         return "equally fast"
-    return f"{share(abs(1 / (1 + pace) - 1))} {'faster' if pace > 0 else 'slower'}"
+    return f"{share(abs(1 / (1 + faster_by) - 1))} {'faster' if faster_by > 0 else 'slower'}"

@@ -90,7 +90,7 @@ def _facts(footprint: Footprint, worst: Footprint | None) -> tuple[tuple[str, st
     if job.activation_offload:
         named = fraction_text(job.activation_offload, job.offload_fraction)
         facts.insert(-1, ("on the host", named))
-    if configuration.layout.mtp_apart:
+    if configuration.layout.mtp_standalone:
         facts.insert(-1, ("MTP", f"on stage {degrees.pp - 2}; head and loss alone on the last"))
     if worst is not None:
         facts.append(("imbalance", _worst_text(worst)))

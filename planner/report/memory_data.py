@@ -44,7 +44,7 @@ def memory_document(
         "layout": {
             "block_layers": list(configuration.layout.block_layers),
             "recomputed": list(configuration.layout.recomputed),
-            "mtp_apart": configuration.layout.mtp_apart,
+            "mtp_standalone": configuration.layout.mtp_standalone,
         },
         **_verdict(footprint),
         "heaviest_stage": footprint.heaviest.stage,

@@ -135,11 +135,11 @@ def _limit(scaling: Scaling) -> Iterator[str]:
     if fixed is None or scaled is None:
         yield f"The batch limits from {count:,} GPUs on: without a larger one there is no plan"
         return
-    paces = [run.plan.tokens_per_s * run.goodput.share for run in (fixed, scaled)]
+    rates = [run.plan.tokens_per_s * run.goodput.share for run in (fixed, scaled)]
     yield (
         f"The batch limits from {count:,} GPUs on: with {short_count(pair[1].gbs_tokens)} tokens "
         f"instead of {short_count(pair[0].gbs_tokens)} they are "
-        f"{(paces[1] / paces[0] - 1) * 100:.0f} % faster"
+        f"{(rates[1] / rates[0] - 1) * 100:.0f} % faster"
     )
 
 

@@ -255,7 +255,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
     if any(layers_text(plan) or blocks_text(plan) for plan in (*plans, *result.riskier)):
         notes.append(
             "layers: of each pipeline stage (or block) in order; 14×5 = 14 layers, 5 times."
-            + _lone_ends_note(plans)
+            + _standalone_vocab_note(plans)
         )
     notes += [note for note in (_tie_note(numbered), _doubt_note(numbered)) if note]
     return (*notes, *_assumed_note(result), *job.notes, *result.notes)
@@ -284,13 +284,13 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
     )
 
 
-def _lone_ends_note(plans: Sequence[Plan]) -> str:
+def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
     """What a stage without layers holds."""
     blocks = [plan.layout.stage_layers(plan.degrees.pp) for plan in plans]
     found = []
     if any(block[0] == 0 for block in blocks):
         found.append("0 at the start: the embedding alone")
-    together = [not plan.layout.mtp_apart for plan in plans]
+    together = [not plan.layout.mtp_standalone for plan in plans]
     if any(block[-1] == 0 and beside for block, beside in zip(blocks, together, strict=True)):
         found.append("0 at the end: head, loss and any multi-token prediction alone")
     if not all(together):
@@ -318,11 +318,11 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
     """The peak that MFU refers to, and what peak memory is."""
     if _is_mixed(plans):
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
-        room = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
+        shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
         return (
             f"MFU: model FLOP, full attention square, against the mean of the GPUs' dense bf16 "
             f"peaks, {tflop_per_s(job.peak_flop_per_s)}. peak GiB: stage that takes the largest "
-            f"share of its GPU's memory; torch can use {room}."
+            f"share of its GPU's memory; torch can use {shares_text}."
         )
     return (
         f"MFU: model FLOP, full attention square, against {tflop_per_s(job.peak_flop_per_s)} "

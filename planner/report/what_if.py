@@ -71,8 +71,10 @@ def tornado_table(found: WhatIf, plan: Plan) -> TableData:
 
 def _time(step_time_s: float, plan: Plan) -> str:
     scale = step_time_s / plan.step_time_s
-    ends = plan.step_time
-    scaled = ends.model_copy(update={"low": ends.low * scale, "high": ends.high * scale})
+    interval = plan.step_time
+    scaled = interval.model_copy(
+        update={"low": interval.low * scale, "high": interval.high * scale}
+    )
     return f"{seconds(step_time_s)} {error_text(step_time_s, scaled)}"
 
 

@@ -29,7 +29,7 @@ class Ahead:
         self._started: dict[Question, Future[LayoutSolution]] = {}
 
     @property
-    def room(self) -> int:
+    def idle_workers(self) -> int:
         """Questions that a thread is free for."""
         return self.threads - sum(not future.done() for future in self._started.values())
 

@@ -1,6 +1,6 @@
 """A lower bound on the step time of one shape, by whole blocks of layers.
 
-`planner.cost.sharp_bounds` lets every block of a stage be as cheap as the cheapest run of layers,
+`planner.cost.tight_bounds` lets every block of a stage be as cheap as the cheapest run of layers,
 all at once. Here each stage holds whole blocks: of sizes that its chunks may have, each with the
 kinds of some run of the model's layers; and all stages together hold every layer of each kind.
 Where exactly blocks start is left open, so no layout is lost and the bound holds. It needs no
@@ -103,7 +103,7 @@ class StageSeconds:
     def plain_s(self) -> float:
         """Forward and backward of a micro-batch through the model, s, as far as it is certain."""
         layers_s = float(np.array(self.ctx.totals) @ self.layer_s.min(axis=0))
-        return layers_s + float(self.ends_s.sum())
+        return layers_s + float(self.vocab_s.sum())
 
     @property
     def floor_s(self) -> float:
@@ -124,7 +124,7 @@ class StageSeconds:
         return (step_s - self.rest_s - self.floor_s) / self.weight
 
     @cached_property
-    def ends_s(self) -> Array:
+    def vocab_s(self) -> Array:
         """[stage] seconds of what is pinned there."""
         return np.asarray(self.terms.stage[:, _PASSES].sum(axis=1))
 
@@ -149,26 +149,31 @@ class StageSeconds:
         """Most layers of a block in such a step; the stage's other chunks have one less."""
         slowest_s = self.slowest_within_s(step_s)
         beside = max(0, self.ctx.vpp - 2)
-        room = min(slowest_s / float(self.layer_s.min()), float(self.ctx.layers * (1 + beside)))
-        return min(self.ctx.layers, int((room + beside) / (1 + beside) + 1e-9))
+        most_layers = min(
+            slowest_s / float(self.layer_s.min()), float(self.ctx.layers * (1 + beside))
+        )
+        return min(self.ctx.layers, int((most_layers + beside) / (1 + beside) + 1e-9))
 
-    def groups(self, room: int) -> list[tuple[tuple[Block, ...], list[int]]]:
-        """Stages that may hold the same, up to `room` layers, in the same seconds, and what their
-        blocks are; memory may differ."""
-        if room not in self._groups:
+    def groups(self, most_layers: int) -> list[tuple[tuple[Block, ...], list[int]]]:
+        """Stages that may hold the same, up to `most_layers` layers, in the same seconds, and what
+        their blocks are; memory may differ."""
+        if most_layers not in self._groups:
             found: dict[tuple[object, ...], tuple[tuple[Block, ...], list[int]]] = {}
             for stage in range(self.ctx.pp):
-                blocks, ends_s = stage_blocks(self.ctx, stage, room), float(self.ends_s[stage])
-                key = blocks, ends_s, self.number_s[stage].tobytes()
+                blocks, vocab_s = (
+                    stage_blocks(self.ctx, stage, most_layers),
+                    float(self.vocab_s[stage]),
+                )
+                key = blocks, vocab_s, self.number_s[stage].tobytes()
                 found.setdefault(key, (blocks, []))[1].append(stage)
-            self._groups[room] = list(found.values())
-        return self._groups[room]
+            self._groups[most_layers] = list(found.values())
+        return self._groups[most_layers]
 
     @cached_property
     def _groups(self) -> dict[int, list[tuple[tuple[Block, ...], list[int]]]]:
         return {}
 
-    def ends_of_step_s(self, stage: int, held: Integers) -> tuple[Array, Array]:
+    def boundary_s(self, stage: int, held: Integers) -> tuple[Array, Array]:
         """([holding] traffic at the end of the step that nothing hides on a stage, that of which
         the stages behind it find in its drain).
 
@@ -182,16 +187,16 @@ class StageSeconds:
         backward_s = sums[:, linear.TERM_BACKWARD] + again @ layer[:, linear.TERM_RECOMPUTE]
         reduce_s = sums[:, linear.TERM_REDUCE] + terms.scalars[linear.SCALAR_REDUCE_BASE]
         gather_s = sums[:, linear.TERM_ALL_GATHER] + terms.scalars[linear.SCALAR_ALL_GATHER_BASE]
-        room_s = backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
-        shown_s = _exposed(reduce_s, framework.hide_gradient_reduction, room_s)
-        room_s = sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
-        shown_s += _exposed(gather_s, framework.hide_parameter_gather, room_s)
+        window_s = backward_s - sums[:, linear.TERM_TAKEN_BACKWARD]
+        shown_s = _exposed(reduce_s, framework.hide_gradient_reduction, window_s)
+        window_s = sums[:, linear.TERM_FORWARD] - sums[:, linear.TERM_TAKEN_FORWARD]
+        shown_s += _exposed(gather_s, framework.hide_parameter_gather, window_s)
         return shown_s + sums[:, linear.TERM_SHARED], backward_s / self.ctx.vpp
 
 
-def _exposed(seconds: Array, hidden: float, room_s: Array) -> Array:
+def _exposed(seconds: Array, hidden: float, window_s: Array) -> Array:
     """Seconds that cannot hide, or find no room."""
-    return np.maximum(0.0, np.maximum((1.0 - hidden) * seconds, seconds - room_s))
+    return np.maximum(0.0, np.maximum((1.0 - hidden) * seconds, seconds - window_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,9 +361,9 @@ class BlockBound:
         """What every stage may hold within a time."""
         parts = [_NONE]
         numbers = [0] * self.ctx.pp
-        for blocks, stages in self.seconds.groups(self._room(cap_s)):
-            held = self._held(blocks, cap_s - float(self.seconds.ends_s[stages[0]]))
-            taken_s = self.seconds.ends_s[stages[0]] + held @ self.seconds.number_s[stages[0]]
+        for blocks, stages in self.seconds.groups(self._most_layers(cap_s)):
+            held = self._held(blocks, cap_s - float(self.seconds.vocab_s[stages[0]]))
+            taken_s = self.seconds.vocab_s[stages[0]] + held @ self.seconds.number_s[stages[0]]
             quick = taken_s <= cap_s * (1.0 + _SAME)
             held, taken_s = held[quick], taken_s[quick]
             known: dict[bytes, int] = {}
@@ -368,9 +373,9 @@ class BlockBound:
                     known[key] = len(parts)
                     parts.append(self._option(stage, held[fits], taken_s[fits]))
                 numbers[stage] = known[key]
-        ends = np.cumsum([0, *(len(part[0]) for part in parts)])
+        offsets = np.cumsum([0, *(len(part[0]) for part in parts)])
         places, taken, shown, drained = (np.concatenate(item) for item in zip(*parts, strict=True))
-        of_stage = np.stack([ends[numbers], ends[1:][numbers]], axis=1)
+        of_stage = np.stack([offsets[numbers], offsets[1:][numbers]], axis=1)
         return Options(of_stage, places, taken, shown, drained)
 
     def _option(
@@ -379,19 +384,19 @@ class BlockBound:
         """Places, seconds, traffic shown and drained of what a stage may hold."""
         shown_s = drained_s = np.zeros_like(taken_s)
         if stage < SHOWS:
-            shown_s, drained_s = self.seconds.ends_of_step_s(stage, held)
+            shown_s, drained_s = self.seconds.boundary_s(stage, held)
         return self.place(held[:, : self.ctx.kind_count]), taken_s, shown_s, drained_s
 
-    def _room(self, cap_s: float) -> int:
+    def _most_layers(self, cap_s: float) -> int:
         """Most layers that any stage has time for."""
-        room = cap_s / float(self.seconds.layer_s.min())
-        return int(max(0.0, min(room * (1.0 + _SAME), float(self.ctx.layers))))
+        most_layers = cap_s / float(self.seconds.layer_s.min())
+        return int(max(0.0, min(most_layers * (1.0 + _SAME), float(self.ctx.layers))))
 
     def _held(self, blocks: tuple[Block, ...], most_s: float) -> Integers:
         """[holding, number] of what a stage's blocks may hold in a time, and more."""
-        room = self._room(most_s)
-        recompute = Recompute(self.ctx.recomputation, min(self.each, room))
-        return holdings(sequence(self.ctx.kinds), blocks, recompute, room)
+        most_layers = self._most_layers(most_s)
+        recompute = Recompute(self.ctx.recomputation, min(self.each, most_layers))
+        return holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)
 
 
 # No options.

@@ -100,12 +100,13 @@ class Recompute(NamedTuple):
     each: int
 
 
-def stage_blocks(ctx: LayoutContext, stage: int, room: int) -> tuple[Block, ...]:
-    """The blocks of a stage: equal for stages that may hold the same, up to `room` layers."""
-    return tuple(_block(ctx, block, room) for block in ctx.stage_blocks(stage))
+def stage_blocks(ctx: LayoutContext, stage: int, most_layers: int) -> tuple[Block, ...]:
+    """The blocks of a stage: equal for stages that may hold the same, up to `most_layers`
+    layers."""
+    return tuple(_block(ctx, block, most_layers) for block in ctx.stage_blocks(stage))
 
 
-def _block(ctx: LayoutContext, block: int, room: int) -> Block:
+def _block(ctx: LayoutContext, block: int, most_layers: int) -> Block:
     least, last = ctx.least_layers(block), ctx.blocks - 1
     before = block - (ctx.least_layers(0) == 0 and block > 0)
     behind = last - block - (ctx.least_layers(last) == 0 and block < last)
@@ -117,18 +118,18 @@ def _block(ctx: LayoutContext, block: int, room: int) -> Block:
     settled, period = sequence(ctx.kinds).repeats
     first = before if before < settled else settled + (before - settled) % period
     every = max(0, settled - first) + period
-    return Block("middle", first, 0 if width - room + 1 >= every else width, least, 0)
+    return Block("middle", first, 0 if width - most_layers + 1 >= every else width, least, 0)
 
 
 @lru_cache(maxsize=1 << 14)
 def holdings(
-    model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, room: int
+    model: Sequence, blocks: tuple[Block, ...], recompute: Recompute, most_layers: int
 ) -> Integers:
-    """[holding, number]: what a stage of at most `room` layers may hold, and perhaps more: layers
-    of each kind, then those of each kind that recompute."""
-    limit = (room + 1) * model.weights[-1]
+    """[holding, number]: what a stage of at most `most_layers` layers may hold, and perhaps more:
+    layers of each kind, then those of each kind that recompute."""
+    limit = (most_layers + 1) * model.weights[-1]
     found: set[int] = set()
-    for sizes in _chunk_sizes(blocks, room):
+    for sizes in _chunk_sizes(blocks, most_layers):
         sums = {0}
         for block, choices in zip(blocks, sizes, strict=True):
             runs = {code for size in choices for code in _runs(model, block, recompute, size)}
@@ -139,16 +140,16 @@ def holdings(
     return np.stack([codes // weight % base for weight in model.weights[:-1]], axis=1)
 
 
-def _chunk_sizes(blocks: tuple[Block, ...], room: int) -> Iterator[list[range]]:
+def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[range]]:
     """Sizes that the chunks of a stage may have together, or more (rule chunks-balanced)."""
     if len(blocks) == 1:
-        yield [range(blocks[0].least, room + 1)]
+        yield [range(blocks[0].least, most_layers + 1)]
         return
-    for base in range(room // (len(blocks) - 1) + 1):
+    for base in range(most_layers // (len(blocks) - 1) + 1):
         yield [
             range(
                 max(block.least, base - block.fewer),
-                min(room + 1, base + 2 + (block.fewer > 0)),
+                min(most_layers + 1, base + 2 + (block.fewer > 0)),
             )
             for block in blocks
         ]

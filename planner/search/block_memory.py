@@ -16,17 +16,17 @@ class StagesThatHold:
         self.pp, self.kinds, self.memory = ctx.pp, ctx.kind_count, ctx.memory
         if ctx.memory is None:
             return
-        moments = ctx.memory.moments
+        phases = ctx.memory.phases
         # [moment, stage] of what is pinned; [moment, stage, number of a holding] of one more each.
-        self._pinned = np.array([moment.stage for moment in moments], dtype=np.int64)
-        per_layer = np.array([moment.layer for moment in moments], dtype=np.int64)
-        freed = np.array([moment.freed for moment in moments], dtype=np.int64)
+        self._pinned = np.array([phase.stage for phase in phases], dtype=np.int64)
+        per_layer = np.array([phase.layer for phase in phases], dtype=np.int64)
+        freed = np.array([phase.freed for phase in phases], dtype=np.int64)
         self._each = np.concatenate([per_layer, -freed], axis=2)
         # [moment, number of a holding] of what the largest present counts of.
         self._working = np.array(
-            [(*moment.working, *moment.working_recomputed) for moment in moments], dtype=np.int64
+            [(*phase.working, *phase.working_recomputed) for phase in phases], dtype=np.int64
         )
-        self._gather = np.array([moment.gather for moment in moments], dtype=np.int64)
+        self._gather = np.array([phase.gather for phase in phases], dtype=np.int64)
 
     def fits(self, stages: list[int], held: Integers) -> NDArray[np.bool_]:
         """[stage, holding]: whether the memory of each of some stages holds it."""

@@ -1,6 +1,6 @@
 """Lower bounds on the pace of one job's shapes, by rungs of a memory ladder.
 
-Each is sharpened only when its shape comes first in a search.
+Each is tightened only when its shape comes first in a search.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from constraints.layout import LayoutContext, Recomputation
-from planner.cost import compiled, schedule, sharp_bounds
+from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.frameworks import RecomputeMode
@@ -25,19 +25,19 @@ from planner.predict.threads import in_threads
 from planner.search import block_bound
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.front import Floats
-from planner.search.rungs import RUNG, RUNGS, SLOWEST
+from planner.search.limit_results import LIMIT_STEP, LIMIT_STEPS, SLOWEST
 from planner.search.terms import ShapeTerms, layout_context, recompute_code, shape_terms
 
 # Shapes whose bounds are worked out between two looks at the clock.
 _CHUNK = 4096
-# How often bounds are sharpened: by `planner.cost.sharp_bounds`, then by whole blocks.
-SHARPEST = 2
+# How often bounds are tightened: by `planner.cost.tight_bounds`, then by whole blocks.
+TIGHTEST = 2
 
 
 class BoundedShapes:
     """Costed shapes of one job under a memory limit. `tie`: shares of a pace that do not matter.
 
-    `deadline` (`time.perf_counter`, None: none): after it no bound gets sharper than it is.
+    `deadline` (`time.perf_counter`, None: none): after it no bound gets tighter than it is.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BoundedShapes:
         self.deadline = deadline
         # Best pace known of other jobs that are searched with this one.
         self.best_beside = np.inf
-        self._sharp_paces: dict[tuple[int, int], float] = {}
+        self._tight_sample_times: dict[tuple[int, int], float] = {}
         # By shape, rung and the target above which no bound is looked for.
         self._block_bounds: dict[tuple[int, int, float], Bound] = {}
         # What solves start from: the last bound by whole blocks, wherever it is attained.
@@ -68,7 +68,7 @@ class BoundedShapes:
         self._whole_blocks = several and tie <= OPTIMAL_WITHIN
 
     @cached_property
-    def pace(self) -> Floats:
+    def sample_s(self) -> Floats:
         """Pace of every shape in its even layout."""
         return np.asarray(self.costed.steps[:, f.STEP_TIME] / self.columns["gbs"])
 
@@ -105,7 +105,7 @@ class BoundedShapes:
     @cached_property
     def limits(self) -> Floats:
         """The memory ladder, from the limit down."""
-        return np.asarray(self.limit_bytes * RUNG ** np.arange(RUNGS))
+        return np.asarray(self.limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS))
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -119,7 +119,7 @@ class BoundedShapes:
 
     def best_even(self) -> float:
         """Best pace of an even layout within the limit; infinite if none fits."""
-        return float(self.pace[self.peak <= self.limit_bytes].min(initial=np.inf))
+        return float(self.sample_s[self.peak <= self.limit_bytes].min(initial=np.inf))
 
     @cached_property
     def bounds(self) -> Floats:
@@ -127,14 +127,14 @@ class BoundedShapes:
 
         The plain ones of the kernel, until a search looks at the shape (`_bound`).
         """
-        self._sharpened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
+        self._tightened = np.zeros((len(self.rows), len(self.limits)), dtype=np.int8)
         rows = self.rows
         exact = self.only_even[rows]
         fits = self.peak[rows][:, None] <= self.limits[None, :]
-        even = np.where(fits, self.pace[rows][:, None], np.inf)
+        even = np.where(fits, self.sample_s[rows][:, None], np.inf)
         # Rung from which on the bounds of a shape are more than the plain ones.
         self._bounded = np.where(exact, 0, len(self.limits))
-        return np.where(exact[:, None], even, self._plain_paces)
+        return np.where(exact[:, None], even, self._plain_sample_times)
 
     def descend(self, limits: Floats) -> None:
         """Take other memory limits, falling, none above the first so far.
@@ -145,19 +145,19 @@ class BoundedShapes:
             raise ValueError(f"no bounds are known within {limits[0]:g} bytes")
         above = np.searchsorted(-self.limits, -limits, side="right") - 1
         inherited = self.bounds[:, above]
-        for name in ("limits", "bounds", "_plain_paces"):
+        for name in ("limits", "bounds", "_plain_sample_times"):
             self.__dict__.pop(name, None)
-        self._sharp_paces, self._block_bounds, self._hints = {}, {}, {}
+        self._tight_sample_times, self._block_bounds, self._hints = {}, {}, {}
         self.limits = limits
         self.bounds = np.maximum(self.bounds, inherited)
 
     @cached_property
-    def _plain_paces(self) -> Floats:
+    def _plain_sample_times(self) -> Floats:
         """[rows, rungs]: no layout of the shape has a better pace; infinite where none can fit."""
         steps = self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
-        paces = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
-        return np.where(light, paces[:, None], np.inf)
+        sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]
+        return np.where(light, sample_times[:, None], np.inf)
 
     def least_bound(self, index: int) -> float:
         """No layout of any shape has a better pace at a rung."""
@@ -175,8 +175,8 @@ class BoundedShapes:
                 break
             part = positions[start : start + _CHUNK]
             gbs = self.columns["gbs"][self.rows[part]]
-            paces = self._bound_seconds(part, index) / gbs[:, None]
-            self.bounds[part, index:] = np.maximum(self.bounds[part, index:], paces)
+            sample_times = self._bound_seconds(part, index) / gbs[:, None]
+            self.bounds[part, index:] = np.maximum(self.bounds[part, index:], sample_times)
         self._bounded[positions] = index
 
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
@@ -221,27 +221,27 @@ class BoundedShapes:
             return shapes, self.costed.keys, self.costed.costs
         return shapes, np.concatenate(keys), np.concatenate(costs)
 
-    def _sharpen(self, position: int, index: int, target: float) -> float:
-        """The next sharper bound on the pace of a shape at a rung; it holds at lower rungs too."""
-        self._sharpened[position, index] += 1
-        if self._sharpened[position, index] < SHARPEST:
-            self._raise_bound(position, index, self._sharp_pace(position, index))
+    def _tighten(self, position: int, index: int, target: float) -> float:
+        """The next tighter bound on the pace of a shape at a rung; it holds at lower rungs too."""
+        self._tightened[position, index] += 1
+        if self._tightened[position, index] < TIGHTEST:
+            self._raise_bound(position, index, self._tight_sample_s(position, index))
         else:
-            self._sharpen_block(position, index, target)
+            self._tighten_block(position, index, target)
         return float(self.bounds[position, index])
 
-    def _sharpen_block(self, position: int, index: int, target: float) -> None:
-        """Raise a bound to the sharpest, and keep what a solve starts from."""
+    def _tighten_block(self, position: int, index: int, target: float) -> None:
+        """Raise a bound to the tightest, and keep what a solve starts from."""
         found = self._block_bound(position, index, target)
         self._hints[position, index] = found.over(self._hints.get((position, index)))
         gbs = float(self.columns["gbs"][self.rows[position]])
         self._raise_bound(position, index, found.step_s / gbs)
 
-    def _raise_bound(self, position: int, index: int, pace: float) -> None:
-        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], pace)
+    def _raise_bound(self, position: int, index: int, sample_s: float) -> None:
+        self.bounds[position, index:] = np.maximum(self.bounds[position, index:], sample_s)
 
     def _block_bound(self, position: int, index: int, target: float) -> Bound:
-        """The sharpest bound, up to the target; no seconds where it says nothing more.
+        """The tightest bound, up to the target; no seconds where it says nothing more.
 
         Without a plan to beat any layout will do, and that is CP-SAT's to find.
         """
@@ -272,9 +272,9 @@ class BoundedShapes:
         )
         return terms, ctx
 
-    def _sharp_pace(self, position: int, index: int) -> float:
-        """The sharp bound as such; 0 where the schedule has none."""
-        known = self._sharp_paces.get((position, index))
+    def _tight_sample_s(self, position: int, index: int) -> float:
+        """The tight bound as such; 0 where the schedule has none."""
+        known = self._tight_sample_times.get((position, index))
         if known is not None:
             return known
         model, row = self.cost_model, int(self.rows[position])
@@ -284,7 +284,7 @@ class BoundedShapes:
             shapes, keys, costs = self._bound_inputs
             recomputation = self.recomputations[int(self.columns["recompute"][row])]
             code = (
-                sharp_bounds.RECOMPUTE_SHARED
+                tight_bounds.RECOMPUTE_SHARED
                 if recomputation == "shared"
                 else recompute_code(recomputation)
             )
@@ -294,6 +294,6 @@ class BoundedShapes:
                 costs, model.prefix, model.totals, *model.inputs, bound,
             )  # fmt: skip
             seconds = float(bound[0, 0])
-        pace = seconds / float(self.columns["gbs"][row])
-        self._sharp_paces[position, index] = pace
-        return pace
+        sample_s = seconds / float(self.columns["gbs"][row])
+        self._tight_sample_times[position, index] = sample_s
+        return sample_s

@@ -10,7 +10,8 @@ from planner.job.job import Job
 from planner.predict.cost_model import CostedShapes, CostModel
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.predict.uncertainty.intervals import fit_probability
-from planner.search.explorer import Effort, Explorer, Progress
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort, Progress
 
 # What a plan that was given, or that a change would make fit, is at least asked for.
 EVEN_CHANCE = 0.5

@@ -57,7 +57,7 @@ TIME_TERMS = {
     "host_s": "host: data loading, logging",
 }
 # Two plans whose pace differs by less than this share are called equal.
-SAME_PACE = 0.0005
+SAME_SPEED = 0.0005
 
 
 class _Frozen(BaseModel):
@@ -81,7 +81,7 @@ class StageGroup(_Frozen):
 
 
 class NeighbourReport(_Frozen):
-    """What became of a neighbour. `pace`: tokens/s over the plan's, minus one.
+    """What became of a neighbour. `faster_by`: tokens/s over the plan's, minus one.
 
     `reason` is the term of the step that explains the difference most (its name in TIME_TERMS)
     and `reason_s` by how many seconds, at the plan's batch; `text` the rule that it breaks, or
@@ -95,7 +95,7 @@ class NeighbourReport(_Frozen):
     peak_bytes: float | None = None
     limit_bytes: float | None = None
     fit_probability: float | None = None
-    pace: float | None = None
+    faster_by: float | None = None
     reason: str | None = None
     reason_s: float | None = None
     text: str = ""
@@ -186,7 +186,8 @@ def _layout(
 ) -> Layout:
     """Layout of a neighbour; see `job_evaluator`."""
     from planner.predict.layouts import even_layout
-    from planner.search.explorer import Effort, Explorer
+    from planner.search.explorer import Explorer
+    from planner.search.limit_results import Effort
 
     job = cost_model.job
     recomputes = bool(job.recompute[0].mask)
@@ -202,7 +203,7 @@ def _layout(
             even,
             block_layers=plan.layout.block_layers,
             recomputed=again,
-            mtp_apart=plan.layout.mtp_apart,
+            mtp_standalone=plan.layout.mtp_standalone,
         )
     limit = job.hbm_limit_bytes
     explorer = Explorer(cost_model, costed, columns, limit, Effort())
@@ -275,17 +276,17 @@ def _report(plan: Plan, near: Neighbour, evaluator: Evaluator, job: Job) -> Neig
         other = evaluator(near.degrees, near.recompute)
     except (UsageError, ConstraintError) as error:
         return NeighbourReport(change=near.change, outcome="not-legal", text=str(error))
-    pace = other.tokens_per_s / plan.tokens_per_s - 1
+    faster_by = other.tokens_per_s / plan.tokens_per_s - 1
     reason, reason_s = main_difference(plan, other)
     return NeighbourReport(
         change=near.change,
-        outcome=_outcome(other, pace),
+        outcome=_outcome(other, faster_by),
         step_time_s=other.step_time_s,
         tokens_per_s=other.tokens_per_s,
         peak_bytes=other.peak_bytes,
         limit_bytes=other.limit_bytes,
         fit_probability=other.fit_probability,
-        pace=pace,
+        faster_by=faster_by,
         reason=reason,
         reason_s=reason_s,
         text=_disobeyed(job, near.degrees),
@@ -305,12 +306,12 @@ def _disobeyed(job: Job, degrees: Degrees) -> str:
     return "; ".join(broken)
 
 
-def _outcome(other: Plan, pace: float) -> Outcome:
+def _outcome(other: Plan, faster_by: float) -> Outcome:
     if not other.fits:
         return "does-not-fit"
-    if abs(pace) < SAME_PACE:
+    if abs(faster_by) < SAME_SPEED:
         return "equal"
-    return "faster" if pace > 0 else "slower"
+    return "faster" if faster_by > 0 else "slower"
 
 
 def main_difference(plan: Plan, other: Plan) -> tuple[str, float]:

@@ -24,41 +24,19 @@ from planner.predict.mixture import cost_layout
 from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.block_bound import NO_BOUND, Bound
-from planner.search.bounded_shapes import SHARPEST, BoundedShapes
+from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.layout_model import LayoutSolution, solve_near_or_full
-from planner.search.rungs import (
-    RUNG,
-    RUNGS,
-    SLOWEST,
-    TIE,
+from planner.search.limit_results import (
     Effort,
+    LimitResult,
     Point,
     Progress,
-    Rung,
     Spent,
     Stopped,
-    all_rungs,
-    gap_to_bound,
+    all_limit_results,
     stopped_by_signal,
 )
 from planner.search.terms import ShapeTerms
-
-__all__ = [
-    "RUNG",
-    "RUNGS",
-    "SLOWEST",
-    "TIE",
-    "Effort",
-    "Explorer",
-    "Point",
-    "Progress",
-    "Rung",
-    "Spent",
-    "Stopped",
-    "all_rungs",
-    "gap_to_bound",
-    "stopped_by_signal",
-]
 
 # Rounding of floats: bounds that differ by less are the same.
 _SAME = 1e-12
@@ -98,14 +76,14 @@ class Explorer(BoundedShapes):
         """What cut the search short, if anything did."""
         return self.spent.stopped
 
-    def explore(self) -> list[Rung]:
+    def explore(self) -> list[LimitResult]:
         """The rungs from the limit down, until nothing fits or plans become far too slow.
 
         Once stopped, by its deadline or by Ctrl-C, it solves no more layouts: the remaining rungs
         get the best of what is known, with the gaps that are left.
         """
         with stopped_by_signal(self.interrupt):
-            return all_rungs(self.climb, self.progress)
+            return all_limit_results(self.climb, self.progress)
 
     @property
     def tired(self) -> bool:
@@ -119,7 +97,7 @@ class Explorer(BoundedShapes):
         """Solve no more layouts."""
         self.spent.stopped = "interrupted"
 
-    def climb(self, index: int, beside: float = np.inf) -> Rung:
+    def climb(self, index: int, beside: float = np.inf) -> LimitResult:
         """The fastest plan at one rung.
 
         `beside`: best pace known elsewhere; layouts that do not beat it are not looked for.
@@ -135,7 +113,7 @@ class Explorer(BoundedShapes):
             if self.stopped or self.tired:
                 break
             bound, position = heappop(waiting)
-            target = beside if best is None else min(beside, best.pace)
+            target = beside if best is None else min(beside, best.sample_s)
             if bound * (1.0 + self.effort.tie) >= target:
                 break
             if self.effort.any_plan and np.isfinite(target):
@@ -144,24 +122,24 @@ class Explorer(BoundedShapes):
                 for pushed in self._bound_next(waiting, (bound, position), index, target):
                     heappush(waiting, pushed)
                 continue
-            if self._sharpened[position, index] < SHARPEST:
-                heappush(waiting, (self._sharpen(position, index, target), position))
+            if self._tightened[position, index] < TIGHTEST:
+                heappush(waiting, (self._tighten(position, index, target), position))
                 continue
-            # Once out of effort the others' bounds still get sharper.
+            # Once out of effort the others' bounds still get tighter.
             if exhausted:
                 continue
             self._solve_ahead(waiting, index, target)
             point = self._solve(position, index, target)
             asked[position] = target
-            if point is not None and point.pace < target:
+            if point is not None and point.sample_s < target:
                 best = point
         best = self._ask_again(asked, index, best, beside, allowed_s)
         self.ahead.forget()
         bound = self.least_bound(index)
-        target = beside if best is None else min(beside, best.pace)
+        target = beside if best is None else min(beside, best.sample_s)
         able = self.bounds[:, index] * (1.0 + self.effort.tie) < target * (1.0 - _SAME)
         self.undecided.update(self.rows[able].tolist())
-        return Rung(limit, best, bound)
+        return LimitResult(limit, best, bound)
 
     def _open(self, index: int) -> list[tuple[float, int]]:
         """(bound, position) of the shapes that may have a layout of use at a rung."""
@@ -196,7 +174,7 @@ class Explorer(BoundedShapes):
         target is easier to prove.
         """
         for position, before in asked.items():
-            target = beside if best is None else min(beside, best.pace)
+            target = beside if best is None else min(beside, best.sample_s)
             undecided = self.bounds[position, index] * (1.0 + self.effort.tie) < target * (
                 1 - _SAME
             )
@@ -204,22 +182,22 @@ class Explorer(BoundedShapes):
                 continue
             if self._exhausted(allowed_s):
                 break
-            self._sharpen_block(position, index, target)
+            self._tighten_block(position, index, target)
             point = self._solve(position, index, target)
-            if point is not None and point.pace < target:
+            if point is not None and point.sample_s < target:
                 best = point
         return best
 
     def _solve_ahead(self, waiting: list[tuple[float, int]], index: int, target: float) -> None:
         """Let idle workers solve the shapes that come next if the target stays."""
-        for bound, position in nsmallest(self.ahead.room, waiting):
-            if self._whole_blocks and self._sharpened[position, index] < SHARPEST:
+        for bound, position in nsmallest(self.ahead.idle_workers, waiting):
+            if self._whole_blocks and self._tightened[position, index] < TIGHTEST:
                 continue  # bounds by whole blocks are not worked out ahead: that takes longer
-            pace = max(bound, self._sharp_pace(position, index))
-            if pace * (1.0 + self.effort.tie) >= target:
+            sample_s = max(bound, self._tight_sample_s(position, index))
+            if sample_s * (1.0 + self.effort.tie) >= target:
                 continue
             hint = self._hints.get((position, index), NO_BOUND)
-            question = self._question(position, index, target, pace, hint)
+            question = self._question(position, index, target, sample_s, hint)
             if not self.ahead.has(question):
                 self.ahead.start(question, self._task(*question))
 
@@ -243,21 +221,23 @@ class Explorer(BoundedShapes):
     def best_known(self, limit: float) -> Point | None:
         """The fastest of all even layouts and all solved ones within a limit."""
         points = [point for point in self.solved if point.peak <= limit]
-        fitting = np.where(self.peak <= limit, self.pace, np.inf)
+        fitting = np.where(self.peak <= limit, self.sample_s, np.inf)
         row = int(np.argmin(fitting))
         if np.isfinite(fitting[row]):
             points.append(self.even_point(row))
-        return min(points, key=lambda point: (point.pace, point.peak, point.row), default=None)
+        return min(points, key=lambda point: (point.sample_s, point.peak, point.row), default=None)
 
-    def lightest(self, most_pace: float, most_peak: float) -> Point | None:
+    def lightest(self, most_sample_s: float, most_peak: float) -> Point | None:
         """The lightest of all costed layouts that are neither slower nor heavier than this.
 
         Of equally light ones an even one, then that with the fewest blocks.
         """
         points = [
-            point for point in self.solved if point.pace <= most_pace and point.peak <= most_peak
+            point
+            for point in self.solved
+            if point.sample_s <= most_sample_s and point.peak <= most_peak
         ]
-        peak = np.where(self.pace <= most_pace, self.peak, np.inf)
+        peak = np.where(self.sample_s <= most_sample_s, self.peak, np.inf)
         row = int(np.argmin(peak))
         if peak[row] <= most_peak:
             points.insert(0, self.even_point(row))
@@ -270,15 +250,15 @@ class Explorer(BoundedShapes):
         pp, vpp = int(self.columns["pp"][row]), int(self.columns["vpp"][row])
         mode = self.cost_model.job.recompute[int(self.columns["recompute"][row])]
         layout = even_layout(self.cost_model.job, pp, vpp, bool(mode.mask))
-        return Point(row, layout, float(self.pace[row]), float(self.peak[row]), self.source)
+        return Point(row, layout, float(self.sample_s[row]), float(self.peak[row]), self.source)
 
     def _solve(self, position: int, index: int, target: float) -> Point | None:
         """Solve one shape at one rung for a layout that beats `target` by more than a tie.
 
         What its bound turns out to be holds for lower rungs too.
         """
-        pace, hint = float(self.bounds[position, index]), self._hints[position, index]
-        question = self._question(position, index, target, pace, hint)
+        sample_s, hint = float(self.bounds[position, index]), self._hints[position, index]
+        question = self._question(position, index, target, sample_s, hint)
         row = question[0]
         gbs = float(self.columns["gbs"][row])
         solution = self.ahead.answer(question) or self.solution(*question)
@@ -351,12 +331,12 @@ class Explorer(BoundedShapes):
             self.cost_model.job, layout.pp, layout.vpp, self.recomputations[index], len(modes)
         )
         step = cost_layout(self.cost_model, self.costed, row, layout, ctx, modes).step
-        pace = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
-        return Point(row, layout, pace, float(step[f.STEP_PEAK_BYTES]), self.source)
+        sample_s = float(step[f.STEP_TIME]) / float(self.columns["gbs"][row])
+        return Point(row, layout, sample_s, float(step[f.STEP_PEAK_BYTES]), self.source)
 
     def unable_to_improve(self) -> int:
         """Shapes never solved whose bounds show that they cannot improve any plan found."""
-        return len(self.pace) - len(self.solved_rows | self.undecided)
+        return len(self.sample_s) - len(self.solved_rows | self.undecided)
 
 
 def _all_modes(layout: Layout, terms: ShapeTerms, modes: int) -> Layout:

@@ -18,22 +18,22 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
-def dominates(pace: float, peak: float, other_pace: float, other_peak: float) -> bool:
+def dominates(sample_s: float, peak: float, other_sample_s: float, other_peak: float) -> bool:
     """Whether the first point is nowhere worse than the other and somewhere better."""
-    no_worse = pace <= other_pace and peak <= other_peak
-    return no_worse and (pace < other_pace or peak < other_peak)
+    no_worse = sample_s <= other_sample_s and peak <= other_peak
+    return no_worse and (sample_s < other_sample_s or peak < other_peak)
 
 
-def front(pace: Floats, peak: Floats) -> Indices:
+def front(sample_s: Floats, peak: Floats) -> Indices:
     """Indices of the points that no other dominates, fastest first; one of equal points."""
-    order = np.lexsort((np.arange(len(pace)), peak, pace))
+    order = np.lexsort((np.arange(len(sample_s)), peak, sample_s))
     lightest = np.minimum.accumulate(peak[order])
     before = np.concatenate(([np.inf], lightest[:-1]))
     kept: Indices = order[peak[order] < before]
     return kept
 
 
-def thin(pace: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:
+def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:
     """A front, fastest first, without points that say little: the fastest of each group stays.
 
     Going down in memory, a point is kept if it saves the share `saving` of the last kept one's
@@ -48,7 +48,7 @@ def thin(pace: Floats, peak: Floats, order: Indices, tie: float, saving: float) 
         last = kept[-1]
         if peak[index] > (1.0 - saving) * peak[last]:
             continue
-        replaces = len(kept) > 1 and pace[index] <= (1.0 + tie) * pace[last]
+        replaces = len(kept) > 1 and sample_s[index] <= (1.0 + tie) * sample_s[last]
         if replaces:
             kept[-1] = index
         else:
@@ -88,7 +88,7 @@ def without_near(table: Floats, order: Indices, tie: float, saving: float) -> In
     return np.array(kept, dtype=np.int64)
 
 
-def best_pace(pace: Floats, peak: Floats, limit: float) -> float:
+def best_sample_s(sample_s: Floats, peak: Floats, limit: float) -> float:
     """Pace of the fastest point with a peak of at most `limit`; infinite if there is none."""
-    below = pace[peak <= limit]
+    below = sample_s[peak <= limit]
     return float(below.min()) if below.size else float("inf")

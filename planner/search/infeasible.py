@@ -8,13 +8,13 @@ from planner._version import __version__
 from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
-from planner.search.explorer import Progress
 from planner.search.infeasibility import (
     UNDECIDED_RULES,
     ConflictingRule,
     DoesNotFitError,
     WhyNothingFits,
 )
+from planner.search.limit_results import Progress
 from planner.search.memory_conflict import layout_rules, memory_rule
 from planner.search.relaxations import Situation, Tried, dropped_choices, find_relaxations
 from planner.search.shares import CostedShares, SharesExplorer
@@ -80,7 +80,7 @@ def _explained(
         trial = try_job(freed.resolve())
         if trial is not None:
             shares, explorer = trial.shares, trial.explorer
-    innocent = () if undecided else tuple(set_apart(request, guilty))
+    innocent = () if undecided else tuple(innocent_conditions(request, guilty))
     proven = explorer.climb(0)
     costed_job, lightest = shares.lightest, explorer.explorers[-1]
     doubt = " (perhaps without effect: not decided in time)" if undecided else ""
@@ -107,7 +107,7 @@ def _explained(
     )
 
 
-def set_apart(request: Request, guilty: tuple[str, ...]) -> list[str]:
+def innocent_conditions(request: Request, guilty: tuple[str, ...]) -> list[str]:
     """The user's choices that make no difference to whether something fits."""
     return [text for text in dropped_choices(request) if text not in guilty]
 
@@ -144,4 +144,4 @@ def _fitting(request: Request, job: Job) -> bool:
 
 def has_plan(trial: Trial | None, gpus: int) -> bool:
     """Whether a search found a plan on this many GPUs."""
-    return trial is not None and trial.rung.point is not None and trial.used_gpus == gpus
+    return trial is not None and trial.limit_result.point is not None and trial.used_gpus == gpus

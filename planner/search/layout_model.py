@@ -139,7 +139,7 @@ def _break_symmetry(model: CpModel, variables: LayoutVariables, ctx: LayoutConte
     if ctx.kind_count > 1 or ctx.layouts != "any" or ctx.placement != "straight":
         return
     # Only the first block may be empty: it is no twin of the next chunk then.
-    first = ctx.pp + 1 if ctx.lone_ends else ctx.pp
+    first = ctx.pp + 1 if ctx.standalone_vocab else ctx.pp
     for block in range(first, ctx.blocks):
         model.add(variables.layers[block - ctx.pp] >= variables.layers[block])
 

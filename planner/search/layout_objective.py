@@ -172,13 +172,13 @@ class Objective:
                 stage, ceil
             )
             forward = self._sum(stage, (linear.TERM_FORWARD,), ceil)
-            room = backward - self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
+            window_s = backward - self._sum(stage, (linear.TERM_TAKEN_BACKWARD,), floor)
             reduce = self._exposed(
-                stage, columns[0], bases[0], framework.hide_gradient_reduction, room
+                stage, columns[0], bases[0], framework.hide_gradient_reduction, window_s
             )
-            room = forward - self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
+            window_s = forward - self._sum(stage, (linear.TERM_TAKEN_FORWARD,), floor)
             gather = self._exposed(
-                stage, columns[1], bases[1], framework.hide_parameter_gather, room
+                stage, columns[1], bases[1], framework.hide_parameter_gather, window_s
             )
             shared = self._sum(stage, (linear.TERM_SHARED,), floor)
             self.model.add(exposed >= self.scale * (reduce + gather + shared) - drain)
@@ -186,7 +186,7 @@ class Objective:
         return exposed
 
     def _exposed(
-        self, stage: int, column: int, base: int, hidden_share: float, room: Expression
+        self, stage: int, column: int, base: int, hidden_share: float, window_s: Expression
     ) -> Expression:
         """max(share that cannot hide, what finds no room): seconds - min(h·seconds, room)."""
         terms = self.terms
@@ -195,7 +195,7 @@ class Objective:
         if not pinned_s and not per_layer.any():
             return 0
         exposed = self._variable()
-        for share, hideout in ((1.0 - hidden_share, None), (1.0, room)):
+        for share, hideout in ((1.0 - hidden_share, None), (1.0, window_s)):
             seconds = self._units(pinned_s * share, floor) + self._weighted(
                 self.layers[stage], per_layer * share, floor
             )

@@ -176,8 +176,8 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
         for kind in range(ctx.kind_count):
             found.append((kind, [kind_capacity(ctx, stage, kind) for stage in stages]))
             totals.append(ctx.totals[kind])
-    room = [sum(most) / total for (_, most), total in zip(found, totals, strict=True)]
-    return found[int(np.argmin(room))]
+    fit_shares = [sum(most) / total for (_, most), total in zip(found, totals, strict=True)]
+    return found[int(np.argmin(fit_shares))]
 
 
 def _kind_name(model: ModelSpec, kind: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.predict.plan import Plan
-from planner.search.explorer import Stopped
 from planner.search.front import ALIKE
+from planner.search.limit_results import Stopped
 
 # What plans may be sorted by: whether more is better.
 SORT_KEYS: dict[str, bool] = {

@@ -102,8 +102,18 @@ def _from_version_1(document: dict[str, Any]) -> None:
     document["version"] = 2
 
 
+def _from_version_2(document: dict[str, Any]) -> None:
+    """Layouts of version 2 call multi-token prediction away from the loss `mtp_apart`."""
+    lists = (document.get(name) for name in ("plans", "riskier"))
+    for plan in (plan for plans in lists if isinstance(plans, list) for plan in plans):
+        layout = plan.get("layout") if isinstance(plan, dict) else None
+        if isinstance(layout, dict) and "mtp_apart" in layout:
+            layout["mtp_standalone"] = layout.pop("mtp_apart")
+    document["version"] = 3
+
+
 # Version of a file -> what makes the next one of it.
-_STEPS = {1: _from_version_1}
+_STEPS = {1: _from_version_1, 2: _from_version_2}
 
 
 def _result(path: Path, document: Any) -> SearchResult:

@@ -23,8 +23,8 @@ from planner.predict.plan import Plan
 from planner.search.costed import (
     EVEN_CHANCE,
 )
-from planner.search.explorer import Effort, Progress
 from planner.search.infeasibility import Relaxation, RelaxationKind
+from planner.search.limit_results import Effort, Progress
 from planner.search.trial import light_shares, search_costed
 from planner.search.until import Until
 

@@ -115,7 +115,7 @@ def _flat(plan: Plan) -> dict[str, Any]:
         "peak_high_bytes": plan.peak_interval.high,
         "layers_per_stage": "/".join(str(n) for n in plan.layout.stage_layers(plan.degrees.pp)),
         "recomputed_per_stage": "/".join(str(n) for n in plan.layout.recomputed),
-        "mtp_apart": plan.layout.mtp_apart,
+        "mtp_standalone": plan.layout.mtp_standalone,
         "stage_gpus": "/".join(plan.stage_gpus),
         "full_memory_step_time_s": plan.full_memory.step_time_s if plan.full_memory else None,
     }

@@ -13,17 +13,17 @@ from planner.job.errors import UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
-from planner.predict.assumed_hardware import hardware_ledger
+from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.costed_plan import job_plan
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
-from planner.search.explorer import TIE, Effort, Point, Progress, Rung
 from planner.search.front import ALIKE, SAVING, thin
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
+from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
 from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_notes
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
@@ -79,10 +79,14 @@ def find_plans(
     job = request.resolve()
     shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
     explorer = shares.explorer(effort, progress)
-    rungs = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
+    limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
-        rungs = complete_front(explorer, rungs, MEMORY_BYTES, None if whole else REFINEMENT)
-    points = undominated([rung.point for rung in rungs if rung.point is not None])
+        limit_results = complete_front(
+            explorer, limit_results, MEMORY_BYTES, None if whole else REFINEMENT
+        )
+    points = undominated(
+        [limit_result.point for limit_result in limit_results if limit_result.point is not None]
+    )
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     riskier = () if fastest_only else _riskier(shares, explorer, points)
@@ -92,7 +96,10 @@ def find_plans(
         raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
     shown = set(_short_front(points))
     plans = sorted(
-        ((_plan(shares.jobs[point.source], point, _gap(rungs, point)), point) for point in points),
+        (
+            (_plan(shares.jobs[point.source], point, _gap(limit_results, point)), point)
+            for point in points
+        ),
         key=lambda items: sort_value(items[0], sort),
     )
     plans = plans[:top]
@@ -113,8 +120,8 @@ def find_plans(
         recommended=best,
         riskier=riskier,
         complete=not fastest_only and not explorer.stopped and not explorer.tired,
-        proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),
-        gap=max(rung.gap for rung in rungs),
+        proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
+        gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(
             *((note,) if note else ()),
@@ -134,15 +141,19 @@ def _riskier(
     """
     if explorer.stopped:
         return ()
-    target = min((point.pace for point in points), default=np.inf) / (1.0 + TIE)
+    target = min((point.sample_s for point in points), default=np.inf) / (1.0 + TIE)
     bold = shares.explorer(explorer.effort, explorer.progress, probability=0.0)
     limits = [limit for limit in bold.limits if limit > explorer.limit_bytes]
     if not limits:
         return ()
-    rungs = bold.within(limits, [target] * len(limits))
-    faster = [rung.point for rung in rungs if rung.point is not None and rung.point.pace <= target]
+    limit_results = bold.within(limits, [target] * len(limits))
+    faster = [
+        limit_result.point
+        for limit_result in limit_results
+        if limit_result.point is not None and limit_result.point.sample_s <= target
+    ]
     return tuple(
-        _plan(shares.jobs[point.source], point, _gap(rungs, point))
+        _plan(shares.jobs[point.source], point, _gap(limit_results, point))
         for point in _short_front(undominated(faster))[:MOST_RISKIER]
     )
 
@@ -163,15 +174,15 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
 
 def _short_front(points: Sequence[Point]) -> list[Point]:
     """Points of a front, thinned to those between which people would choose."""
-    pace = np.array([point.pace for point in points])
+    sample_s = np.array([point.sample_s for point in points])
     peak = np.array([point.peak for point in points])
-    kept = thin(pace, peak, np.arange(len(points)), ALIKE, SAVING)
+    kept = thin(sample_s, peak, np.arange(len(points)), ALIKE, SAVING)
     return [points[index] for index in kept.tolist()]
 
 
-def _gap(rungs: list[Rung], point: Point) -> float:
+def _gap(limit_results: list[LimitResult], point: Point) -> float:
     """What a plan of no more memory could still save: the tightest rung that holds the point."""
-    return min(rung.gap for rung in rungs if rung.point == point)
+    return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
 def _plan(costed_job: CostedJob, point: Point, gap: float) -> Plan:
@@ -275,6 +286,6 @@ def job_summary(job: Job, request: Request) -> JobSummary:
         "optimizer": job.optimizer.name,
         "seq": job.seq,
         "batch_target_sequences": job.batch.sequences,
-        "assumed": hardware_ledger((job,)),
+        "assumed": assumption_lines((job,)),
     }
     return JobSummary(**values)

@@ -18,16 +18,16 @@ import numpy as np
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.search.costed import CostedJob, cost_job
-from planner.search.explorer import (
-    RUNG,
-    RUNGS,
+from planner.search.explorer import Explorer
+from planner.search.limit_results import (
+    LIMIT_STEP,
+    LIMIT_STEPS,
     Effort,
-    Explorer,
+    LimitResult,
     Point,
     Progress,
-    Rung,
     Stopped,
-    all_rungs,
+    all_limit_results,
     stopped_by_signal,
 )
 
@@ -179,40 +179,49 @@ class SharesExplorer:
         """What cut the search short, if anything did."""
         return self.explorers[0].stopped
 
-    def explore(self) -> list[Rung]:
+    def explore(self) -> list[LimitResult]:
         """The rungs from the limit down; see `Explorer.explore`."""
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_rungs(self.climb, self.progress)
+            return all_limit_results(self.climb, self.progress)
 
-    def ladder(self, limit_bytes: float, fastest: float) -> list[Rung]:
+    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
         """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
         a pace that is known."""
         for explorer in self.explorers:
-            explorer.descend(np.asarray(limit_bytes * RUNG ** np.arange(RUNGS), dtype=np.float64))
+            explorer.descend(
+                np.asarray(limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS), dtype=np.float64)
+            )
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_rungs(self.climb, self.progress, fastest)
+            return all_limit_results(self.climb, self.progress, fastest)
 
-    def within(self, limits: Sequence[float], target_paces: Sequence[float]) -> list[Rung]:
+    def within(
+        self, limits: Sequence[float], target_sample_times: Sequence[float]
+    ) -> list[LimitResult]:
         """The fastest plan within each of some falling limits, of those that beat a pace.
 
-        What is not faster than `target_paces` is not looked for, and nothing is proven of it.
+        What is not faster than `target_sample_times` is not looked for, and nothing is proven of
+        it.
         """
         for explorer in self.explorers:
             explorer.descend(np.asarray(limits))
         with stopped_by_signal(self.explorers[0].interrupt):
-            return [self.climb(index, pace) for index, pace in enumerate(target_paces)]
+            return [
+                self.climb(index, sample_s) for index, sample_s in enumerate(target_sample_times)
+            ]
 
-    def climb(self, index: int, target_pace: float = np.inf) -> Rung:
+    def climb(self, index: int, target_sample_s: float = np.inf) -> LimitResult:
         """The fastest plan at one rung, over all shares, and the bound that none beats."""
         limit = float(self.explorers[0].limits[index])
         known = [explorer.best_known(limit) for explorer in self.explorers]
         best = _fastest([point for point in known if point is not None])
         bound = self._least_bound
         for explorer in self.explorers:
-            rung = explorer.climb(index, min(target_pace, np.inf if best is None else best.pace))
-            best = _fastest([point for point in (best, rung.point) if point is not None])
-            bound = min(bound, rung.bound)
-        return Rung(limit, best, bound)
+            limit_result = explorer.climb(
+                index, min(target_sample_s, np.inf if best is None else best.sample_s)
+            )
+            best = _fastest([point for point in (best, limit_result.point) if point is not None])
+            bound = min(bound, limit_result.bound)
+        return LimitResult(limit, best, bound)
 
     def solved_shapes(self) -> int:
         """Shapes given to CP-SAT."""
@@ -226,5 +235,7 @@ class SharesExplorer:
 def _fastest(points: Sequence[Point]) -> Point | None:
     """The fastest, of equals the lightest, then that of the smallest share."""
     return min(
-        points, key=lambda point: (point.pace, point.peak, point.source, point.row), default=None
+        points,
+        key=lambda point: (point.sample_s, point.peak, point.source, point.row),
+        default=None,
     )

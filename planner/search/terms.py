@@ -18,7 +18,7 @@ from constraints.rule import Placement
 from planner.cost import bounds, compiled, linear, schedule
 from planner.cost import fields as f
 from planner.cost._jit import rows
-from planner.cost.layout import place_ends
+from planner.cost.layout import place_vocab_layers
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import copies_table
@@ -138,9 +138,9 @@ def shape_terms(
 def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array) -> Array:
     """[stage, TERM_*] of the pieces that are pinned to stages; `code`: SCHEDULE_*."""
     counts = np.zeros((job.pieces, pp))
-    place_ends(counts, pp, job, code)
-    ends = slice(job.kinds, job.pieces)
-    stage: Array = counts[ends].T @ terms[ends]
+    place_vocab_layers(counts, pp, job, code)
+    vocab_layers = slice(job.kinds, job.pieces)
+    stage: Array = counts[vocab_layers].T @ terms[vocab_layers]
     if schedule.copies_of_model(code, float(pp)) > 1.0:
         return stage + stage[::-1]
     # The copy is of the vocabulary table, without learned positions.
@@ -162,7 +162,7 @@ def allocated_limit_bytes(terms: ShapeTerms, limit_bytes: float) -> float:
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory in units of MEMORY_UNIT_BYTES: use rounded up, limit and savings down."""
     memory = terms.memory
-    moments = (
+    phases = (
         PhaseNumbers(
             stage=_up(memory.stage[row]),
             layer=tuple(_up(sizes) for sizes in memory.layer[row]),
@@ -181,7 +181,7 @@ def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     return MemoryNumbers(
         unit_bytes=MEMORY_UNIT_BYTES,
         limit=floor(allocated_limit_bytes(terms, limit_bytes) / MEMORY_UNIT_BYTES),
-        moments=undominated(moments),
+        phases=undominated(phases),
     )
 
 
@@ -211,7 +211,7 @@ def layout_context(
         memory=memory_numbers(terms, limit_bytes),
         placement=terms.placement,
         others=len(terms.others),
-        lone_ends=framework.parallelism.lone_ends,
+        standalone_vocab=framework.parallelism.standalone_vocab,
         head_layers=terms.head_layers,
         greedy_costs=model_costs(model),
         offload_modules=offload_modules,

@@ -22,7 +22,7 @@ from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import Candidates, legal_candidates
 from planner.search.costed import CostedJob, likely_limit_bytes
-from planner.search.explorer import Effort, Point, Rung
+from planner.search.limit_results import Effort, LimitResult, Point
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Work for one changed job.
@@ -158,11 +158,11 @@ def _most_experts(model: ModelSpec, pp: IntArray) -> Array:
 
 @dataclass(frozen=True)
 class Trial:
-    """The search of one job at its memory limit. `rung.point` is None if nothing fits."""
+    """The search of one job at its memory limit. `limit_result.point` is None if nothing fits."""
 
     shares: CostedShares
     explorer: SharesExplorer
-    rung: Rung
+    limit_result: LimitResult
 
     @property
     def used_gpus(self) -> int:
@@ -172,17 +172,17 @@ class Trial:
     @property
     def proven(self) -> bool:
         """Whether the outcome is proven, be it a plan or that there is none."""
-        if self.rung.point is None:
-            return bool(np.isinf(self.rung.bound))
-        return self.rung.gap <= OPTIMAL_WITHIN
+        if self.limit_result.point is None:
+            return bool(np.isinf(self.limit_result.bound))
+        return self.limit_result.gap <= OPTIMAL_WITHIN
 
     def plan(self) -> Plan | None:
         """The fastest plan found."""
-        return None if self.rung.point is None else self.plan_of(self.rung.point)
+        return None if self.limit_result.point is None else self.plan_of(self.limit_result.point)
 
     def plan_of(self, point: Point) -> Plan:
         """The plan of a point of this search, with the gap of its rung."""
-        gap, costed_job = self.rung.gap, self.shares.jobs[point.source]
+        gap, costed_job = self.limit_result.gap, self.shares.jobs[point.source]
         return job_plan(
             costed_job.cost_model,
             costed_job.costed,

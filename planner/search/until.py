@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from planner.search.explorer import Stopped, stopped_by_signal
+from planner.search.limit_results import Stopped, stopped_by_signal
 
 
 class Until:

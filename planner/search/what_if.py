@@ -26,8 +26,8 @@ from planner.search.costed import (
     EVEN_CHANCE,
     likely_limit_bytes,
 )
-from planner.search.explorer import Effort, Progress
 from planner.search.hardware_changes import HardwareChange, hardware_changes
+from planner.search.limit_results import Effort, Progress
 from planner.search.relaxations import dropped_choices
 from planner.search.shares import CostedShares, cost_shares
 from planner.search.trial import (
@@ -107,7 +107,7 @@ class _Solver:
     def best_now(self) -> tuple[Plan | None, float]:
         """The best plan as things are, and by how much a better one could be faster."""
         trial = self.trial(self.as_is)
-        return (None, 0.0) if trial is None else (trial.plan(), trial.rung.gap)
+        return (None, 0.0) if trial is None else (trial.plan(), trial.limit_result.gap)
 
     def solve(self) -> WhatIf:
         changes = list(self.changes())
@@ -248,7 +248,7 @@ class _Solver:
         best = min(
             candidates, key=lambda candidate: (self.at_batch(candidate), candidate.peak_bytes)
         )
-        gap = 0.0 if trial is None or trial.rung.point is None else trial.rung.gap
+        gap = 0.0 if trial is None or trial.limit_result.point is None else trial.limit_result.gap
         effect_s = self.at_batch(best) - self.base_s
         resolution = max(OPTIMAL_WITHIN, gap, self.now_gap)
         return row.model_copy(
@@ -311,7 +311,7 @@ def _layout(plan: Plan, modes: Sequence[RecomputeMode]) -> Layout:
         layout.recomputed,
         layout.placement,
         rows,
-        layout.mtp_apart,
+        layout.mtp_standalone,
     )
 
 

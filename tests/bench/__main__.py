@@ -84,13 +84,13 @@ class Bench:
 
     def warm(self) -> str:
         """Commands against bare imports."""
-        bare = self.row("bare imports", lambda own: measure.bare_imports(own, self.repeats))
+        bare = self.row("bare imports", lambda item: measure.bare_imports(item, self.repeats))
         rows = [bare]
         for name, arguments in COMMANDS.items():
             if self.options.quick and name in LARGE:
                 continue
             rows.append(
-                self.row(name, lambda own, text=arguments: self._warm(own, text, bare))  # type: ignore[misc]
+                self.row(name, lambda item, text=arguments: self._warm(item, text, bare))  # type: ignore[misc]
             )
         metrics = [
             _CPU, Metric("ratio", "CPU / bare imports"), _WALL, Metric("peak_mib", "peak MiB", 0),
@@ -113,7 +113,7 @@ class Bench:
     def kernel(self) -> str:
         """Rates of the compiled loops."""
         rows = [
-            self.row(name, lambda own, job=job: measure.rates(own, job))  # type: ignore[misc]
+            self.row(name, lambda item, job=job: measure.rates(item, job))  # type: ignore[misc]
             for name, job in KERNEL_JOBS.items()
             if not (self.options.quick and name in LARGE)
         ]
@@ -135,7 +135,7 @@ class Bench:
     def instructions(self) -> str:
         """Callgrind against the arithmetic."""
         name, job = next(iter(KERNEL_JOBS.items()))
-        rows = [self.row(name, lambda own: measure.instructions(own, job))]
+        rows = [self.row(name, lambda item: measure.instructions(item, job))]
         metrics = [
             Metric("candidates", "candidates in the sample", 0, compared=False),
             Metric("instructions", "instructions / candidate", 0),
@@ -159,7 +159,7 @@ class Bench:
         rows = []
         for gpus in calculon.GPUS:
             name = f"GPT-3 175B on {gpus:,} A100"
-            row = self.row(name, lambda own, gpus=gpus: calculon.ours(own, gpus))  # type: ignore[misc]
+            row = self.row(name, lambda item, gpus=gpus: calculon.ours(item, gpus))  # type: ignore[misc]
             rows.append(row)
         metrics = [
             _WALL, _CPU, Metric("candidates", "legal candidates", 0),

@@ -31,10 +31,10 @@ class Checkout:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Variables under which Python finds these sources before any installed."""
-        own = {name: text for name, text in os.environ.items() if name != "PLANNER_CACHE_DIR"}
+        found = {name: text for name, text in os.environ.items() if name != "PLANNER_CACHE_DIR"}
         if self.cache is not None:
-            own["PLANNER_CACHE_DIR"] = str(self.cache)
-        return {**own, "PYTHONPATH": f"{self.folder}{os.pathsep}{SCRIPTS}", **more}
+            found["PLANNER_CACHE_DIR"] = str(self.cache)
+        return {**found, "PYTHONPATH": f"{self.folder}{os.pathsep}{SCRIPTS}", **more}
 
     def script(self, name: str, *arguments: object, **more: str) -> Run:
         """Run a script on these sources."""

@@ -29,7 +29,7 @@ class Metric:
 
     def ratio(self, before: Values | None, after: Values | None) -> str:
         """After over before; a dash where that says nothing."""
-        old, new = (None if own is None else own.get(self.key) for own in (before, after))
+        old, new = (None if item is None else item.get(self.key) for item in (before, after))
         if not isinstance(old, float | int) or not isinstance(new, float | int) or not old * new:
             return "–"
         return f"{new / old:.3g}"

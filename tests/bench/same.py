@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("--only", default="", help="commands that contain this")
     options = parser.parse_args()
-    chosen = [own for own in COMMANDS.strip().splitlines() if options.only in own]
+    chosen = [item for item in COMMANDS.strip().splitlines() if options.only in item]
     differ = 0
     with tempfile.TemporaryDirectory() as scratch:
         for command in chosen:

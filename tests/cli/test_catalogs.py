@@ -52,10 +52,10 @@ def test_model_shows_exact_parameters_and_alias(run: Run) -> None:
 def test_framework_says_what_its_settings_mean(run: Run) -> None:
     assert "2 B/parameter: Weights that the products read." in run("frameworks", "fsdp1").stdout
     document = json.loads(run("frameworks", "megatron-core", "--json").stdout)
-    named = {(own["table"], own["name"]): own for own in document["settings"]}
-    own = named["kernels", "issue_s"]
-    assert (own["value"], own["default"], own["unit"]) == (1.7e-4, 4e-5, "s")
-    assert "CPU time to issue one kernel" in own["meaning"]
+    named = {(setting["table"], setting["name"]): setting for setting in document["settings"]}
+    found = named["kernels", "issue_s"]
+    assert (found["value"], found["default"], found["unit"]) == (1.7e-4, 4e-5, "s")
+    assert "CPU time to issue one kernel" in found["meaning"]
     assert "give its NAME" in run("frameworks", "--json").stderr
 
 

@@ -54,7 +54,7 @@ def test_the_file_holds_the_same(compared: tuple[Result, Path]) -> None:
     rows = {row["name"]: row for row in document["rows"]}
     assert set(rows) == {"quote 7", "own", "1xV100"}
     quote = rows["quote 7"]["run"]
-    (rental,) = [own for own in quote["rentals"] if own["kind"] == "on_demand"]
+    (rental,) = [item for item in quote["rentals"] if item["kind"] == "on_demand"]
     assert rental["price"]["currency"] == "EUR"
     assert rental["per_gpu_hour"] == pytest.approx(1.8)
     assert quote["owning"]["hardware_usd"]["value"] == pytest.approx(36000)

@@ -91,9 +91,11 @@ def test_nothing_fits_as_json_and_csv_with_status_1(run: Run) -> None:
     as_csv = run("search", *TIGHT, "--csv")
     assert as_csv.exit_code == 1
     rows = list(csv.DictReader(io.StringIO(as_csv.stdout)))
-    assert [row["change"] for row in rows] == [own.change for own in why.relaxations]
-    for row, own in zip(rows, why.relaxations, strict=True):
-        assert float(row["step_time_low_s"]) < own.plan.step_time_s < float(row["step_time_high_s"])
+    assert [row["change"] for row in rows] == [relaxation.change for relaxation in why.relaxations]
+    for row, item in zip(rows, why.relaxations, strict=True):
+        assert (
+            float(row["step_time_low_s"]) < item.plan.step_time_s < float(row["step_time_high_s"])
+        )
 
 
 def test_what_if_in_three_forms(run: Run, asked: Path) -> None:
@@ -106,8 +108,8 @@ def test_what_if_in_three_forms(run: Run, asked: Path) -> None:
     found = WhatIf.model_validate(document["what_if"])
     printed = run("explain", str(asked), "1", "--what-if", "--csv").stdout
     rows = list(csv.DictReader(io.StringIO(printed)))
-    assert [row["name"] for row in rows] == [own.name for own in found.rows]
-    assert {own.name for own in found.constraints} >= {"memory", "--fix mbs=2"}
+    assert [row["name"] for row in rows] == [item.name for item in found.rows]
+    assert {constraint.name for constraint in found.constraints} >= {"memory", "--fix mbs=2"}
 
 
 def test_csv_of_an_explanation_is_the_what_if_table(run: Run, asked: Path) -> None:

@@ -62,11 +62,11 @@ def test_csv_has_a_row_for_every_term(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(run("memory", *PIPELINE, "--csv").stdout)))
     document = json.loads(run("memory", *PIPELINE, "--json").stdout)
     for stage in document["stages"]:
-        own = [row for row in rows if int(row["stage"]) == stage["stage"]]
-        outside = sum(float(row["bytes"]) for row in own if row["phase"] == "outside")
+        chosen_rows = [row for row in rows if int(row["stage"]) == stage["stage"]]
+        outside = sum(float(row["bytes"]) for row in chosen_rows if row["phase"] == "outside")
         assert outside == pytest.approx(sum(stage["outside"].values()))
         sums: dict[tuple[str, str], float] = {}
-        for row in own:
+        for row in chosen_rows:
             key = row["step"], row["phase"]
             sums[key] = sums.get(key, 0.0) + float(row["bytes"])
         del sums["any", "outside"]

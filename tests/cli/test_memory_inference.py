@@ -114,16 +114,16 @@ def test_json_and_csv_exclude_each_other() -> None:
 
 
 def test_the_engine_decides_what_the_budget_counts() -> None:
-    def room(*arguments: str) -> int:
+    def kv_tokens(*arguments: str) -> int:
         document = json.loads(memory("--model", "8b", "--json", *arguments).stdout)
         return int(document["kv_tokens"])
 
-    assert room("--engine", "vllm-0.19") > room("--engine", "vllm")
-    assert room("--engine", "vllm-0.16") < room("--engine", "vllm-0.19")
-    assert room("--enforce-eager") == room("--engine", "vllm-0.19")
-    assert room("--max-num-seqs", "64") > room()
-    assert room("--logits", "all") < room()
-    assert room("--kv-cache", "fp8") == pytest.approx(2 * room(), rel=1e-4)
+    assert kv_tokens("--engine", "vllm-0.19") > kv_tokens("--engine", "vllm")
+    assert kv_tokens("--engine", "vllm-0.16") < kv_tokens("--engine", "vllm-0.19")
+    assert kv_tokens("--enforce-eager") == kv_tokens("--engine", "vllm-0.19")
+    assert kv_tokens("--max-num-seqs", "64") > kv_tokens()
+    assert kv_tokens("--logits", "all") < kv_tokens()
+    assert kv_tokens("--kv-cache", "fp8") == pytest.approx(2 * kv_tokens(), rel=1e-4)
 
 
 def test_defaults_follow_the_gpu() -> None:

@@ -40,9 +40,9 @@ def test_explain_says_where_ranks_live(pool_job: tuple[Result, Path], run: Run) 
     assert "Neighbours" not in result.stdout
     assert lines_are_short(result.stdout)
     data = json.loads(run("explain", str(path), "1", "--json").stdout)
-    assert [own["ranks"] for own in data["places"]] == [[0, 3], [4, 7]]
-    assert sum(own["layers"] for own in data["places"]) == 16
-    assert {own["gpu"] for own in data["places"]} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
+    assert [place["ranks"] for place in data["places"]] == [[0, 3], [4, 7]]
+    assert sum(place["layers"] for place in data["places"]) == 16
+    assert {place["gpu"] for place in data["places"]} == {"H100-SXM5-80GB", "A100-SXM4-80GB"}
 
 
 def test_what_pools_cannot_do_is_said(pool_job: tuple[Result, Path], run: Run) -> None:

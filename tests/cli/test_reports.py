@@ -84,9 +84,9 @@ def test_what_was_never_measured_is_named_with_the_plans_it_is_true_of() -> None
 
 
 def test_a_search_counts_what_was_assumed() -> None:
-    own = result(plan(assumptions=("a", "b")))
-    job = own.job.model_copy(update={"assumed": ("H100: a number nobody published",)})
-    notes = "\n".join(notes_of(own.model_copy(update={"job": job})))
+    found = result(plan(assumptions=("a", "b")))
+    job = found.job.model_copy(update={"assumed": ("H100: a number nobody published",)})
+    notes = "\n".join(notes_of(found.model_copy(update={"job": job})))
     assert "Assumed for plan 1: 3 things" in notes
 
 
@@ -97,8 +97,8 @@ def test_a_row_must_have_a_cell_for_each_column() -> None:
 
 def test_partial_recompute_is_counted() -> None:
     layout = LayerLayout(block_layers=(20,) * 4, recomputed=(5,) * 4)
-    own: Plan = plan(recompute="full", layout=layout)
-    assert recompute_text(own) == "full 20/80"
+    found: Plan = plan(recompute="full", layout=layout)
+    assert recompute_text(found) == "full 20/80"
 
 
 def test_degrees_of_one_are_left_out() -> None:

@@ -32,7 +32,7 @@ def test_json_and_csv_hold_the_whole_front(run: Run) -> None:
     front = json.loads(run("search", *TINY, *clusters, "--json").stdout)
     rows = list(csv.DictReader(io.StringIO(run("search", *TINY, *clusters, "--csv").stdout)))
     assert len(rows) == len(front["points"])
-    assert {own["cluster"] for own in rows} == {"4xH100", "8xH100"}
+    assert {row["cluster"] for row in rows} == {"4xH100", "8xH100"}
     assert float(rows[0]["peak_bytes"]) == front["points"][0]["peak_bytes"]
 
 

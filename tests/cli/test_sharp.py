@@ -21,7 +21,7 @@ def test_it_is_shown_launched_and_read_back(run: Run, tmp_path: Path) -> None:
     assert json.loads(Path(plans).read_text())["request"]["sharp"] is True
     written = run("launch", plans, "1", "-o", str(folder))
     assert written.exit_code == 0, written.output
-    texts = "".join(own.read_text() for own in folder.iterdir() if own.suffix != ".json")
+    texts = "".join(path.read_text() for path in folder.iterdir() if path.suffix != ".json")
     assert "--use-sharp" in texts
     assert "nccl-rdma-sharp-plugins" in texts
     checked = run("check", str(folder))

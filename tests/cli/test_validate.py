@@ -30,7 +30,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 def write(path: Path, *changes: Mapping[str, str]) -> str:
     """A CSV file of the Korthikanti row with these changes; its path."""
-    rows = [KORTHIKANTI_175B | own for own in changes]
+    rows = [KORTHIKANTI_175B | change for change in changes]
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
@@ -157,7 +157,7 @@ def test_runs_of_a_source_that_constants_were_fitted_on_are_predicted_without_it
     known = write(tmp_path / "known.csv", {}, {})
     assert "Step time, source left out" in invoke("--data", known)[1]
     _, output, _ = invoke("--data", known, "--json")
-    assert [own["family"] for own in json.loads(output)["summary"]["left_out"]] == [
+    assert [item["family"] for item in json.loads(output)["summary"]["left_out"]] == [
         "korthikanti2022"
     ]
     unknown = write(tmp_path / "unknown.csv", {"source": "mine"})

@@ -25,8 +25,8 @@ from planner.job.request import Request
 from planner.report.cluster_front import cluster_front_report
 from planner.report.tables import Notes, TableData
 from planner.search.front import SAVING, front, nondominated, without_near
+from planner.search.limit_results import TIE
 from planner.search.plan_file import read_plan, read_plan_file
-from planner.search.rungs import TIE
 from planner.search.search import find_plans
 
 BASE = Request(model="llama-3.2-1b", gbs=64, limits={"tp": (1, 2), "cp": (1,), "mbs": (1,)})
@@ -49,7 +49,7 @@ def _beaten(row: tuple[float, ...], by: tuple[float, ...]) -> bool:
 def test_the_front_is_what_nothing_dominates(rows: Rows) -> None:
     table = np.array(rows, dtype=np.float64)
     kept = [rows[index] for index in nondominated(table).tolist()]
-    assert sorted(kept) == sorted({own for own in rows if not any(_beaten(own, o) for o in rows)})
+    assert sorted(kept) == sorted({row for row in rows if not any(_beaten(row, o) for o in rows)})
     assert kept == sorted(kept)
 
 
@@ -67,20 +67,22 @@ def test_what_is_left_out_has_a_kept_neighbour(rows: Rows) -> None:
     assert kept[0] == order[0]
     for index in order.tolist():
         near = [
-            own
-            for own in kept
-            if table[own, 0] <= 1.3 * table[index, 0]
-            and (table[index, 1:] > 0.7 * table[own, 1:]).all()
+            kept_one
+            for kept_one in kept
+            if table[kept_one, 0] <= 1.3 * table[index, 0]
+            and (table[index, 1:] > 0.7 * table[kept_one, 1:]).all()
         ]
-        assert (index in kept) == (not [own for own in near if own != index] or index in near[:1])
+        assert (index in kept) == (
+            not [item for item in near if item != index] or index in near[:1]
+        )
         assert near
 
 
 def test_each_cluster_gives_the_plans_of_its_own_search(over_all: ClusterFront) -> None:
-    own = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1_000)
-    assert over_all.results["8xH100"].plans == own.plans
+    found = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1_000)
+    assert over_all.results["8xH100"].plans == found.plans
     assert over_all.proven
-    reasons = {own.cluster: own.reason for own in over_all.clusters}
+    reasons = {cluster.cluster: cluster.reason for cluster in over_all.clusters}
     assert "has no bf16 matrix arithmetic" in reasons["1xV100"]
     assert reasons["8xH100"] == ""
 
@@ -92,7 +94,7 @@ def _figures(point: ClusterPoint) -> tuple[float, ...]:
 
 
 def test_no_plan_of_any_cluster_dominates_the_front(over_all: ClusterFront) -> None:
-    prices = {own.cluster: own.usd_per_gpu_hour for own in over_all.clusters}
+    prices = {item.cluster: item.usd_per_gpu_hour for item in over_all.clusters}
     everything = []
     for cluster, result in over_all.results.items():
         gpus, price = result.job.num_gpus, prices[cluster]
@@ -105,44 +107,46 @@ def test_no_plan_of_any_cluster_dominates_the_front(over_all: ClusterFront) -> N
         assert not any(_beaten(row, other) for other in everything)
     for row in everything:
         assert any(
-            own[0] <= row[0] * (1 + TIE)
-            and all(x < y / (1 - SAVING) for x, y in zip(own[1:], row[1:], strict=True))
-            for own in shown
+            item[0] <= row[0] * (1 + TIE)
+            and all(x < y / (1 - SAVING) for x, y in zip(item[1:], row[1:], strict=True))
+            for item in shown
         )
 
 
 def test_points_are_the_plans_they_name(over_all: ClusterFront) -> None:
-    assert {own.cluster for own in over_all.points} >= {"4xH100", "8xH100"}
+    assert {item.cluster for item in over_all.points} >= {"4xH100", "8xH100"}
     for point in over_all.points:
         plan = over_all.plan_of(point)
         assert (plan.tokens_per_s, plan.peak_bytes) == (point.tokens_per_s, point.peak_bytes)
         assert plan.degrees.gpus <= point.num_gpus
     frame = over_all.to_frame()
     assert list(frame["number"]) == list(range(1, len(over_all.points) + 1))
-    assert list(frame["tp"]) == [over_all.plan_of(own).degrees.tp for own in over_all.points]
+    assert list(frame["tp"]) == [over_all.plan_of(item).degrees.tp for item in over_all.points]
 
 
 def test_dollars_count_only_where_all_have_a_price(over_all: ClusterFront) -> None:
-    bare = [own.model_copy(update={"usd_per_billion_tokens": None}) for own in over_all.points]
+    bare = [point.model_copy(update={"usd_per_billion_tokens": None}) for point in over_all.points]
     assert len(front_points(bare, priced=False)) <= len(over_all.points)
 
 
 def test_the_short_list_has_each_cluster_first(over_all: ClusterFront) -> None:
-    on_front = {own.cluster for own in over_all.points}
+    on_front = {point.cluster for point in over_all.points}
     for most in (1, 5, 1_000):
         short = shortened(over_all.points, most)
-        assert {own.cluster for own in short} == on_front
+        assert {item.cluster for item in short} == on_front
         assert len(short) == min(max(most, len(on_front)), len(over_all.points))
-        paces = [own.tokens_per_s for own in short]
-        assert paces == sorted(paces, reverse=True)
+        rates = [item.tokens_per_s for item in short]
+        assert rates == sorted(rates, reverse=True)
 
 
 def test_the_report_says_dimensions_prices_and_reasons(over_all: ClusterFront) -> None:
     report = cluster_front_report(over_all, shortened(over_all.points, 6))
-    tables = [own for own in report.blocks if isinstance(own, TableData)]
+    tables = [block for block in report.blocks if isinstance(block, TableData)]
     assert "USD per" in tables[0].columns[5].title
     assert [row[0] for row in tables[1].rows] == list(CLUSTERS)
-    notes = " ".join(line for own in report.blocks if isinstance(own, Notes) for line in own.lines)
+    notes = " ".join(
+        line for block in report.blocks if isinstance(block, Notes) for line in block.lines
+    )
     assert "on-demand price" in notes and "1xV100: " in notes and "80 % interval" in notes
 
 
@@ -150,9 +154,9 @@ def test_later_commands_read_a_plan_of_the_front(over_all: ClusterFront, tmp_pat
     path = tmp_path / "plans.json"
     path.write_text(over_all.model_dump_json())
     for number, point in enumerate(over_all.points, start=1):
-        result, own = read_plan(path, number)
+        result, plan = read_plan(path, number)
         assert result.request.gpus == point.cluster
-        assert result.plans[own - 1] == over_all.plan_of(point)
+        assert result.plans[plan - 1] == over_all.plan_of(point)
     with pytest.raises(UsageError, match="there is no plan 0; the file holds plans 1 to"):
         read_plan(path, 0)
     with pytest.raises(UsageError, match="holds plans of several clusters"):
@@ -172,7 +176,10 @@ def test_later_commands_read_a_plan_of_the_front(over_all: ClusterFront, tmp_pat
     ],
 )
 def test_a_range_is_every_number_of_whole_nodes(text: str, counts: tuple[int, ...]) -> None:
-    assert tuple(int(own.split("x")[0]) for own in several_clusters((text,))) == counts
+    assert (
+        tuple(int(several_cluster.split("x")[0]) for several_cluster in several_clusters((text,)))
+        == counts
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,16 @@ def five() -> Comparison:
     return compare(BASE, OFFERS, TOKENS, SETTINGS)
 
 
-def _placed(name: str, own: Settings, offer: Offer | None = None) -> Placed:
+def _placed(name: str, item: Settings, offer: Offer | None = None) -> Placed:
     job = BASE.model_copy(update={"gpus": name}).resolve()
-    return Placed(offer or Offer(gpus=name), job, TOKENS, own)
+    return Placed(offer or Offer(gpus=name), job, TOKENS, item)
 
 
-def _run(five: Comparison, name: str, own: Settings, offer: Offer | None = None) -> Run:
+def _run(five: Comparison, name: str, item: Settings, offer: Offer | None = None) -> Run:
     """The run of a searched plan under other settings, without another search."""
     row = five.row(name)
     assert row is not None and row.run is not None
-    found = run_at(_placed(name, own, offer), row.run.job, row.run.plan)
+    found = run_at(_placed(name, item, offer), row.run.job, row.run.plan)
     assert found is not None
     return found
 
@@ -71,9 +71,9 @@ def test_the_plan_is_that_of_a_search(five: Comparison) -> None:
 
     row = five.row("8xH100")
     assert row is not None and row.run is not None
-    own = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1).plans[0]
-    assert row.run.plan.degrees == own.degrees
-    assert row.run.plan.step_time_s == own.step_time_s
+    plans = find_plans(BASE.model_copy(update={"gpus": "8xH100"}), top=1).plans[0]
+    assert row.run.plan.degrees == plans.degrees
+    assert row.run.plan.step_time_s == plans.step_time_s
 
 
 def test_figures_follow_from_each_other(five: Comparison) -> None:
@@ -98,8 +98,8 @@ def test_intervals_hold_the_step_time_and_the_failures(five: Comparison) -> None
         if row.run is None:
             continue
         run = row.run
-        for own in (run.days, run.gpu_hours, run.energy.mwh, run.ideal_days):
-            assert own.low <= own.value <= own.high
+        for day in (run.days, run.gpu_hours, run.energy.mwh, run.ideal_days):
+            assert day.low <= day.value <= day.high
         assert run.days.high / run.days.value >= run.ideal_days.high / run.ideal_days.value
         power = run.energy.mwh.high / run.energy.mwh.value
         assert power > run.days.high / run.days.value
@@ -108,7 +108,7 @@ def test_intervals_hold_the_step_time_and_the_failures(five: Comparison) -> None
 def test_shares_of_a_step_add_up(five: Comparison) -> None:
     for row in five.rows:
         if row.run is not None:
-            assert sum(own.share for own in row.run.shares) == pytest.approx(1.0)
+            assert sum(share.share for share in row.run.shares) == pytest.approx(1.0)
 
 
 def test_links_are_those_that_groups_meet(five: Comparison) -> None:
@@ -117,7 +117,10 @@ def test_links_are_those_that_groups_meet(five: Comparison) -> None:
     time = row.run.plan.time.model_copy(update={"tp_s": 1.0, "dp_s": 2.0})
     degrees = row.run.plan.degrees.model_copy(update={"tp": 8, "dp": 8})
     plan = row.run.plan.model_copy(update={"time": time, "degrees": degrees})
-    by_traffic = {own.traffic: own.resource for own in time_shares(plan, parse_gpus("64xH100"))}
+    by_traffic = {
+        time_share.traffic: time_share.resource
+        for time_share in time_shares(plan, parse_gpus("64xH100"))
+    }
     assert by_traffic["TP"] == "NVLink"
     assert by_traffic["DP"] == "InfiniBand"
 
@@ -179,8 +182,8 @@ def test_another_price_of_the_same_kind_never_raises_the_choice(
     )
     some, more = prices[: max(1, index)], prices
     choices = [
-        choose(Offer(gpus="8xH100"), cluster, "spot", Settings(prices=own, today=TODAY))
-        for own in (some, more)
+        choose(Offer(gpus="8xH100"), cluster, "spot", Settings(prices=item, today=TODAY))
+        for item in (some, more)
     ]
     assert choices[0] is not None and choices[1] is not None
     assert choices[1].amount <= choices[0].amount
@@ -227,8 +230,8 @@ def test_prices_of_whole_nodes_and_recent_ones_come_first() -> None:
 
 def test_own_quotes_and_providers_come_before_the_list() -> None:
     cluster = parse_gpus("8xH100")
-    own = choose(Offer(gpus="8xH100", spot=9.0, provider="me"), cluster, "spot", SETTINGS)
-    assert own is not None and (own.amount, own.price.provider) == (9.0, "me")
+    found = choose(Offer(gpus="8xH100", spot=9.0, provider="me"), cluster, "spot", SETTINGS)
+    assert found is not None and (found.amount, found.price.provider) == (9.0, "me")
     aws = choose(
         Offer(gpus="8xH100"), cluster, "on_demand",
         SETTINGS.model_copy(update={"providers": ("aws",)}),
@@ -252,11 +255,11 @@ def test_precision_falls_back_where_a_gpu_lacks_it() -> None:
 def test_the_chain_names_every_figure_and_its_source(five: Comparison) -> None:
     row = five.row("8xH100")
     assert row is not None and row.run is not None
-    own = SETTINGS.model_copy(
+    found = SETTINGS.model_copy(
         update={"figures": {"pue": Figure(value=1.2, unit="1", source="--pue")}}
     )
-    run = _run(five, "8xH100", own)
-    chapters = trace(run, five, own)
+    run = _run(five, "8xH100", found)
+    chapters = trace(run, five, found)
     by_name = {step.name: step for chapter in chapters for step in chapter.steps}
     assert by_name["PUE"].source == "--pue"
     assert by_name["MTBF of a GPU"].source.startswith("llama-3")
@@ -322,9 +325,9 @@ def test_the_core_is_compiled_once_for_all_processes(monkeypatch: pytest.MonkeyP
     requests = [
         BASE.model_copy(update={"gpus": "1xH100", "model": "none", "gbs": n}) for n in (1, 2)
     ]
-    outcomes = run_searches([Task(own) for own in requests], ["a", "b"], jobs=2)
+    outcomes = run_searches([Task(request) for request in requests], ["a", "b"], jobs=2)
     assert compiled == [os.getpid()]
-    assert all("unknown model 'none'" in own.reason for own in outcomes)
+    assert all("unknown model 'none'" in outcome.reason for outcome in outcomes)
 
 
 def test_front_of_nothing() -> None:
@@ -342,7 +345,7 @@ def test_no_useful_time_is_a_reason(five: Comparison) -> None:
     row = five.row("8xH100")
     assert row is not None and row.run is not None
     often = Figure(value=1e-3, unit="h", source="--mtbf-gpu")
-    own = SETTINGS.model_copy(update={"figures": {"gpu_mtbf": often}})
-    placed = replace(_placed("8xH100", SETTINGS), settings=own)
+    found = SETTINGS.model_copy(update={"figures": {"gpu_mtbf": often}})
+    placed = replace(_placed("8xH100", SETTINGS), settings=found)
     assert run_at(placed, row.run.job, row.run.plan) is None
     assert math.isfinite(row.run.days.high)

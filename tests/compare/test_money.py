@@ -46,7 +46,7 @@ def test_an_owned_hour_by_hand() -> None:
 
 def test_half_used_costs_twice_the_capital_but_no_more_electricity() -> None:
     half = OwnerTerms(0.0, 5.0, 0.5, 0.1, 73.0)
-    used, idle = (owned_hour(43800.0, 0.0, 2000.0, 1000.0, own) for own in (TERMS, half))
+    used, idle = (owned_hour(43800.0, 0.0, 2000.0, 1000.0, term) for term in (TERMS, half))
     assert idle.hardware == pytest.approx(2.0 * used.hardware)
     assert idle.hosting == pytest.approx(2.0 * used.hosting)
     assert idle.electricity == used.electricity

@@ -128,11 +128,11 @@ def test_the_highest_rate_holds_up_to_the_jobs_it_was_measured_on() -> None:
     for gpus, differs in ((64, True), (1024, True), (1032, False), (16384, False)):
         run = Run(gpus=gpus, nodes=gpus // 8, state_bytes=1e11, host_bytes_per_s=63e9)
         told = Figure(value=600, unit="s", source="--restart-time")
-        own = [
+        chosen_settings = [
             goodput(run, one.model_copy(update={"figures": {**one.figures, "restart": told}})).low
             for one in (Settings(), low_rates)
         ]
-        assert (own[0] < own[1]) is differs
+        assert (chosen_settings[0] < chosen_settings[1]) is differs
 
 
 @given(st.integers(3, 14))

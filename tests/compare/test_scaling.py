@@ -75,7 +75,7 @@ def test_the_report_and_the_frame(study: Scaling) -> None:
 def test_the_picture_holds_every_point(study: Scaling) -> None:
     days, mfu, *_ = scaling_figure(study).panels
     for panel in (days, mfu):
-        assert [[point.x for point in own.points] for own in panel.series] == [[8, 16, 64]] * 2
+        assert [[point.x for point in item.points] for item in panel.series] == [[8, 16, 64]] * 2
     first = days.series[0].points[0]
     assert first.low < first.y < first.high
     assert days.ideal[-1] == (64, pytest.approx(first.y / 8))

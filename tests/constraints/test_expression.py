@@ -23,7 +23,7 @@ numbers = st.recursive(
         st.tuples(inner, st.sampled_from(["+", "-", "*", "//", "%"]), inner).map(
             lambda parts: f"({' '.join(parts)})"
         ),
-        inner.map(lambda own: f"-({own})"),
+        inner.map(lambda drawn: f"-({drawn})"),
     ),
     max_leaves=4,
 )
@@ -41,7 +41,7 @@ conditions = st.recursive(
         st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(
             lambda parts: f"({' '.join(parts)})"
         ),
-        inner.map(lambda own: f"not ({own})"),
+        inner.map(lambda drawn: f"not ({drawn})"),
     ),
     max_leaves=4,
 )
@@ -134,7 +134,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message", "column"), REFUSED, ids=lambda own: str(own)[:24])
+@pytest.mark.parametrize(("text", "message", "column"), REFUSED, ids=lambda item: str(item)[:24])
 def test_refusals_say_what_and_where(text: str, message: str, column: int | None) -> None:
     with pytest.raises(ConstraintError, match=message) as caught:
         parse_condition(text, KNOWN)
@@ -177,10 +177,10 @@ def test_every_name_has_a_column() -> None:
     ],
 )
 def test_verbs(verb: str, text: str, obeys: dict[str, int]) -> None:
-    own = user_condition(verb, text)  # type: ignore[arg-type]
+    found = user_condition(verb, text)  # type: ignore[arg-type]
     breaks = {"tp": 16} if verb == "require" else {"zero": 3} if verb == "forbid" else {"mbs": 1}
-    assert own.mask(one_shape(**obeys), context()).all()
-    assert not own.mask(one_shape(**breaks), context()).any()
+    assert found.mask(one_shape(**obeys), context()).all()
+    assert not found.mask(one_shape(**breaks), context()).any()
 
 
 @pytest.mark.parametrize(

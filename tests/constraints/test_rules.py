@@ -326,8 +326,8 @@ def test_schedule_offered(schedule: str | None, offered: bool) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    apart = {"whole-nodes", "schedule-offered"}
-    assert {case.rule for case in CASES} | apart == set(RULE)
+    separate = {"whole-nodes", "schedule-offered"}
+    assert {case.rule for case in CASES} | separate == set(RULE)
 
 
 def test_registry_is_well_formed() -> None:

@@ -31,15 +31,17 @@ def job_with(modules: str, model: str = "mixtral-8x7b") -> Job:
 
 
 @pytest.mark.parametrize(
-    ("copied", "room", "late"),
+    ("copied", "window", "late"),
     [(1e9, 1.0, 0.0), (1e9, 0.0, 1.0), (1e9, 0.25, 0.75), (0.0, 0.0, 0.0)],
 )
-def test_only_what_exceeds_the_compute_is_exposed(copied: float, room: float, late: float) -> None:
-    """1 GB at 1 GB/s beside `room` seconds; the bytes' share of the HBM's time comes on top."""
+def test_only_what_exceeds_the_compute_is_exposed(
+    copied: float, window: float, late: float
+) -> None:
+    """1 GB at 1 GB/s beside `window` seconds; the bytes' share of the HBM's time comes on top."""
     model = CostModel(make_job())
     links = model.link_inputs._replace(host_bytes_per_s=1e9)
     stolen = copied / model.gpu_inputs.hbm_bytes_per_s
-    found = exposed_copies(copied, room, model.gpu_inputs, network(links))
+    found = exposed_copies(copied, window, model.gpu_inputs, network(links))
     assert found == pytest.approx(late + stolen)
 
 
@@ -47,7 +49,7 @@ def test_each_layer_copies_what_leaves_and_what_is_doubled() -> None:
     """The rate at which nothing hides is the one at which the copies take all of the time."""
     job = job_with("core_attn,attn_proj,expert_fc1,moe_act")
     slow = 1e3
-    model = AlteredCostModel(job, alter_links=lambda own: own._replace(host_bytes_per_s=slow))
+    model = AlteredCostModel(job, alter_links=lambda item: item._replace(host_bytes_per_s=slow))
     costs = cost(model, **DEGREES)[0].piece_costs(0)[0]
     copied = costs[f.PIECE_OFFLOADED] + costs[f.PIECE_DUPLICATED]
     assert costs[f.PIECE_FORWARD_OFFLOAD] == pytest.approx(copied / slow, rel=1e-4)
@@ -60,7 +62,7 @@ CHAIN = ("off", "core_attn", "core_attn,attn_proj", "core_attn,attn_proj,expert_
 def step_s(modules: str, rate: float | None) -> float:
     model = AlteredCostModel(
         job_with(modules),
-        alter_links=lambda own: own if rate is None else own._replace(host_bytes_per_s=rate),
+        alter_links=lambda item: item if rate is None else item._replace(host_bytes_per_s=rate),
     )
     return float(cost(model, **DEGREES)[1][f.STEP_TIME])
 

@@ -51,8 +51,8 @@ def link_bytes(kind: str, cp: int, tp: int = 1) -> float:
     total = 0.0
     for row in rows(model.op_table.collectives, f.COMM_ROW):
         if row.piece == 0 and row.group == f.GROUP_CP:
-            own = row_stream(row, key, model.job_inputs, model.framework_inputs, network(slow))
-            total += own.seconds * row.forward * 1e6
+            found = row_stream(row, key, model.job_inputs, model.framework_inputs, network(slow))
+            total += found.seconds * row.forward * 1e6
     return total
 
 
@@ -81,8 +81,8 @@ def test_two_levels_exchange_heads_inside_and_pass_pairs_between() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_context_parallelism_all_kinds_are_one(kind: str) -> None:
     _, plain = exchanged("p2p", tp=8, dp=8)
-    _, own = exchanged(kind, tp=8, dp=8)
-    assert np.array_equal(own, plain)
+    _, found = exchanged(kind, tp=8, dp=8)
+    assert np.array_equal(found, plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,8 +149,8 @@ def test_the_fastest_that_the_heads_allow_is_taken() -> None:
         for kind in KINDS:
             if kind == "a2a" and cp == 32:
                 continue
-            own = CostModel(job(context_kinds=(kind,)))
-            alone.append(cost(own, **degrees)[1][f.STEP_TIME])
+            cost_model = CostModel(job(context_kinds=(kind,)))
+            alone.append(cost(cost_model, **degrees)[1][f.STEP_TIME])
         assert step[f.STEP_TIME] == pytest.approx(min(alone), rel=2e-3)
         assert exchange_kind(cp, costed.exchange(0))[0] in KINDS
         assert exchange_kind(cp, costed.exchange(0))[0] != "a2a" or cp <= KV_HEADS

@@ -67,7 +67,7 @@ def test_sequential_experts_are_issued_one_by_one() -> None:
     """Six kernels of the grouped products, forward and backward, for each further expert."""
     job = replace(make_job("qwen3-30b-a3b", "8xH100"), seq=64)
     one_by_one = with_tables(job, kernels={"sequential_experts": True})
-    waits = {ep: [step(own, ep=ep)[f.STEP_ISSUE] for own in (job, one_by_one)] for ep in (4, 8)}
+    waits = {ep: [step(item, ep=ep)[f.STEP_ISSUE] for item in (job, one_by_one)] for ep in (4, 8)}
     more = {ep: after - before for ep, (before, after) in waits.items()}
     assert more[8] > 0.0
     # 32 experts a rank in place of 16: 31 and 15 further ones.

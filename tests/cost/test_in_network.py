@@ -146,12 +146,12 @@ BYTES = st.floats(1.0, 1e11)
 def test_more_bytes_or_less_bandwidth_is_never_faster(
     kind: int, group: tuple[float, float], payload: float, links: LinkInputs
 ) -> None:
-    own = in_network_stream(kind, payload, *group, links)
-    assert in_network_stream(kind, 2 * payload, *group, links).seconds >= own.seconds
+    found = in_network_stream(kind, payload, *group, links)
+    assert in_network_stream(kind, 2 * payload, *group, links).seconds >= found.seconds
     slow = links._replace(in_network_bytes_per_s=links.in_network_bytes_per_s / 2)
-    assert in_network_stream(kind, payload, *group, slow).seconds >= own.seconds
-    assert own.inside <= own.seconds
-    assert own.between <= own.seconds
+    assert in_network_stream(kind, payload, *group, slow).seconds >= found.seconds
+    assert found.inside <= found.seconds
+    assert found.between <= found.seconds
 
 
 @given(kind=KINDS, group=GROUPS, payload=BYTES, links=LINKS)
@@ -159,8 +159,8 @@ def test_never_faster_than_what_must_cross_the_nics(
     kind: int, group: tuple[float, float], payload: float, links: LinkInputs
 ) -> None:
     least = payload / group[1] / links.in_network_bytes_per_s
-    own = in_network_stream(kind, payload, *group, links)
-    assert own.seconds >= least * (1 - 1e-12)
+    found = in_network_stream(kind, payload, *group, links)
+    assert found.seconds >= least * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("kind", [f.COLLECTIVE_ALL_REDUCE, f.COLLECTIVE_REDUCE_SCATTER])

@@ -75,8 +75,8 @@ def test_groups_whose_blocks_nest_below_a_leaf(size: int, stride: int, below: bo
     """Sixteen nodes of 8 below a leaf; groups of 48 start anywhere, so some cross."""
     links = link_inputs(network(2.0, 16))
     assert stays_below_leaf(float(size), float(stride), 512.0, links) is below
-    own = group_links(float(size), float(stride), 512.0, both_links(links))
-    assert bool(own.scale_out_bytes_per_s > links.scale_out_bytes_per_s) is below
+    found = group_links(float(size), float(stride), 512.0, both_links(links))
+    assert bool(found.scale_out_bytes_per_s > links.scale_out_bytes_per_s) is below
 
 
 def test_what_is_not_known_is_taken_to_cross_the_spine() -> None:

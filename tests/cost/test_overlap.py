@@ -96,19 +96,19 @@ def test_transfers_between_stages_hide_beside_interleaved_chunks(dense: Job) -> 
 # -- once a step ------------------------------------------------------------------------------
 
 
-def ends_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
+def boundary_of(job: Job, links: dict[str, float], **degrees: int) -> tuple[float, float, Array]:
     """Seconds to reduce gradients and to gather weights of one stage, and the step."""
     model = CostModel(job)
     model.__dict__["link_inputs"] = model.link_inputs._replace(**links)
-    costed, own = cost(model, **degrees)
+    costed, found = cost(model, **degrees)
     key = key_of(costed)
     grid = grid_of(costed)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     framework = model.framework_inputs
-    ends = (key, grid, model.job_inputs, model.network)
-    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *ends)
-    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *ends)
-    return reduce, gather, own
+    key_grid = (key, grid, model.job_inputs, model.network)
+    reduce = reduce_seconds(parameters, 0.0, framework.gradient_communication_bytes, *key_grid)
+    gather = gather_seconds(parameters, 0.0, framework.parameter_communication_bytes, *key_grid)
+    return reduce, gather, found
 
 
 @pytest.mark.parametrize("grad_acc", [1, 4])
@@ -117,16 +117,16 @@ def test_without_overlap_gradients_and_weights_travel_once_a_step(
 ) -> None:
     """However many micro-batches are accumulated."""
     bare = overlapping(dense, gradient_reduction=0.0, parameter_gather=0.0)
-    reduce, gather, own = ends_of(bare, {}, dp=16, zero=1, grad_acc=grad_acc)
-    assert own[f.STEP_DP] == pytest.approx(reduce + gather)
+    reduce, gather, found = boundary_of(bare, {}, dp=16, zero=1, grad_acc=grad_acc)
+    assert found[f.STEP_DP] == pytest.approx(reduce + gather)
 
 
 @pytest.mark.parametrize("grad_acc", [1, 4])
 def test_only_the_last_microbatch_hides_them(dense: Job, grad_acc: int) -> None:
     """On a slow network what its passes leave over is exposed, the same for any accumulation."""
-    reduce, gather, own = ends_of(dense, SLOW, dp=16, zero=1, grad_acc=grad_acc)
-    passes = own[f.STEP_COMPUTE] / grad_acc
-    assert own[f.STEP_DP] == pytest.approx(reduce + gather - passes, rel=1e-6)
+    reduce, gather, found = boundary_of(dense, SLOW, dp=16, zero=1, grad_acc=grad_acc)
+    passes = found[f.STEP_COMPUTE] / grad_acc
+    assert found[f.STEP_DP] == pytest.approx(reduce + gather - passes, rel=1e-6)
 
 
 def test_later_stages_reduce_in_the_drain_of_the_pipeline() -> None:
@@ -134,10 +134,10 @@ def test_later_stages_reduce_in_the_drain_of_the_pipeline() -> None:
     has its own passes to hide behind."""
     job = overlapping(make_job("llama-3-8b", "64xH100"), contention=0.0)
     shape = {"tp": 8, "pp": 2, "dp": 4, "zero": 1, "grad_acc": 8}
-    reduce, gather, own = ends_of(job, SLOW, **shape)
-    assert 0.0 < own[f.STEP_DP] < 0.55 * (reduce + gather)
-    passes = own[f.STEP_COMPUTE] / shape["grad_acc"]
-    assert own[f.STEP_DP] > 0.5 * (reduce + gather) - 2 * passes
+    reduce, gather, found = boundary_of(job, SLOW, **shape)
+    assert 0.0 < found[f.STEP_DP] < 0.55 * (reduce + gather)
+    passes = found[f.STEP_COMPUTE] / shape["grad_acc"]
+    assert found[f.STEP_DP] > 0.5 * (reduce + gather) - 2 * passes
 
 
 def test_sharded_weights_are_prefetched_beside_compute() -> None:
@@ -157,7 +157,7 @@ def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     """AdamW with fp32 master weights under ZeRO-1: master, two moments and gradient read, the first
     three and a 16-bit weight written, and the gradient once more for its norm."""
     model = CostModel(dense)
-    costed, own = cost(model, dp=16, zero=1)
+    costed, found = cost(model, dp=16, zero=1)
     parameters = float((model.totals * costed.piece_costs(0)[:, f.PIECE_DENSE_PARAMETERS]).sum())
     per_parameter = model.framework_inputs.optimizer_traffic_bytes
     assert per_parameter == pytest.approx(3 * 4 + 4 + 3 * 4 + 2 + 4)
@@ -165,7 +165,7 @@ def test_the_update_streams_state_gradients_and_their_norm(dense: Job) -> None:
     grid = grid_of(costed)
     whole = optimizer_seconds(parameters, 0.0, grid, model.framework_inputs, model.gpu_inputs)
     assert whole == pytest.approx(parameters / 16 * per_parameter / rate)
-    assert own[f.STEP_OPTIMIZER] == pytest.approx(whole, rel=0.01)
+    assert found[f.STEP_OPTIMIZER] == pytest.approx(whole, rel=0.01)
 
 
 # -- experts, launches ------------------------------------------------------------------------
@@ -189,20 +189,20 @@ def test_the_busiest_expert_rank_sets_the_pace(experts: Job) -> None:
 def test_cuda_graphs_take_launches_out_of_small_models(model: str, gains: bool) -> None:
     job = make_job(model, "1xH100")
     graphs = replace(job, framework=job.framework.with_cuda_graphs())
-    plain, captured = (step(own)[f.STEP_COMPUTE] for own in (job, graphs))
+    plain, captured = (step(item)[f.STEP_COMPUTE] for item in (job, graphs))
     assert captured <= plain
     assert bool(captured < 0.8 * plain) is gains
 
 
 def test_stragglers_come_on_top_of_all_of_it(dense: Job) -> None:
-    own = step(dense, SLOW, dp=16, zero=1)
+    found = step(dense, SLOW, dp=16, zero=1)
     model = CostModel(dense)
     cost(model, dp=16, zero=1)
     links = model.link_inputs
     factor = 1.0 + links.straggler_share * np.log2(16 / links.scale_up_domain)
     assert factor > 1.0
-    terms = own[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - own[f.STEP_STRAGGLERS]
-    assert own[f.STEP_TIME] == pytest.approx(factor * terms)
+    terms = found[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() - found[f.STEP_STRAGGLERS]
+    assert found[f.STEP_TIME] == pytest.approx(factor * terms)
 
 
 # -- what runs again, and the ends of the model -------------------------------------------------
@@ -212,20 +212,20 @@ def test_recomputed_attention_costs_its_forward_kernel_again() -> None:
     """--recompute-modules core_attn: layers times micro-batches times the kernel."""
     job = make_job("llama-3-8b", "1xH100")
     model = CostModel(replace(job, recompute=(job.framework.recompute_mode("core_attn"),)))
-    own = cost(model, grad_acc=3)[1]
+    found = cost(model, grad_acc=3)[1]
     kernel = attention_forward_time_s(
         1.0, 8192.0, 8192.0, 32.0, 128.0, 128.0, 1.0, 0.0, model.gpu_inputs
     )
-    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * kernel, rel=0.02)
+    assert found[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * kernel, rel=0.02)
 
 
 def test_full_recomputation_costs_the_layers_forward_again() -> None:
     """A checkpoint of Megatron-Core runs the whole layer again, and neither embedding nor head."""
     job = make_job("llama-3-8b", "1xH100")
     names = [mode.name for mode in job.recompute]
-    costed, own = cost(CostModel(job), grad_acc=3, recompute=names.index("full"))
+    costed, found = cost(CostModel(job), grad_acc=3, recompute=names.index("full"))
     layer = costed.piece_costs(0)[0]
-    assert own[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * layer[f.PIECE_FORWARD], rel=0.02)
+    assert found[f.STEP_RECOMPUTE] == pytest.approx(3 * 32 * layer[f.PIECE_FORWARD], rel=0.02)
 
 
 def test_the_head_multiplies_three_times_and_makes_the_loss() -> None:

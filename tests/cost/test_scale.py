@@ -90,11 +90,11 @@ def test_a_launch_that_waits_adds_its_time_to_the_kernels() -> None:
         costs[blocking] = costed.piece_costs(0)[0]
     kernels = CostModel(job).op_table.ops
     first = kernels[kernels[:, f.OP_PIECE] == 0]
-    for column, own in (
+    for column, item in (
         (f.PIECE_FORWARD, f.OP_FORWARD_KERNELS),
         (f.PIECE_BACKWARD, f.OP_BACKWARD_KERNELS),
     ):
-        issue = first[:, own].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
+        issue = first[:, item].sum() * job.framework.kernels.issue_s / job.cluster.host_speed
         assert costs[True][column] - costs[False][column] == pytest.approx(issue)
     assert steps[True][f.STEP_TIME] > steps[False][f.STEP_TIME]
 

@@ -41,7 +41,7 @@ ORDERS: dict[str, tuple[int, int, Order]] = {
 
 def held_at(stage: float, pp: float, vpp: float, grad_acc: float, code: int) -> forms.Held:
     """What a stage holds; the compiled function takes floats."""
-    floats = (float(own) for own in (stage, pp, vpp, grad_acc))
+    floats = (float(item) for item in (stage, pp, vpp, grad_acc))
     return forms.held_microbatches(*floats, code)
 
 
@@ -203,8 +203,8 @@ uneven = st.lists(st.floats(0.85, 1.15), min_size=4, max_size=4)
 def test_gpipe_is_exact_for_uneven_stages(forward: list[float], backward: list[float]) -> None:
     times = [ChunkTimes(f, b, 0.5) for f, b in zip(forward, backward, strict=True)]
     outcome = simulate(gpipe(4, 9), times)
-    total = sum(sum(own) for own in times)
-    longest = max(own.backward_s + own.weight_s for own in times)
+    total = sum(sum(time) for time in times)
+    longest = max(time.backward_s + time.weight_s for time in times)
     assert all_forward_first_s(max(forward), longest, total, 9) == pytest.approx(outcome.span_s)
 
 
@@ -214,11 +214,11 @@ def test_gpipe_is_exact_for_uneven_stages(forward: list[float], backward: list[f
 def test_uneven_stages_within_a_few_percent(name: str, factors: list[float]) -> None:
     """Stages that differ by up to 30 %, 16 micro-batches."""
     code, vpp, order = ORDERS[name]
-    times = [ChunkTimes(1.0 * own, 1.2 * own, 0.8 * own) for own in factors]
+    times = [ChunkTimes(1.0 * factor, 1.2 * factor, 0.8 * factor) for factor in factors]
     outcome = simulate(order(4, 16), times)
-    sums = [sum(own[index] for own in times) for index in range(3)]
+    sums = [sum(time[index] for time in times) for index in range(3)]
     share = forms.bubble_share(*sums, code, 4, vpp, 16, 0.0, False)
-    slowest = max(sum(own) for own in times)
+    slowest = max(sum(time) for time in times)
     found = pipeline_time_s(slowest, sum(sums), 16, share)
     assert found == pytest.approx(outcome.span_s, rel=0.07)
 

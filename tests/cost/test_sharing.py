@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from planner.cost import fields as f
 from planner.cost._jit import rows
+from planner.cost.boundary_traffic import end_traffic
 from planner.cost.frame import TRAFFIC_ROW, fill_traffic
 from planner.cost.sharing import Stream, Window, beside_seconds, outlasting_seconds, shared_seconds
-from planner.cost.step_ends import end_traffic
 from planner.job.job import Job
 from planner.predict.cost_model import CostModel
 from tests.cost.jobs import cost, grid_of, key_of, make_job
@@ -24,7 +24,7 @@ times = st.floats(0.0, 2.0)
 
 def window(compute: float, inside: float, between: float, hidden: tuple[float, float]) -> Window:
     """A pass that computes and then waits for its own traffic; some hides behind the compute."""
-    taken = tuple(min(own, compute) for own in hidden)
+    taken = tuple(min(item, compute) for item in hidden)
     return Window(compute + inside + between, compute, inside, between, *taken)
 
 
@@ -34,52 +34,52 @@ def stream(inside: float, between: float, latency: float = 0.0) -> Stream:
 
 def test_alone_it_hides_behind_compute() -> None:
     """max(W, T) - W, and what is not allowed to hide."""
-    own = window(1.0, 0.0, 0.0, (0.0, 0.0))
-    assert beside_seconds(own, stream(0.4, 0.1), 1.0, 0.0) == 0.0
-    assert beside_seconds(own, stream(1.5, 0.1), 1.0, 0.0) == pytest.approx(0.5)
-    assert beside_seconds(own, stream(0.4, 0.1), 0.25, 0.0) == pytest.approx(0.3)
-    assert beside_seconds(own, stream(0.4, 0.1), 1.0, 0.3) == pytest.approx(0.12)
+    found = window(1.0, 0.0, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.4, 0.1), 1.0, 0.0) == 0.0
+    assert beside_seconds(found, stream(1.5, 0.1), 1.0, 0.0) == pytest.approx(0.5)
+    assert beside_seconds(found, stream(0.4, 0.1), 0.25, 0.0) == pytest.approx(0.3)
+    assert beside_seconds(found, stream(0.4, 0.1), 1.0, 0.3) == pytest.approx(0.12)
 
 
 def test_exposed_traffic_on_the_same_link_is_delayed() -> None:
     """E·B/W; on the other class of links nothing is."""
-    own = window(0.6, 0.4, 0.0, (0.0, 0.0))
-    assert beside_seconds(own, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.4 * 0.5)
-    assert beside_seconds(own, stream(0.0, 0.5), 1.0, 0.0) == 0.0
+    found = window(0.6, 0.4, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.4 * 0.5)
+    assert beside_seconds(found, stream(0.0, 0.5), 1.0, 0.0) == 0.0
     # As long as the pass: all of the link's time is asked for twice over.
-    assert beside_seconds(own, stream(1.0, 0.0), 1.0, 0.0) == pytest.approx(0.4)
+    assert beside_seconds(found, stream(1.0, 0.0), 1.0, 0.0) == pytest.approx(0.4)
     # Longer: busy from beginning to end.
-    assert 1.0 + beside_seconds(own, stream(3.0, 0.0), 1.0, 0.0) == pytest.approx(3.4)
+    assert 1.0 + beside_seconds(found, stream(3.0, 0.0), 1.0, 0.0) == pytest.approx(3.4)
 
 
 def test_a_window_hides_no_second_stream_on_the_same_link() -> None:
     """0.7 s of hidden tensor traffic leave 0.3 s; the other class is free."""
-    own = window(1.0, 0.0, 0.0, (0.7, 0.0))
-    assert beside_seconds(own, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.2)
-    assert beside_seconds(own, stream(0.0, 0.5), 1.0, 0.0) == 0.0
+    found = window(1.0, 0.0, 0.0, (0.7, 0.0))
+    assert beside_seconds(found, stream(0.5, 0.0), 1.0, 0.0) == pytest.approx(0.2)
+    assert beside_seconds(found, stream(0.0, 0.5), 1.0, 0.0) == 0.0
 
 
 def test_compute_alone_is_slowed_by_what_runs_beside_it() -> None:
-    own = window(0.5, 0.5, 0.0, (0.0, 0.0))
-    assert beside_seconds(own, stream(0.0, 0.8), 1.0, 0.1) == pytest.approx(0.1 * 0.8 * 0.5)
+    found = window(0.5, 0.5, 0.0, (0.0, 0.0))
+    assert beside_seconds(found, stream(0.0, 0.8), 1.0, 0.1) == pytest.approx(0.1 * 0.8 * 0.5)
 
 
 @given(times, times, times, st.tuples(times, times), times, times)
 def test_no_link_carries_more_than_its_time(
     compute: float, inside: float, between: float, hidden: tuple[float, float], a: float, b: float
 ) -> None:
-    own, background = window(compute, inside, between, hidden), stream(a, b)
-    whole = own.seconds + beside_seconds(own, background, 1.0, 0.0)
+    found, background = window(compute, inside, between, hidden), stream(a, b)
+    whole = found.seconds + beside_seconds(found, background, 1.0, 0.0)
     for busy in (
-        own.exposed_inside + own.hidden_inside + background.inside,
-        own.exposed_between + own.hidden_between + background.between,
-        own.seconds,
+        found.exposed_inside + found.hidden_inside + background.inside,
+        found.exposed_between + found.hidden_between + background.between,
+        found.seconds,
         background.seconds,
     ):
         assert whole >= busy - 1e-9
     # Fair sharing costs the layers' own traffic no more than its time again.
-    assert shared_seconds(own, background) <= inside + between + 1e-9
-    assert outlasting_seconds(own, Stream(0.0, 0.0, 0.0)) == 0.0
+    assert shared_seconds(found, background) <= inside + between + 1e-9
+    assert outlasting_seconds(found, Stream(0.0, 0.0, 0.0)) == 0.0
 
 
 @given(
@@ -93,9 +93,9 @@ def test_more_work_is_never_faster(
 ) -> None:
     """In compute, in the pass's own traffic, exposed or hidden, and in the stream."""
 
-    def whole(own: tuple[float, ...]) -> float:
-        a = window(own[0], own[1], own[2], (own[3], own[4]))
-        return a.seconds + beside_seconds(a, stream(own[5], own[6]), share, contention)
+    def whole(item: tuple[float, ...]) -> float:
+        a = window(item[0], item[1], item[2], (item[3], item[4]))
+        return a.seconds + beside_seconds(a, stream(item[5], item[6]), share, contention)
 
     larger = tuple(a + b for a, b in zip(one, more, strict=True))
     assert whole(larger) >= whole(one) - 1e-9

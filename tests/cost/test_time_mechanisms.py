@@ -34,7 +34,7 @@ def test_casts_cost_fp8_products_alone() -> None:
     job = with_kernels(make_job("llama-3-8b", "1xH100"), cast_traffic_bytes=0.0)
     costly = with_kernels(job, cast_traffic_bytes=4.0)
     assert step(job)[f.STEP_TIME] == step(costly)[f.STEP_TIME]
-    free8, costly8 = (step(replace(own, precision="fp8")) for own in (job, costly))
+    free8, costly8 = (step(replace(item, precision="fp8")) for item in (job, costly))
     assert free8[f.STEP_COMPUTE] < costly8[f.STEP_COMPUTE] < step(job)[f.STEP_COMPUTE]
 
 
@@ -99,8 +99,8 @@ def test_inputs_that_stay_gathered_are_gathered_once() -> None:
     saved = job.framework.saved.model_copy(update={"keeps_gathered_inputs": False})
     again = replace(job, framework=job.framework.model_copy(update={"saved": saved}))
 
-    def gathers(own: Job) -> float:
-        rows = [c for op in CostModel(own).pieces[0].ops for c in op.collectives]
+    def gathers(item: Job) -> float:
+        rows = [c for op in CostModel(item).pieces[0].ops for c in op.collectives]
         gathers = [c for c in rows if c.kind == CollectiveKind.ALL_GATHER and c.group == Group.TP]
         return sum(c.forward + c.backward for c in gathers)
 
@@ -125,7 +125,7 @@ def test_casts_before_the_gather_halve_it_in_low_precision_alone() -> None:
     job = with_kernels(make_job("llama-3-8b", "8xH100", "torchtitan"), tensor_copy_bytes=0.0)
     wide = with_kernels(job, quantised_gathers=False)
     assert step(job, tp=8)[f.STEP_TP] == step(wide, tp=8)[f.STEP_TP]
-    narrow8, wide8 = (step(replace(own, precision="fp8"), tp=8)[f.STEP_TP] for own in (job, wide))
+    narrow8, wide8 = (step(replace(item, precision="fp8"), tp=8)[f.STEP_TP] for item in (job, wide))
     assert 0.7 < narrow8 / wide8 < 0.8
 
 
@@ -139,7 +139,7 @@ def test_exchanges_slow_a_pipeline_between_nodes_alone() -> None:
     ):
         job = make_job("llama-3-8b", gpus, "nanotron")
         free = with_kernels(job, pipeline_exchange_s=0.0)
-        times = [step(own, grad_acc=8, **degrees)[f.STEP_TIME] for own in (free, job)]
+        times = [step(item, grad_acc=8, **degrees)[f.STEP_TIME] for item in (free, job)]
         assert bool(times[1] > times[0]) is slows
 
 
@@ -199,8 +199,8 @@ def test_zero1_copies_one_slice_of_each_tensor_for_each_rank(
 ) -> None:
     job = make_job("llama-3-8b", f"{dp}xH100", "nanotron")
     plain, slices = (
-        step(with_kernels(job, slice_copy_s=own), dp=dp, zero=zero)[f.STEP_OPTIMIZER]
-        for own in (0.0, 1e-3)
+        step(with_kernels(job, slice_copy_s=item), dp=dp, zero=zero)[f.STEP_OPTIMIZER]
+        for item in (0.0, 1e-3)
     )
     model = CostModel(job)
     tensors = model.totals @ cost(model)[0].piece_costs(0)[:, f.PIECE_TENSORS]
@@ -212,8 +212,10 @@ def test_traffic_at_the_end_of_a_step_is_of_all_parameters_of_a_rank() -> None:
     job = make_job("llama-3-8b", "8xH100", "nanotron")
     for zero in (0, 1):
         none, some = (
-            step(with_kernels(job, step_traffic_bytes=own), dp=4, tp=2, zero=zero)[f.STEP_OPTIMIZER]
-            for own in (0.0, 100.0)
+            step(with_kernels(job, step_traffic_bytes=item), dp=4, tp=2, zero=zero)[
+                f.STEP_OPTIMIZER
+            ]
+            for item in (0.0, 100.0)
         )
         model = CostModel(job)
         costs = cost(model, tp=2)[0].piece_costs(0)
@@ -225,11 +227,11 @@ def test_passes_beside_the_update_are_of_the_parameters_that_a_rank_updates() ->
     job = make_job("llama-3-8b", "8xH100", "megatron-lm-2022")
     more = []
     for zero in (0, 1):
-        less, own = (
+        less, found = (
             step(with_kernels(job, update_traffic_bytes=size), dp=8, zero=zero)[f.STEP_OPTIMIZER]
             for size in (20.0, 120.0)
         )
-        more.append(own - less)
+        more.append(found - less)
     model = CostModel(job)
     costs = cost(model)[0].piece_costs(0)
     count = float((model.totals * costs[:, f.PIECE_DENSE_PARAMETERS]).sum())
@@ -240,9 +242,9 @@ def test_passes_beside_the_update_are_of_the_parameters_that_a_rank_updates() ->
 def test_exchanges_of_a_group_over_nodes_wait_for_its_ring_in_a_pipeline() -> None:
     """Each of the 3 x 4 products of a layer adds tp - 1 = 15 steps to what the CPU issues."""
     passes = []
-    for own in (0.0, 1.0):
+    for item in (0.0, 1.0):
         job = make_job("llama-3-8b", "32xH100", "nanotron")
-        slow = with_kernels(job, pipeline_exchange_s=10.0, outer_tensor_step_s=own)
+        slow = with_kernels(job, pipeline_exchange_s=10.0, outer_tensor_step_s=item)
         costs = cost(CostModel(slow), tp=16, pp=2)[0].piece_costs(0)[0]
         forward, backward = (
             costs[f.PIECE_FORWARD : f.PIECE_FORWARD_EP + 1],
@@ -259,8 +261,8 @@ def test_stages_over_more_than_two_nodes_wait_at_each_exchange(
     """nanotron: 8 micro-batches, in the step and in its bound alike."""
     job = make_job("llama-3-70b", f"{tp * pp}xH100", "nanotron")
     free, slow = (
-        step(with_kernels(job, wide_stage_wait_s=own), tp=tp, pp=pp, grad_acc=8)
-        for own in (0.0, 0.5)
+        step(with_kernels(job, wide_stage_wait_s=item), tp=tp, pp=pp, grad_acc=8)
+        for item in (0.0, 0.5)
     )
     assert slow[f.STEP_PP] - free[f.STEP_PP] == pytest.approx(8 * waits * 0.5)
     rest = slow[f.STEP_TIME] - free[f.STEP_TIME]
@@ -287,11 +289,11 @@ def test_attention_kernel_is_the_framework_s(framework: str, gpus: str, kernel: 
 
 def test_torch_attends_slower_than_transformer_engine_on_hopper() -> None:
     job = make_job("llama-3-8b", "8xH100", "torchtitan")
-    own, others = (
+    found, others = (
         CostModel(each).gpu_inputs
         for each in (job, replace(job, attention_kernel="flash3_or_cudnn"))
     )
-    assert own.attention_forward_efficiency < 0.7 * others.attention_forward_efficiency
+    assert found.attention_forward_efficiency < 0.7 * others.attention_forward_efficiency
 
 
 def test_nvfp4_reads_its_operands_more_often() -> None:

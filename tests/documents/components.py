@@ -49,13 +49,13 @@ def _parts() -> list[Row]:
     for label, name, nominal in sizes:
         for kind, size in (("fp32", 4.0), ("fp16", 2.0), ("int8", 1.0), ("int4", 0.5)):
             words = _SERVE.format(name, 1, 4096, kind)
-            own = _weights(words) / count(name) * nominal
+            weights = _weights(words) / count(name) * nominal
             # Quantised weights have scales; embedding and head stay in 16 bits.
             scaled = "scales, and embedding and head in 16 bits" if kind.startswith("int") else ""
-            apart = abs(own / (size * nominal) - 1) > 0.02
+            differs = abs(weights / (size * nominal) - 1) > 0.02
             rows.append(
-                figure(f"weights of {label} in {kind}", size * nominal, own, command(words),
-                       unit="GB", digits=1, erratum=scaled if apart else "")
+                figure(f"weights of {label} in {kind}", size * nominal, weights, command(words),
+                       unit="GB", digits=1, erratum=scaled if differs else "")
             )  # fmt: skip
     return [*rows, *_training_parts()]
 
@@ -79,15 +79,15 @@ def _training_parts() -> list[Row]:
 def _activations() -> list[Row]:
     model = load_model("gpt3-175b").spec
     tokens = 2048.0 * model.layers
-    kept, own = layers_bytes(_GPT3), command(_GPT3)
+    kept, layers_byte = layers_bytes(_GPT3), command(_GPT3)
     full = layers_bytes(f"{_GPT3} --recompute full")
     return [
-        figure("rough estimate of activations, GPT-3", 2 * tokens * model.hidden * 2, kept, own,
-               unit="GB", digits=1, formula="2 B N d L b_act",
+        figure("rough estimate of activations, GPT-3", 2 * tokens * model.hidden * 2, kept,
+               layers_byte, unit="GB", digits=1, formula="2 B N d L b_act",
                erratum="two tensors a layer of the 34 d + 5 n N bytes that are kept"),
         figure("full formula of activations, GPT-3",
-               tokens * (34 * model.hidden + 5 * model.heads * 2048) * 2, kept, own, unit="GB",
-               digits=1, formula="L B N (34 d + 5 n N) b_act",
+               tokens * (34 * model.hidden + 5 * model.heads * 2048) * 2, kept, layers_byte,
+               unit="GB", digits=1, formula="L B N (34 d + 5 n N) b_act",
                erratum="34 and 5 are bytes already: without b_act"),
         Row("checkpoint of each layer", "M / L, 33 % more compute",
             f"{number(full, 'GB', 2)} of {number(kept, 'GB', 1)}: a layer's input each",
@@ -136,28 +136,28 @@ def _totals() -> list[Row]:
 
 
 def _sharding() -> list[Row]:
-    own = "memory --model llama-2-7b --framework textbook --gpus 8xH100 --zero {}"
-    single, data = (phase(words, "gradient reduction") for words in (_MIXED, own.format(0)))
-    state = {stage: _state(own.format(stage)) for stage in (0, 1, 2, 3)}
+    found = "memory --model llama-2-7b --framework textbook --gpus 8xH100 --zero {}"
+    single, data = (phase(words, "gradient reduction") for words in (_MIXED, found.format(0)))
+    state = {stage: _state(found.format(stage)) for stage in (0, 1, 2, 3)}
     rows = [
         figure("data parallelism divides no state", _sum(single), _sum(data),
-               command(own.format(0)), unit="GB", digits=2),
+               command(found.format(0)), unit="GB", digits=2),
         Row("and divides activations by splitting the batch", "M(B / dp)", "the micro-batch is "
-            "an option of its own", command(own.format(0)), "agrees"),
+            "an option of its own", command(found.format(0)), "agrees"),
     ]  # fmt: skip
     for stage, theirs, whole in ((1, "~4x", 4.0), (2, "~8x", 2.0), (3, "~dp x", 0.0)):
         expected = 16.0 / (whole + (16.0 - whole) / 8)
         rows.append(
             figure(f"ZeRO-{stage} on 8 GPUs saves", expected, state[0] / state[stage],
-                   command(own.format(stage)), unit="x", digits=2, formula=theirs,
+                   command(found.format(stage)), unit="x", digits=2, formula=theirs,
                    note="" if stage == 3 else f"{theirs} in the limit of many GPUs")
         )  # fmt: skip
     return [*rows, *_model_parallel()]
 
 
-def _sum(own: dict[str, dict[str, float]]) -> float:
+def _sum(item: dict[str, dict[str, float]]) -> float:
     names = ("weights", "gradients", "optimizer state", "master weights")
-    return sum(own["terms"][name] for name in names)
+    return sum(item["terms"][name] for name in names)
 
 
 def _state(words: str) -> float:
@@ -169,8 +169,8 @@ def _model_parallel() -> list[Row]:
     stages = f"{_GPT3} --pp 8 --grad-acc 32"
     whole = layers_bytes(_GPT3)
     first = run(stages)["stages"][0]
-    held = sum(own["bytes"] for own in first["peak_kept_tensors"]
-               if not own["name"].startswith(("head", "embedding")))  # fmt: skip
+    held = sum(peak_kept_tensor["bytes"] for peak_kept_tensor in first["peak_kept_tensors"]
+               if not peak_kept_tensor["name"].startswith(("head", "embedding")))  # fmt: skip
     return [
         figure("tensor parallelism divides state, tp 8", _state(_GPT3) / 8, _state(split),
                command(split), unit="GB", digits=1, note="but positions and norms"),
@@ -194,14 +194,14 @@ def _model_parallel() -> list[Row]:
 def _inner(words: str) -> float:
     """Weights, gradients and optimizer of the layers of a rank, of all if there is one stage."""
     found = run(words)["stages"]
-    own = found[1] if len(found) > 1 else found[0]
-    phases = own["phases"]
+    result = found[1] if len(found) > 1 else found[0]
+    phases = result["phases"]
     held = next(p for p in phases if p["phase"] == "gradient reduction" and p["step"] == "later")
     if len(found) > 1:
         return _sum(held)
     model = load_model("gpt3-175b").spec
-    ends = (model.vocab + model.max_positions + 2) * model.hidden
-    return _sum(held) * (1 - ends / count("gpt3-175b"))
+    outer = (model.vocab + model.max_positions + 2) * model.hidden
+    return _sum(held) * (1 - outer / count("gpt3-175b"))
 
 
 def _experts() -> list[Row]:
@@ -209,12 +209,12 @@ def _experts() -> list[Row]:
     spec = load_model("mixtral-8x7b").spec
     found = parameter_count(spec)
     shared = found.total - found.experts
-    own = term(words.format(8), "weights", "start")
+    result = term(words.format(8), "weights", "start")
     return [
         figure("experts of a rank, Mixtral at ep 8", found.experts / 8 * 2.0,
-               own - 2.0 * shared, command(words.format(8)), unit="GB", digits=2,
+               result - 2.0 * shared, command(words.format(8)), unit="GB", digits=2,
                formula="E P_expert / ep · b"),
-        figure("weights of a rank, Mixtral at ep 8", 2.0 * (shared + found.experts / 8), own,
+        figure("weights of a rank, Mixtral at ep 8", 2.0 * (shared + found.experts / 8), result,
                command(words.format(8)), unit="GB", digits=2,
                formula="P_shared b + E P_expert / ep · b"),
         Row("GPUs of combined strategies", "dp · tp · pp · ep", "dp · tp · pp · cp",

@@ -18,8 +18,8 @@ def corrected() -> list[Row]:
 
 def _held(words: str, name: str, step: str = "later") -> float:
     """Bytes of a phase without token ids, as the document counts."""
-    own = phase(words, name, step)
-    return float(own["bytes"] - own["terms"]["inputs"] - own["terms"].get("working", 0.0))
+    found = phase(words, name, step)
+    return float(found["bytes"] - found["terms"]["inputs"] - found["terms"].get("working", 0.0))
 
 
 def _parameters() -> int:
@@ -28,7 +28,7 @@ def _parameters() -> int:
 
 def _count() -> list[Row]:
     llama = load_model("llama-2-7b").spec
-    ends = 2 * llama.vocab * llama.hidden + llama.hidden
+    outer = 2 * llama.vocab * llama.hidden + llama.hidden
     layer = 4 * llama.hidden**2 + 2 * llama.hidden * llama.ffn + 2 * llama.hidden
     grouped = load_model("llama-3-8b").spec
     attention = 4 * grouped.hidden**2
@@ -36,7 +36,7 @@ def _count() -> list[Row]:
     return [
         Row("16 N as a sum over the step", "an error", "phases of their own", command(_WORDS),
             "agrees"),
-        figure("general parameter count, for Llama-2-7B", float(ends + llama.layers * layer),
+        figure("general parameter count, for Llama-2-7B", float(outer + llama.layers * layer),
                _parameters(), command("models llama-2-7b"), unit="",
                formula="embedding + L (4 a d h + 2 h d_ff + norms) + head",
                erratum="a gated feed-forward block has three matrices, 3 h d_ff"),
@@ -48,22 +48,22 @@ def _count() -> list[Row]:
 
 
 def _phases() -> list[Row]:
-    count, own = _parameters(), command(_WORDS)
+    count, parameter = _parameters(), command(_WORDS)
     kept = term(_WORDS, "activations", "forward end")
     double = layers_bytes(f"{_GPT} --precision fp32") / layers_bytes(_GPT)
     return [
-        figure("weights", 4.0 * count, term(_WORDS, "weights", "start"), own, formula="4 N"),
+        figure("weights", 4.0 * count, term(_WORDS, "weights", "start"), parameter, formula="4 N"),
         figure("first and second moment", 8.0 * count, term(_WORDS, "optimizer state", "start"),
-               own, formula="4 N + 4 N"),
+               parameter, formula="4 N + 4 N"),
         figure("gradients, in backward and optimizer", 4.0 * count,
-               term(_WORDS, "gradients", "backward"), own, formula="4 N"),
-        figure("before forward, first step", 4.0 * count, _held(_WORDS, "start", "first"), own,
-               formula="4 N"),
-        figure("before forward, later", 12.0 * count, _held(_WORDS, "start"), own,
+               term(_WORDS, "gradients", "backward"), parameter, formula="4 N"),
+        figure("before forward, first step", 4.0 * count, _held(_WORDS, "start", "first"),
+               parameter, formula="4 N"),
+        figure("before forward, later", 12.0 * count, _held(_WORDS, "start"), parameter,
                formula="12 N"),
         Row("during forward after k layers", "12 N + the sum of k layers",
-            "the end of forward is shown, which is its peak", own, "agrees"),
-        figure("end of forward", 12.0 * count + kept, _held(_WORDS, "forward end"), own,
+            "the end of forward is shown, which is its peak", parameter, "agrees"),
+        figure("end of forward", 12.0 * count + kept, _held(_WORDS, "forward end"), parameter,
                formula="12 N + A"),
         figure("fp32 activations are twice those in 16 bits, GPT-3", 2.0, double,
                command(f"{_GPT} --precision fp32"), unit="", digits=3,
@@ -72,7 +72,7 @@ def _phases() -> list[Row]:
 
 
 def _peak() -> list[Row]:
-    count, own = _parameters(), command(_WORDS)
+    count, parameter = _parameters(), command(_WORDS)
     kept = term(_WORDS, "activations", "forward end")
     torch_peak = phase(_TORCH, "backward")
     terms = torch_peak["terms"]
@@ -83,7 +83,7 @@ def _peak() -> list[Row]:
             f"each moment is looked at; the heaviest is shown: at {torch_peak['at']}",
             command(_TORCH), "agrees"),
         figure("peak, gradients there as backward starts", 16.0 * count + kept,
-               _held(_WORDS, "backward"), own, formula="16 N + A"),
+               _held(_WORDS, "backward"), parameter, formula="16 N + A"),
         Row("most frameworks allocate all gradients as backward starts", "16 N + A",
             f"PyTorch: {number(made, '%', 0)} of the gradients at the peak of backward",
             command(_TORCH), "**erratum**: PyTorch makes each gradient as its layer is done; "
@@ -91,9 +91,10 @@ def _peak() -> list[Row]:
         Row("memory falls through backward to 16 N", "monotonically", "gradients held: yes; "
             "PyTorch without: it may rise again where a layer's gradients outweigh what it kept",
             command(_TORCH), "**erratum** for frameworks that make gradients layer by layer"),
-        figure("optimizer step", 16.0 * count, _held(_WORDS, "optimizer"), own, formula="16 N",
+        figure("optimizer step", 16.0 * count, _held(_WORDS, "optimizer"), parameter,
+               formula="16 N",
                note="torch's foreach kernels add a copy, 20 N: --optimizer-kernel foreach"),
-        figure("after the step", 12.0 * count, _held(_WORDS, "start"), own, formula="12 N"),
+        figure("after the step", 12.0 * count, _held(_WORDS, "start"), parameter, formula="12 N"),
     ]  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def _machine() -> list[Row]:
 
 
 def _step() -> list[Row]:
-    names = list(dict.fromkeys(own["phase"] for own in run(_FP32)["stages"][0]["phases"]))
+    names = list(dict.fromkeys(item["phase"] for item in run(_FP32)["stages"][0]["phases"]))
     return [
         Row("phases of a step", "forward, backward, optimizer", ", ".join(names), command(_FP32),
             "agrees"),
@@ -148,7 +148,7 @@ def _part_parameters(model: ModelSpec) -> dict[str, float]:
 
 
 def _state() -> list[Row]:
-    fp32, mixed, twenty = (per_parameter(own) for own in (_FP32, _MIXED, _FP32_GRADIENTS))
+    fp32, mixed, twenty = (per_parameter(item) for item in (_FP32, _MIXED, _FP32_GRADIENTS))
     rows = [
         figure("fp32: weights, gradients, two moments", 16.0, fp32, command(_FP32), unit="",
                digits=2, formula="4 N + 4 N + 8 N, per N"),
@@ -187,10 +187,11 @@ def _activations() -> list[Row]:
     )
     unit = 2048.0 * model.hidden * model.layers
     tensors = {
-        own["name"]: own["bytes"] / unit for own in run(_GPT3)["stages"][0]["peak_kept_tensors"]
+        peak_kept_tensor["name"]: peak_kept_tensor["bytes"] / unit
+        for peak_kept_tensor in run(_GPT3)["stages"][0]["peak_kept_tensors"]
     }
     scores = model.heads * 2048 / model.hidden
-    own = command(_GPT3)
+    found = command(_GPT3)
     table = (
         ("input of the attention's norm", 2.0, "attention/norm/input"),
         ("input of the feed-forward norm", 2.0, "ffn/norm/input"),
@@ -199,23 +200,23 @@ def _activations() -> list[Row]:
     ours = sum(tensors.get(f"attention/{name}", 0.0) for name in "qkv")
     inner = tensors["mlp/activation_input"] + tensors["mlp/down/input"]
     return [
-        figure("activations of GPT-3 175B", formula, layers_bytes(_GPT3), own, unit="GiB",
+        figure("activations of GPT-3 175B", formula, layers_bytes(_GPT3), found, unit="GiB",
                digits=2, formula="L s b h (34 + 5 a s / h)"),
-        *(figure(f"table of the derivation: {what}", theirs, tensors[name], own, unit="s h")
+        *(figure(f"table of the derivation: {what}", theirs, tensors[name], found, unit="s h")
           for what, theirs, name in table),
-        figure("table: query, key, value", 6.0, ours, own, unit="s h"),
+        figure("table: query, key, value", 6.0, ours, found, unit="s h"),
         figure("table: softmax of the scores, per a s²", 2.0,
                sum(size for name, size in tensors.items() if "scores" in name or "probab" in name)
-               / scores, own, unit="", digits=1,
+               / scores, found, unit="", digits=1,
                erratum="5: softmax 2, its dropout's output 2 and mask 1; the formula has the 5"),
-        figure("table: feed-forward intermediate", 8.0, inner, own, unit="s h",
+        figure("table: feed-forward intermediate", 8.0, inner, found, unit="s h",
                erratum="two of 8: input of GELU and input of the down-projection"),
-        Row("table: output of the feed-forward block", "2 s h", "0 s h", own,
+        Row("table: output of the feed-forward block", "2 s h", "0 s h", found,
             "**erratum**: nothing in backward reads it; the input of each projection is kept "
             "instead, 2 s h each"),
         figure("table: dropout masks", 2.0,
                sum(size for name, size in tensors.items() if "mask" in name and "core" not in name
-                   and "scores" not in name), own, unit="s h"),
+                   and "scores" not in name), found, unit="s h"),
     ]  # fmt: skip
 
 

@@ -130,13 +130,13 @@ def _sharding() -> list[Row]:
     count = llama()
     rows = []
     for stage, whole in ((0, 16.0), (1, 4.0), (2, 2.0), (3, 0.0)):
-        own = words.format(stage)
-        held = phase(own, "gradient reduction")
+        found = words.format(stage)
+        held = phase(found, "gradient reduction")
         state = held["bytes"] - held["terms"]["inputs"]
         expected = count * (whole + (16.0 - whole) / 8)
         rows.append(
             figure(f"ZeRO-{stage} on 8 GPUs: weights, gradients, optimizer", expected, state,
-                   command(own), unit="GB", digits=2)
+                   command(found), unit="GB", digits=2)
         )  # fmt: skip
     kept = [term(words.format(stage), "activations", "forward end") for stage in (0, 3)]
     rows.append(figure("ZeRO divides no activations", kept[0], kept[1], command(words.format(3))))

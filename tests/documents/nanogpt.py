@@ -26,7 +26,7 @@ def nanogpt() -> list[Row]:
 
 def _state() -> list[Row]:
     count = parameter_count(load_model("nanogpt-124m").spec).total
-    own, plain = command(_KEPT), "`planner.job.frameworks.workspaces.torch_workspaces`"
+    found, plain = command(_KEPT), "`planner.job.frameworks.workspaces.torch_workspaces`"
     start = phase(_KEPT, "start")
     terms = start["terms"]
     workspace = torch_workspaces("ampere")
@@ -37,22 +37,22 @@ def _state() -> list[Row]:
         Row("printed trace of a product of 2 x 2 tensors", "0; 512; 8,520,704; 8,521,216; "
             "17,041,408 B", f"workspaces of {number(workspace, 'B', 0)}", plain,
             "agrees; the rounding to 512 B is in the share for fragmentation"),
-        figure("model: weights and causal masks", 547826688, terms["weights"] + buffers, own,
+        figure("model: weights and causal masks", 547826688, terms["weights"] + buffers, found,
                formula="4 N + 4 Nbuf"),
-        figure("optimizer states", 994990080, terms["optimizer state"], own, formula="8 N",
+        figure("optimizer states", 994990080, terms["optimizer state"], found, formula="8 N",
                note="measured 994,990,380 B"),
-        figure("gradients after backward", 497495040, terms["gradients"], own, formula="4 N"),
+        figure("gradients after backward", 497495040, terms["gradients"], found, formula="4 N"),
         Row("inputs and targets", "2 · 12 · 1,024 · 8 = 196,608 B",
-            f"{number(terms['inputs'], 'B', 0)} at rest", own,
+            f"{number(terms['inputs'], 'B', 0)} at rest", found,
             "agrees" if terms["inputs"] == 196608 else "ours counts the ids at rest, the targets "
             "with the activations"),
         *_persistence(),
         figure("parameters", 124373760, count, command("models nanogpt-124m"), unit="",
                formula="L (12 D² + 2 D) + D (V + T) + D"),
-        figure("all bytes between steps", 2057547776, start["bytes"], own,
+        figure("all bytes between steps", 2057547776, start["bytes"], found,
                note="measured 2,064,403,456 B, the rest rounding of blocks"),
         figure("steady state without workspaces and inputs", 16.0 * count + 4.0 * _MASKS,
-               start["bytes"] - terms["inputs"] - workspace, own, formula="16 N + 4 Nbuf"),
+               start["bytes"] - terms["inputs"] - workspace, found, formula="16 N + 4 Nbuf"),
         figure("parameters of GPT-2 with biases and 50,257 words", 124439808,
                parameter_count(load_model("gpt2").spec).total, command("models gpt2"), unit="",
                note="with biases; without: --no-bias"),
@@ -80,13 +80,13 @@ def _persistence() -> list[Row]:
 
 
 def _gradients(words: str, name: str) -> float:
-    known = {own["phase"] for own in run(words)["stages"][0]["phases"]}
+    known = {item["phase"] for item in run(words)["stages"][0]["phases"]}
     spelled = name if name in known else name.replace(", gradients held", " (accumulating)")
-    return sum(term(words, own, spelled) for own in ("gradients", "gradient buckets"))
+    return sum(term(words, item, spelled) for item in ("gradients", "gradient buckets"))
 
 
 def _activations() -> list[Row]:
-    own = command(f"{_WORDS} --tensors")
+    found = command(f"{_WORDS} --tensors")
     by_name = _tensors()
     layer = {name: size / _L for name, size in by_name.items()}
     attention = sum(size for name, size in layer.items() if name.startswith("attention"))
@@ -96,21 +96,21 @@ def _activations() -> list[Row]:
     casts = term(_WORDS, "weight casts", "forward end")
     kept = term(_WORDS, "activations", "forward end")
     return [
-        figure("a layer norm keeps its fp32 input", 4.0 * _E, by_name["head/norm/input"], own,
+        figure("a layer norm keeps its fp32 input", 4.0 * _E, by_name["head/norm/input"], found,
                formula="4 Ne", note="and 8 B of statistics a token"),
-        figure("attention block", 14.0 * _E + 6 * _SCORES, attention, own,
+        figure("attention block", 14.0 * _E + 6 * _SCORES, attention, found,
                formula="14 Ne + 6 Na", note="ours with the norm's statistics and a boolean mask"),
-        figure("feed-forward block", 22.0 * _E, feed_forward, own, formula="22 Ne"),
+        figure("feed-forward block", 22.0 * _E, feed_forward, found, formula="22 Ne"),
         figure("final norm and input of the head", 6.0 * _E,
-               by_name["head/norm/input"] + by_name["head/logits/input"], own, formula="6 Ne"),
-        figure("logits kept for the loss", 6.0 * _LOGITS, by_name["head/loss"], own,
+               by_name["head/norm/input"] + by_name["head/logits/input"], found, formula="6 Ne"),
+        figure("logits kept for the loss", 6.0 * _LOGITS, by_name["head/loss"], found,
                formula="6 Nl"),
-        figure("all activations", formula, kept, own, unit="GiB", digits=3,
+        figure("all activations", formula, kept, found, unit="GiB", digits=3,
                formula="L (36 Ne + 6 Na) + 6 Ne + 6 Nl",
                note="ours with statistics, masks, ids"),
-        figure("activations measured after forward", 17.673 * 2**30, kept + casts, own,
+        figure("activations measured after forward", 17.673 * 2**30, kept + casts, found,
                unit="GiB", digits=3, note="with autocast's copies of the weights, below"),
-        figure("250 MB left unexplained", 250 * 2.0**20, kept + casts - formula, own, unit="MiB",
+        figure("250 MB left unexplained", 250 * 2.0**20, kept + casts - formula, found, unit="MiB",
                note=f"explained: {number(casts, 'MiB', 0)} are autocast's 16-bit copies of the "
                "matrices, the head's included; the rest masks and statistics"),
         figure("of which a layer's query, key and value", 3.375 * 2**20, 2.0 * 3 * _H**2,
@@ -127,13 +127,15 @@ def _activations() -> list[Row]:
 def _tensors() -> dict[str, float]:
     """Bytes kept for backward at the peak, by op; the loss is at work then."""
     found: dict[str, float] = {}
-    for own in run(_WORDS)["stages"][0]["peak_kept_tensors"]:
-        found[own["name"]] = found.get(own["name"], 0.0) + own["bytes"]
+    for peak_kept_tensor in run(_WORDS)["stages"][0]["peak_kept_tensors"]:
+        found[peak_kept_tensor["name"]] = (
+            found.get(peak_kept_tensor["name"], 0.0) + peak_kept_tensor["bytes"]
+        )
     return found
 
 
 def _peak() -> list[Row]:
-    own = command(_KEPT)
+    found = command(_KEPT)
     peak = run(_KEPT)["stages"][0]["allocated_bytes"]
     count = parameter_count(load_model("nanogpt-124m").spec).total
     formula = _L * (36 * _E + 6 * _SCORES) + 6 * _E + 10 * _LOGITS + 16 * count + 4 * _MASKS
@@ -141,13 +143,13 @@ def _peak() -> list[Row]:
     context = load_gpu("A100-80G").context_bytes
     return [
         Row("where the peak is", "just after the start of backward",
-            f"{at['phase']}, at the {at['at']}", own, "agrees"),
+            f"{at['phase']}, at the {at['at']}", found, "agrees"),
         figure("fp32 copy of the logits there", 4.0 * _LOGITS, term(_KEPT, "logits", "backward"),
-               own, formula="4 Nl"),
-        figure("peak by the formula", float(formula), peak, own, unit="GiB", digits=3,
+               found, formula="4 Nl"),
+        figure("peak by the formula", float(formula), peak, found, unit="GiB", digits=3,
                formula="L (36 Ne + 6 Na) + 6 Ne + 10 Nl + 16 N + 4 Nbuf",
                note="the document's 21.648 counts workspaces and inputs too"),
-        figure("peak measured", 21.898 * 2**30, peak, own, unit="GiB", digits=3),
+        figure("peak measured", 21.898 * 2**30, peak, found, unit="GiB", digits=3),
         Row("peaks of GPT-2 small, medium and large", "a plot without figures",
             ", ".join(_family()),
             command(_KEPT.replace("nanogpt-124m", "gpt2-large --no-bias")),
@@ -156,7 +158,7 @@ def _peak() -> list[Row]:
             "`planner hardware A100-80G`", "differs: theirs is nvidia-smi's in 2023, ours has its "
             "source in the catalogue"),
         Row("allocated and reserved memory", "allocated alone",
-            "both: live tensors, and rounding with fragmentation", own, "agrees"),
+            "both: live tensors, and rounding with fragmentation", found, "agrees"),
     ]  # fmt: skip
 
 
@@ -164,4 +166,4 @@ def _family() -> list[str]:
     words = _KEPT.replace("nanogpt-124m", "{} --no-bias")
     names = ("gpt2", "gpt2-medium", "gpt2-large")
     sizes = ((name, run(words.format(name))["stages"][0]) for name in names)
-    return [f"{name} {number(own['allocated_bytes'], 'GiB', 2)}" for name, own in sizes]
+    return [f"{name} {number(size['allocated_bytes'], 'GiB', 2)}" for name, size in sizes]

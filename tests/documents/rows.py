@@ -72,15 +72,15 @@ def figure(
 ) -> Row:
     """A figure, or a formula at an example. ValueError for a verdict that the figures deny."""
     theirs_text, ours_text = number(theirs, unit, digits), number(ours, unit, digits)
-    apart = abs(ours / theirs - 1.0)
-    if bool(erratum) != (apart > _CLOSE):
+    differs = abs(ours / theirs - 1.0)
+    if bool(erratum) != (differs > _CLOSE):
         raise ValueError(f"{what}: theirs {theirs_text}, ours {ours_text}; erratum {erratum!r}")
     if erratum:
         verdict = f"**erratum**: {erratum}"
     elif theirs_text == ours_text:
         verdict = "agrees"
     else:
-        verdict = f"agrees within {_percent(apart)}"
+        verdict = f"agrees within {_percent(differs)}"
     verdict += f"; {note}" if note else ""
     shown = f"{formula} = {theirs_text}" if formula else theirs_text
     return Row(what, shown, ours_text, by, verdict)
@@ -113,7 +113,7 @@ def run(words: str) -> dict[str, Any]:
 def phase(words: str, name: str, step: str = "later") -> dict[str, Any]:
     """A phase of the first pipeline stage under `planner memory`."""
     phases = run(words)["stages"][0]["phases"]
-    return next(own for own in phases if own["phase"] == name and own["step"] == step)
+    return next(item for item in phases if item["phase"] == name and item["step"] == step)
 
 
 def term(words: str, name: str, of_phase: str, step: str = "later") -> float:
@@ -124,8 +124,10 @@ def term(words: str, name: str, of_phase: str, step: str = "later") -> float:
 def layers_bytes(words: str) -> float:
     """Bytes that the layers keep for backward, at its start."""
     kept = run(words)["stages"][0]["peak_kept_tensors"]
-    ends = ("head", "embedding")
-    return float(sum(own["bytes"] for own in kept if not own["name"].startswith(ends)))
+    outer = ("head", "embedding")
+    return float(
+        sum(kept_one["bytes"] for kept_one in kept if not kept_one["name"].startswith(outer))
+    )
 
 
 def page(documents: Sequence[Document]) -> str:
@@ -138,11 +140,11 @@ def page(documents: Sequence[Document]) -> str:
         "`python -m tests.documents`; a test asserts that it is what the program says.",
         "",
     ]
-    for own in documents:
-        lines += [f"## {own.letter}. {own.title}", "", own.by, ""]
+    for document in documents:
+        lines += [f"## {document.letter}. {document.title}", "", document.by, ""]
         rows = (
-            (f"{own.letter}{index}", row.what, row.theirs, row.ours, row.by, row.verdict)
-            for index, row in enumerate(own.rows, 1)
+            (f"{document.letter}{index}", row.what, row.theirs, row.ours, row.by, row.verdict)
+            for index, row in enumerate(document.rows, 1)
         )
         lines += [markdown_table(("#", "what", "theirs", "ours", "by", "verdict"), rows), ""]
     return "\n".join(lines)

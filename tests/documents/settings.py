@@ -39,14 +39,14 @@ def page_text() -> str:
     for table, title in TABLES.items():
         rows = (
             (
-                f"`{own.name}`",
-                own.type,
-                own.unit,
-                "" if own.default is None else f"`{_toml(own.default)}`",
-                own.meaning,
-                own.source,
+                f"`{item.name}`",
+                item.type,
+                item.unit,
+                "" if item.default is None else f"`{_toml(item.default)}`",
+                item.meaning,
+                item.source,
             )
-            for own in settings_of(table)
+            for item in settings_of(table)
         )
         parts += [f"\n## [{table}] {title}\n\n", _table(_COLUMNS, rows)]
     parts += [_CURVES, "\n", _table(("name", "unit", "meaning"), _curve_rows())]

@@ -14,29 +14,29 @@ _PEAKS = ((1, 34.80), (2, 39.10), (4, 47.69), (8, 64.89))
 def swiglu() -> list[Row]:
     """Rows of the document."""
     words = _WORDS.format(1)
-    own, by = command(words), command("models gpt2-xl-swiglu")
+    found, by = command(words), command("models gpt2-xl-swiglu")
     count = parameter_count(load_model("gpt2-xl-swiglu").spec).total
     layer = 16 * _D**2 + 2 * _D
     unit = 4.0 * (_S * _D * (14 * _L + 1) + _S * _V)
     kept = term(words, "activations", "forward end")
     backward = phase(words, "backward")["terms"]
     state = sum(backward[name] for name in ("weights", "gradients", "optimizer state"))
-    ends = _V * _D + _D
+    outer = _V * _D + _D
     return [
         figure("buckets at the peak: weights P, gradients P, moments 2P, activations A",
-               16.0 * count + unit, state + backward["activations"], own, formula="4 (4P + A)"),
-        figure("parameters of a layer", layer, (count - ends) / _L, by, unit="",
+               16.0 * count + unit, state + backward["activations"], found, formula="4 (4P + A)"),
+        figure("parameters of a layer", layer, (count - outer) / _L, by, unit="",
                formula="16 d² + 2 d"),
-        figure("parameters of 48 layers", 1966233600, count - ends, by, unit=""),
+        figure("parameters of 48 layers", 1966233600, count - outer, by, unit=""),
         figure("parameters of the embedding", 80411200, parameter_count(
             load_model("gpt2-xl-swiglu").spec).embedding, by, unit="", formula="V d"),
         figure("all parameters", 2046646400, count, by, unit="",
                formula="L (16 d² + 2 d) + V d + d"),
         figure("a layer keeps 14 b s d elements", 4.0 * 14 * _S * _D,
-               (kept - 4.0 * _S * (_D + _V)) / _L, own, formula="4 · 14 b s d"),
-        figure("activations at batch 1", unit, kept, own,
+               (kept - 4.0 * _S * (_D + _V)) / _L, found, formula="4 · 14 b s d"),
+        figure("activations at batch 1", unit, kept, found,
                formula="4 (14 L b s d + b s d + b s V)"),
-        figure("long-lived bytes", 4.0 * 8186585600, state, own, formula="4 · 4P"),
+        figure("long-lived bytes", 4.0 * 8186585600, state, found, formula="4 · 4P"),
         *(figure(f"peak at batch {batch}", gib * 2**30,
                  phase(_WORDS.format(batch), "backward")["bytes"],
                  command(_WORDS.format(batch)), unit="GiB", digits=2)

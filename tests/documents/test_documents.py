@@ -14,7 +14,7 @@ def test_the_page_is_what_the_program_says() -> None:
 
 
 def test_nothing_differs_without_a_reason() -> None:
-    verdicts = [row.verdict for own in documents() for row in own.rows]
+    verdicts = [row.verdict for document in documents() for row in document.rows]
     assert len(verdicts) > 150
     assert not [verdict for verdict in verdicts if "**differs**" in verdict]
 

@@ -17,20 +17,20 @@ def test_the_page_is_what_is_declared() -> None:
 
 
 def test_every_setting_says_what_it_means_and_in_which_unit() -> None:
-    for own in (own for table in TABLES for own in settings_of(table)):
-        assert own.meaning.endswith((".", ")")), own
-        assert own.unit or not own.type.startswith(("number", "integer")), own
-        if own.name.endswith("_bytes") or "_bytes_" in own.name:
-            assert own.unit.startswith("B"), own
-        if own.name.endswith("_s"):
-            assert own.unit == "s", own
+    for item in (entry for table in TABLES for entry in settings_of(table)):
+        assert item.meaning.endswith((".", ")")), item
+        assert item.unit or not item.type.startswith(("number", "integer")), item
+        if item.name.endswith("_bytes") or "_bytes_" in item.name:
+            assert item.unit.startswith("B"), item
+        if item.name.endswith("_s"):
+            assert item.unit == "s", item
 
 
 def test_what_the_core_reads_is_one_setting_or_derived_and_explained() -> None:
     job = make_job("llama-3-8b", "8xH100", "megatron-core")
     settings = profile_settings(job.framework)
-    names = [own.name for table in TABLES for own in settings_of(table)]
-    names += [f"hide_{own.name}" for own in settings_of("overlap")]
+    names = [item.name for table in TABLES for item in settings_of(table)]
+    names += [f"hide_{item.name}" for item in settings_of("overlap")]
     explained = set(meanings(FrameworkInputs))
     derived = {*derived_inputs(job, job.framework), *FrameworkInputs._field_defaults}
     assert explained == derived
@@ -48,6 +48,10 @@ def test_what_the_core_reads_of_a_gpu_is_a_figure_of_the_curves_or_explained() -
 
 
 def _figures(kind: type[ArchitectureCurves | AttentionCurve]) -> list[str]:
-    names = [name for name, own in kind.model_fields.items() if own.annotation is Parameter]
+    names = [
+        name
+        for name, model_field in kind.model_fields.items()
+        if model_field.annotation is Parameter
+    ]
     assert set(names) <= set(meanings(kind))
     return names

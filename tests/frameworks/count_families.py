@@ -43,8 +43,8 @@ def config_of(spec: ModelSpec, kinds: Sequence[LayerKind]) -> dict[str, Any]:
     """transformers' config of a model with the given layers; ValueError if it has none."""
     attention = [kind.attention for kind in kinds]
     experts = [kind.ffn == "moe" for kind in kinds]
-    own = layer_kinds(attention, experts, spec.moe is not None)
-    cut = spec.model_copy(update={"layers": len(kinds), "layer_kinds": own})
+    found = layer_kinds(attention, experts, spec.moe is not None)
+    cut = spec.model_copy(update={"layers": len(kinds), "layer_kinds": found})
     if spec.moe and all(experts):
         cut = cut.model_copy(update={"ffn": 0})
     config = hf_config(cut)
@@ -97,8 +97,8 @@ def _saved(
 
 def _sums(tensors: Sequence[SavedTensor]) -> tuple[int, int]:
     """(bytes of tensors, bytes of copies of weights)."""
-    casts = sum(own.size for own in tensors if own.is_cast)
-    return sum(own.size for own in tensors) - casts, casts
+    casts = sum(tensor.size for tensor in tensors if tensor.is_cast)
+    return sum(tensor.size for tensor in tensors) - casts, casts
 
 
 def _difference(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
@@ -106,20 +106,20 @@ def _difference(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int
 
 
 def _layer(tensors: Sequence[SavedTensor], index: int) -> list[SavedTensor]:
-    return [own for own in tensors if f".{index}." in f"{own.module}."]
+    return [tensor for tensor in tensors if f".{index}." in f"{tensor.module}."]
 
 
 def breakdown(spec: ModelSpec, row: Row, layer: Sequence[SavedTensor]) -> Iterator[Row]:
     """The tensors of the last layer, under its own number."""
     tokens = int(str(row["seq"])) * int(str(row["mbs"]))
-    for own in layer:
-        path, _, inside = own.module.partition(f".{len(spec.kinds)}.")
-        module = f"{path}.{spec.layers - 1}.{inside}" if inside else own.module
+    for item in layer:
+        path, _, inside = item.module.partition(f".{len(spec.kinds)}.")
+        module = f"{path}.{spec.layers - 1}.{inside}" if inside else item.module
         yield {key: row[key] for key in ("model", "seq", "mbs", "mode", "attention",
                                          "checkpointing")} | {
-            "module": module, "shape": "x".join(map(str, own.shape)), "dtype": own.dtype,
-            "bytes": own.size, "weight_cast": int(own.is_cast),
-            "per_token_in_hidden": round(own.size / tokens / spec.hidden, 4),
+            "module": module, "shape": "x".join(map(str, item.shape)), "dtype": item.dtype,
+            "bytes": item.size, "weight_cast": int(item.is_cast),
+            "per_token_in_hidden": round(item.size / tokens / spec.hidden, 4),
         }  # fmt: skip
 
 

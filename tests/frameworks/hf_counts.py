@@ -22,7 +22,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import AttentionMaskInterface
 
 # Types that call torch's fused attention themselves.
-_OWN_ATTENTION = ("falcon",)
+_EAGER_ONLY = ("falcon",)
 _TYPES = {"bf16": torch.bfloat16, "amp": torch.float32, "fp32": torch.float32}
 _NO_DROPOUT = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "hidden_dropout": 0.0,
                "attention_dropout": 0.0}  # fmt: skip
@@ -113,10 +113,10 @@ class Run:
 
     def build(self) -> Any:
         """The model with its weights on the current device."""
-        own = {**_NO_DROPOUT, **self.config}
-        config = AutoConfig.for_model(own.pop("model_type"), **own)
+        values = {**_NO_DROPOUT, **self.config}
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
         attention = _FLASH if self.attention == "flash" else "eager"
-        if config.model_type in _OWN_ATTENTION and self.attention == "flash":
+        if config.model_type in _EAGER_ONLY and self.attention == "flash":
             attention = "sdpa"
         model = AutoModelForCausalLM.from_config(
             config, dtype=_TYPES[self.mode], attn_implementation=attention
@@ -172,7 +172,7 @@ def _module_names(model: Any) -> Iterator[list[str]]:
     stack: list[str] = [""]
     with ExitStack() as hooks:
         for module in names:
-            enter = module.register_forward_pre_hook(lambda own, _: stack.append(names[own]))
+            enter = module.register_forward_pre_hook(lambda item, _: stack.append(names[item]))
             leave = module.register_forward_hook(
                 lambda *_: (stack.pop(), None)[1], always_call=True
             )
@@ -186,7 +186,7 @@ def saved_tensors(run: Run) -> list[SavedTensor]:
     pretend_gpu()
     with FakeTensorMode(), torch.device("cuda"):
         model = run.build()
-        weights = {_storage(own) for own in (*model.parameters(), *model.buffers())}
+        weights = {_storage(parameter) for parameter in (*model.parameters(), *model.buffers())}
         ids = torch.zeros((run.mbs, run.seq), dtype=torch.long)
         held: dict[int, tuple[str, Any]] = {}
         copies = _Copies(weights)
@@ -218,7 +218,7 @@ def parameters(config: dict[str, Any]) -> dict[str, int]:
     """Distinct parameters by name."""
     with torch.device("meta"):
         model = Run(config, seq=1).build()
-    return {name: own.numel() for name, own in model.named_parameters()}
+    return {name: named_parameter.numel() for name, named_parameter in model.named_parameters()}
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,9 @@ def flop(run: Run) -> Flop:
         with FlopCounterMode(display=False) as backward:
             loss.backward()
     counters = (forward, backward)
-    return Flop(*(own.get_total_flops() for own in counters), *map(_fused_attention, counters))
+    return Flop(
+        *(counter.get_total_flops() for counter in counters), *map(_fused_attention, counters)
+    )
 
 
 def _fused_attention(counter: Any) -> int:

@@ -20,17 +20,17 @@ Write = Callable[[Mapping[str, str]], Path]
 Needs = Callable[[str], ModuleType]
 
 
-def loaded(own: Case, needs: Needs, folder: Write) -> Any:
-    launch = launch_of(own, "hf-fsdp2", "accelerate")
+def loaded(case: Case, needs: Needs, folder: Write) -> Any:
+    launch = launch_of(case, "hf-fsdp2", "accelerate")
     path = folder(accelerate.files(launch)) / "accelerate.yaml"
     module = needs("accelerate.commands.config.config_args")
     return module.load_config_from_file(str(path))
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_accelerate_loads_it(own: Case, needs: Needs, folder: Write) -> None:
-    config = loaded(own, needs, folder)
-    launch = launch_of(own, "hf-fsdp2", "accelerate")
+@pytest.mark.parametrize("case", MATRIX, ids=lambda item: item.name)
+def test_accelerate_loads_it(case: Case, needs: Needs, folder: Write) -> None:
+    config = loaded(case, needs, folder)
+    launch = launch_of(case, "hf-fsdp2", "accelerate")
     assert config.num_processes == launch.plan.degrees.gpus
     assert config.distributed_type.value == "FSDP"
     assert config.mixed_precision == "bf16"
@@ -39,12 +39,12 @@ def test_accelerate_loads_it(own: Case, needs: Needs, folder: Write) -> None:
     assert config.parallelism_config == document["parallelism_config"]
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+@pytest.mark.parametrize("case", MATRIX, ids=lambda item: item.name)
 def test_what_the_launcher_hands_over(
-    own: Case, needs: Needs, folder: Write, monkeypatch: pytest.MonkeyPatch
+    case: Case, needs: Needs, folder: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`accelerate launch` turns the file into variables, of which the plugin is made."""
-    launch = launch_of(own, "hf-fsdp2", "accelerate")
+    launch = launch_of(case, "hf-fsdp2", "accelerate")
     path = folder(accelerate.files(launch)) / "accelerate.yaml"
     module = needs("accelerate.commands.launch")
     arguments = module.launch_command_parser().parse_args(["--config_file", str(path), "train.py"])

@@ -40,9 +40,9 @@ def read(needs: Needs, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, int], 
     return parse
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_deepspeed_reads_it(own: Case, read: Callable[[Any, int], Any]) -> None:
-    launch = launch_of(own, "deepspeed", "deepspeed")
+@pytest.mark.parametrize("case", MATRIX, ids=lambda item: item.name)
+def test_deepspeed_reads_it(case: Case, read: Callable[[Any, int], Any]) -> None:
+    launch = launch_of(case, "deepspeed", "deepspeed")
     degrees = launch.plan.degrees
     parsed = read(deepspeed.ds_config(launch), degrees.dp)
     assert parsed.train_batch_size == degrees.gbs
@@ -54,13 +54,13 @@ def test_deepspeed_reads_it(own: Case, read: Callable[[Any, int], Any]) -> None:
     assert (offload.ratio if offload else 0.0) == launch.job.optimizer_offload
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
+@pytest.mark.parametrize("case", MATRIX, ids=lambda item: item.name)
 def test_trainer_reads_its_arguments(
-    own: Case, needs: Needs, folder: Write, monkeypatch: pytest.MonkeyPatch
+    case: Case, needs: Needs, folder: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transformers = needs("transformers")
     needs("deepspeed")
-    launch = launch_of(own, "deepspeed", "deepspeed")
+    launch = launch_of(case, "deepspeed", "deepspeed")
     monkeypatch.chdir(folder(deepspeed.files(launch)))
     words = list(deepspeed.command(launch).default_argv[1:])
     words += ["--use_cpu", "true"]
@@ -96,8 +96,8 @@ CATALOGUE = [name for name in model_names() if hf_config(load_model(name).spec)]
 def test_config_json_is_the_model(name: str, needs: Needs) -> None:
     """transformers builds from it the parameters that the shape has, of the class to be wrapped."""
     transformers, torch = needs("transformers"), needs("torch")
-    own = load_model(name)
-    model = own.spec
+    found = load_model(name)
+    model = found.spec
     config = hf_config(model) or {}
     kind = str(config["model_type"])
     parsed = transformers.CONFIG_MAPPING[kind](
@@ -107,7 +107,7 @@ def test_config_json_is_the_model(name: str, needs: Needs) -> None:
         built = transformers.AutoModelForCausalLM.from_config(parsed)
     layers = {type(module).__name__ for module in built.modules()}
     assert layer_class(config) in layers
-    counted = sum(own.numel() for own in built.parameters())
+    counted = sum(parameter.numel() for parameter in built.parameters())
     assert counted == parameter_count(model).total
 
 
@@ -145,6 +145,9 @@ def test_keys_known_here_are_deepspeed_s(needs: Needs) -> None:
 
 
 def test_optimizers_exist(needs: Needs) -> None:
-    names = {own.value for own in needs("transformers.training_args").OptimizerNames}
+    names = {
+        optimizer_name.value
+        for optimizer_name in needs("transformers.training_args").OptimizerNames
+    }
     assert {"adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"} <= names
     assert importlib.import_module("deepspeed.runtime.config").LION_OPTIMIZER == "lion"

@@ -103,21 +103,23 @@ def test_megatron_accepts_the_plan_and_reads_the_same(
 ) -> None:
     verdict, launch = verdicts[name], launches()[name]
     assert verdict["ok"], verdict["error"]
-    read, own = verdict["args"], launch.plan.degrees
-    assert read["data_parallel_size"] == own.dp
+    read, arg = verdict["args"], launch.plan.degrees
+    assert read["data_parallel_size"] == arg.dp
     assert read["global_batch_size"] == launch.plan.gbs
-    assert read["micro_batch_size"] == own.mbs
+    assert read["micro_batch_size"] == arg.mbs
     assert read["num_layers"] == launch.job.model.layers
-    assert (read["virtual_pipeline_model_parallel_size"] or 1) == own.vpp
+    assert (read["virtual_pipeline_model_parallel_size"] or 1) == arg.vpp
     assert (read["config"] == "MLATransformerConfig") == (launch.job.model.mla is not None)
     if read["layout"]:
         blocks = [
-            read["layout"][block % own.pp][block // own.pp].count("decoder")
-            for block in range(own.pp * own.vpp)
+            read["layout"][block % arg.pp][block // arg.pp].count("decoder")
+            for block in range(arg.pp * arg.vpp)
         ]
         assert tuple(blocks) == launch.plan.layout.block_layers
-        apart = launch.plan.layout.mtp_apart
-        assert read["layout"][own.pp - 2][-1].count("mtp") == apart * launch.job.model.mtp_layers
+        standalone = launch.plan.layout.mtp_standalone
+        assert (
+            read["layout"][arg.pp - 2][-1].count("mtp") == standalone * launch.job.model.mtp_layers
+        )
 
 
 def _without(argv: list[str], option: str, values: int) -> list[str]:
@@ -171,9 +173,9 @@ def _bases_and_fields(folder: Path) -> dict[str, list[tuple[list[str], list[str]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 fields = [
-                    own.target.id
-                    for own in node.body
-                    if isinstance(own, ast.AnnAssign) and isinstance(own.target, ast.Name)
+                    item.target.id
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
                 ]
                 bases = [ast.unparse(base).split(".")[-1] for base in node.bases]
                 found.setdefault(node.name, []).append((bases, fields))
@@ -189,12 +191,12 @@ def test_every_bridge_setting_is_a_field_of_its_configuration() -> None:
 
     @cache
     def fields(name: str) -> frozenset[str]:
-        own: set[str] = set()
+        found: set[str] = set()
         for bases, names in classes.get(name, []):
-            own |= set(names)
+            found |= set(names)
             parents = {aliases.get(base, base.removeprefix("MCore")) for base in bases} - {name}
-            own |= {field for parent in parents for field in fields(parent)}
-        return frozenset(own)
+            found |= {field for parent in parents for field in fields(parent)}
+        return frozenset(found)
 
     missing = [
         key

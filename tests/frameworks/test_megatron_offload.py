@@ -99,10 +99,10 @@ def test_what_stays_and_what_is_back_is_as_modelled() -> None:
     cases = grid()
     exact = shared = 0
     for name, answer in answers(SCRIPT, cases).items():
-        own = cases[name]
-        groups, modules = own["layers"] * len(own["modules"]), len(own["modules"])
-        kept = kept_groups(groups, own["fraction"])
-        flying = most_in_flight(own["order"])
+        found = cases[name]
+        groups, modules = found["layers"] * len(found["modules"]), len(found["modules"])
+        kept = kept_groups(groups, found["fraction"])
+        flying = most_in_flight(found["order"])
         bound = flying * kept + (groups - kept if flying > 1 and kept else 0)
         assert answer["peak"] <= max(bound, kept + modules), name
         # Fewer where the next chunk's forward comes late (the last stage, interleaved), or the few

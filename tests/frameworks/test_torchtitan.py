@@ -39,16 +39,16 @@ def installed(needs: Needs) -> None:
     needs("torchtitan")
 
 
-def config_of(own: Case, folder: Write, *arguments: str) -> Any:
-    launch = launch_of(own, "torchtitan", "torchtitan")
+def config_of(case: Case, folder: Write, *arguments: str) -> Any:
+    launch = launch_of(case, "torchtitan", "torchtitan")
     assert torchtitan.refusals(launch) == ()
     return probe.load_config(folder(torchtitan.files(launch)), *arguments)
 
 
-@pytest.mark.parametrize("own", (*MATRIX, SINKS), ids=lambda own: own.name)
-def test_reads_degrees_batch_and_model(own: Case, folder: Write) -> None:
-    config = config_of(own, folder)
-    degrees = launch_of(own, "torchtitan", "torchtitan").plan.degrees
+@pytest.mark.parametrize("case", (*MATRIX, SINKS), ids=lambda item: item.name)
+def test_reads_degrees_batch_and_model(case: Case, folder: Write) -> None:
+    config = config_of(case, folder)
+    degrees = launch_of(case, "torchtitan", "torchtitan").plan.degrees
     dims = probe.parallel_dims(config, degrees.gpus)
     assert (dims.tp, dims.pp, dims.cp, dims.ep) == (
         degrees.tp, degrees.pp, degrees.cp, degrees.ep)  # fmt: skip
@@ -56,18 +56,20 @@ def test_reads_degrees_batch_and_model(own: Case, folder: Write) -> None:
     batch = config.training.local_batch_size * degrees.dp
     assert config.training.global_batch_size == degrees.gbs
     assert degrees.gbs % batch == 0
-    spec = launch_of(own, "torchtitan", "torchtitan").job.model
+    spec = launch_of(case, "torchtitan", "torchtitan").job.model
     counted = parameter_count(spec)
     assert probe.parameters(probe.full_model(config)) == counted.total
 
 
-@pytest.mark.parametrize("own", [c for c in DENSE if c.name in SHARDED], ids=lambda own: own.name)
+@pytest.mark.parametrize(
+    "case", [c for c in DENSE if c.name in SHARDED], ids=lambda item: item.name
+)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_a_rank_holds_its_share(own: Case, last: bool, folder: Write) -> None:
+def test_a_rank_holds_its_share(case: Case, last: bool, folder: Write) -> None:
     """The real pipeline split, tensor split and FSDP of one rank hold what the plan counts."""
-    launch = launch_of(own, "torchtitan", "torchtitan")
+    launch = launch_of(case, "torchtitan", "torchtitan")
     degrees = launch.plan.degrees
-    config = config_of(own, folder, *BACKEND)
+    config = config_of(case, folder, *BACKEND)
     rank = degrees.gpus - 1 if last else 0
     with probe.fake_world(degrees.gpus, rank):
         schedule, parts = probe.rank_parts(config, degrees.gpus)
@@ -83,11 +85,11 @@ def _expected(launch: Any, stage: int) -> float:
     degrees, model = launch.plan.degrees, launch.job.model
     counted = parameter_count(model)
     layer = (counted.total - counted.embedding - counted.head) / model.layers
-    own = layer * launch.plan.layout.stage_layers(degrees.pp)[stage]
-    own += counted.embedding if stage == 0 else 0
-    own += counted.head if stage == degrees.pp - 1 else 0
+    found = layer * launch.plan.layout.stage_layers(degrees.pp)[stage]
+    found += counted.embedding if stage == 0 else 0
+    found += counted.head if stage == degrees.pp - 1 else 0
     shards = degrees.shard or degrees.dp * degrees.cp
-    return float(own / degrees.tp / (shards if degrees.zero else 1))
+    return float(found / degrees.tp / (shards if degrees.zero else 1))
 
 
 @pytest.mark.parametrize("name", sorted(FLAVORS))
@@ -96,10 +98,10 @@ def test_registered_sizes_are_the_catalogue_s(name: str) -> None:
 
     import torch
 
-    own = FLAVORS[name]
-    module = importlib.import_module(f"torchtitan.models.{own.module}")
-    model = module.model_registry(own.name).model
-    assert model.max_seq_len == own.longest
+    flavors = FLAVORS[name]
+    module = importlib.import_module(f"torchtitan.models.{flavors.module}")
+    model = module.model_registry(flavors.name).model
+    assert model.max_seq_len == flavors.longest
     spec = load_model(name).spec
     model.layers = model.layers[:4]
     with torch.device("meta"):
@@ -188,17 +190,17 @@ def _old_cases() -> list[Case]:
     return fine
 
 
-def _old_launch(own: Case) -> Any:
-    return launch_of(own, "torchtitan", "torchtitan-0.2")
+def _old_launch(case: Case) -> Any:
+    return launch_of(case, "torchtitan", "torchtitan-0.2")
 
 
 def test_0_2_reads_every_plan(folder: Write) -> None:
-    for own in _old_cases():
-        launch = _old_launch(own)
+    for old_case in _old_cases():
+        launch = _old_launch(old_case)
         done = _old(folder(torchtitan_toml.files(launch)), launch.plan.degrees.gpus)
-        assert done.returncode == 0, f"{own.name}: {done.stderr[-2000:]}"
+        assert done.returncode == 0, f"{old_case.name}: {done.stderr[-2000:]}"
         read = json.loads(done.stdout.splitlines()[-1])
-        assert read["parameters"] == parameter_count(launch.job.model).total, own.name
+        assert read["parameters"] == parameter_count(launch.job.model).total, old_case.name
         assert read["gbs"] == launch.plan.gbs
         assert read["dp"] == launch.plan.degrees.dp
 

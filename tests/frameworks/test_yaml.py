@@ -17,16 +17,16 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
 Needs = Callable[[str], ModuleType]
 
 
-@pytest.mark.parametrize("own", test_nanotron.MATRIX, ids=lambda own: own.name)
-def test_nanotron(own: Case, needs: Needs) -> None:
-    launch = launch_of(own, "nanotron", "nanotron")
+@pytest.mark.parametrize("case", test_nanotron.MATRIX, ids=lambda item: item.name)
+def test_nanotron(case: Case, needs: Needs) -> None:
+    launch = launch_of(case, "nanotron", "nanotron")
     read = needs("yaml").safe_load(nanotron.files(launch)["nanotron.yaml"])
     assert read == nanotron.as_document(launch)
     assert nanotron_problems(read) == ()
 
 
-@pytest.mark.parametrize("own", accelerate_cases.MATRIX, ids=lambda own: own.name)
-def test_accelerate(own: Case, needs: Needs) -> None:
-    launch = launch_of(own, "hf-fsdp2", "accelerate")
+@pytest.mark.parametrize("case", accelerate_cases.MATRIX, ids=lambda item: item.name)
+def test_accelerate(case: Case, needs: Needs) -> None:
+    launch = launch_of(case, "hf-fsdp2", "accelerate")
     read = needs("yaml").safe_load(accelerate.files(launch)["accelerate.yaml"])
     assert read == accelerate.as_document(launch)

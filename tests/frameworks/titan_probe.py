@@ -44,8 +44,8 @@ def any_gpu() -> Iterator[None]:
     try:
         yield
     finally:
-        for module, own in zip(modules, kept, strict=True):
-            module.has_cuda_capability = own  # type: ignore[attr-defined]
+        for module, kept_one in zip(modules, kept, strict=True):
+            module.has_cuda_capability = kept_one  # type: ignore[attr-defined]
 
 
 def parallel_dims(config: Any, world: int) -> Any:
@@ -62,15 +62,15 @@ def full_model(config: Any) -> Any:
     from torchtitan.distributed import utils
 
     utils.set_spmd_backend(config.parallelism.spmd_backend)
-    own = config.model_spec.model
-    own.update_from_config(config=config)
+    model = config.model_spec.model
+    model.update_from_config(config=config)
     with torch.device("meta"):
-        return own.build()
+        return model.build()
 
 
 def parameters(model: Any) -> int:
     """Distinct parameters of a model."""
-    return sum(own.numel() for own in dict.fromkeys(model.parameters()))
+    return sum(fromkey.numel() for fromkey in dict.fromkeys(model.parameters()))
 
 
 @contextmanager
@@ -121,8 +121,8 @@ def rank_parts(config: Any, world: int) -> tuple[Any, list[Any]]:
 
 def local_parameters(parts: list[Any]) -> int:
     """Parameters that this rank holds."""
-    own = dict.fromkeys(parameter for part in parts for parameter in part.parameters())
+    fromkeys = dict.fromkeys(parameter for part in parts for parameter in part.parameters())
     return sum(
         (parameter.to_local() if hasattr(parameter, "to_local") else parameter).numel()
-        for parameter in own
+        for parameter in fromkeys
     )

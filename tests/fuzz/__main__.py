@@ -62,11 +62,11 @@ class _Search:
 @click.option("--start", type=int, help="Seed of the first round. [default: by chance]")
 def main(minutes: float, only: str | None, start: int | None) -> None:
     """Fuzz the command line for some minutes; exit status 1 if a promise was broken."""
-    ends, search = time.monotonic() + 60.0 * minutes, _Search()
+    ends_at, search = time.monotonic() + 60.0 * minutes, _Search()
     number = random.randrange(2**31) if start is None else start
-    while time.monotonic() < ends:
+    while time.monotonic() < ends_at:
         for promise, inputs, _ in PROPERTIES:
-            if only in (None, promise.__name__) and time.monotonic() < ends:
+            if only in (None, promise.__name__) and time.monotonic() < ends_at:
                 number += 1
                 search.round(promise, inputs, number)
     for kind, count in search.broken.most_common():

@@ -101,19 +101,19 @@ def command_of(name: str) -> click.Command:
 def values(param: click.Parameter) -> st.SearchStrategy[str]:
     """Values of a parameter: what it takes, what lies at the ends of its range, and worse."""
     kind = param.type
-    own: list[str] = list(_EXAMPLES.get(param.name or "", ()))
+    found: list[str] = list(_EXAMPLES.get(param.name or "", ()))
     if isinstance(kind, click.IntRange | click.FloatRange):
         low, high = kind.min, kind.max
         assert low is not None and high is not None, f"{param.name}: a range with two ends"
-        own += [f"{low}", f"{low - 1}", f"{low + 1}", f"{high}", f"{high + 1}", f"{high * 2}"]
+        found += [f"{low}", f"{low - 1}", f"{low + 1}", f"{high}", f"{high + 1}", f"{high * 2}"]
     elif isinstance(kind, click.Choice):
-        own += [str(choice) for choice in kind.choices]
+        found += [str(choice) for choice in kind.choices]
     elif isinstance(kind, Parsed):
-        own += kind.examples
+        found += kind.examples
     else:
         plain = isinstance(kind, click.types.BoolParamType | click.types.StringParamType)
         assert plain, f"{param.name} has the type {kind}"
-    known = st.sampled_from(own) if own else hostile_texts()
+    known = st.sampled_from(found) if found else hostile_texts()
     return st.one_of(known, known, hostile_texts())
 
 

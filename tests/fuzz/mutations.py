@@ -32,7 +32,7 @@ def broken_texts(draw: st.DrawFn, text: str) -> bytes:
             st.one_of(
                 st.sampled_from(_PIECES),
                 st.just(text[start:end] * 2),
-                st.sampled_from([str(own) for own in NUMBERS]),
+                st.sampled_from([str(number) for number in NUMBERS]),
                 hostile_texts(),
                 st.just(""),
             )
@@ -47,7 +47,7 @@ def broken_values(draw: st.DrawFn, text: str) -> bytes:
     for _ in range(draw(st.integers(1, 2))):
         spans = [word.span() for word in re.finditer(r"[\w.+-]+", text)] or [(0, 0)]
         start, end = spans[draw(st.integers(0, len(spans) - 1))]
-        new = draw(st.one_of(st.sampled_from([str(own) for own in NUMBERS]), hostile_texts()))
+        new = draw(st.one_of(st.sampled_from([str(number) for number in NUMBERS]), hostile_texts()))
         text = text[:start] + new + text[end:]
     return text.encode(errors="surrogatepass")
 

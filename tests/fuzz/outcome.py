@@ -66,22 +66,22 @@ def _inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def demand_kept_promises(own: Outcome, *given: str) -> None:
+def demand_kept_promises(outcome: Outcome, *given: str) -> None:
     """AssertionError unless the status is in the table, and the message says what was given.
 
     `given`: options and values of which a refusal names one.
     """
-    told = own.describe()
-    assert not own.trace, f"{told}\n{own.trace}"
-    assert own.status in set(ExitStatus), told
-    assert own.status != ExitStatus.CRASH, told
-    assert "Traceback" not in own.stderr, told
-    assert own.seconds < MOST_SECONDS, f"{own.seconds:.1f} s: {told}"
-    assert len(own.stderr) < 20_000, told
-    if own.status in (ExitStatus.WRONG_INPUT, ExitStatus.CANNOT_TELL):
-        assert own.stderr.strip() or own.stdout.strip(), told
-    if own.status == ExitStatus.WRONG_INPUT and given:
-        assert _names_one(own.stderr, given), told
+    told = outcome.describe()
+    assert not outcome.trace, f"{told}\n{outcome.trace}"
+    assert outcome.status in set(ExitStatus), told
+    assert outcome.status != ExitStatus.CRASH, told
+    assert "Traceback" not in outcome.stderr, told
+    assert outcome.seconds < MOST_SECONDS, f"{outcome.seconds:.1f} s: {told}"
+    assert len(outcome.stderr) < 20_000, told
+    if outcome.status in (ExitStatus.WRONG_INPUT, ExitStatus.CANNOT_TELL):
+        assert outcome.stderr.strip() or outcome.stdout.strip(), told
+    if outcome.status == ExitStatus.WRONG_INPUT and given:
+        assert _names_one(outcome.stderr, given), told
 
 
 def _is_said(text: str, message: str) -> bool:

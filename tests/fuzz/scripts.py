@@ -18,36 +18,36 @@ _ATOMS = st.sampled_from(
 def _blocks(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Statements around statements."""
     return st.one_of(
-        st.tuples(_NAMES, inner).map(lambda own: f"{own[0]}() {{\n{own[1]}\n}}\n{own[0]}"),
+        st.tuples(_NAMES, inner).map(lambda drawn: f"{drawn[0]}() {{\n{drawn[1]}\n}}\n{drawn[0]}"),
         st.tuples(_ATOMS, inner, inner).map(
-            lambda own: f"if [ {own[0]} = 1 ]; then\n{own[1]}\nelse\n{own[2]}\nfi"
+            lambda drawn: f"if [ {drawn[0]} = 1 ]; then\n{drawn[1]}\nelse\n{drawn[2]}\nfi"
         ),
-        st.tuples(_ATOMS, inner).map(lambda own: f"for x in {own[0]}; do\n{own[1]}\ndone"),
-        st.tuples(_ATOMS, inner).map(lambda own: f"while [[ {own[0]} ]]; do\n{own[1]}\ndone"),
-        st.tuples(_ATOMS, inner).map(lambda own: f"case {own[0]} in\n*) {own[1]} ;;\nesac"),
-        st.tuples(inner, inner).map(lambda own: f"{own[0]} && {own[1]}"),
-        st.tuples(inner, inner).map(lambda own: f"{own[0]} | {own[1]} &"),
-        inner.map(lambda own: f"({own})"),
-        inner.map(lambda own: f"eval '{own}'"),
-        inner.map(lambda own: f'bash -c "{own}"'),
-        inner.map(lambda own: f"cat <<EOF > x.json\n{own}\nEOF"),
-        st.tuples(inner, st.integers(2, 40)).map(lambda own: "\n".join([own[0]] * own[1])),
+        st.tuples(_ATOMS, inner).map(lambda drawn: f"for x in {drawn[0]}; do\n{drawn[1]}\ndone"),
+        st.tuples(_ATOMS, inner).map(lambda drawn: f"while [[ {drawn[0]} ]]; do\n{drawn[1]}\ndone"),
+        st.tuples(_ATOMS, inner).map(lambda drawn: f"case {drawn[0]} in\n*) {drawn[1]} ;;\nesac"),
+        st.tuples(inner, inner).map(lambda drawn: f"{drawn[0]} && {drawn[1]}"),
+        st.tuples(inner, inner).map(lambda drawn: f"{drawn[0]} | {drawn[1]} &"),
+        inner.map(lambda drawn: f"({drawn})"),
+        inner.map(lambda drawn: f"eval '{drawn}'"),
+        inner.map(lambda drawn: f'bash -c "{drawn}"'),
+        inner.map(lambda drawn: f"cat <<EOF > x.json\n{drawn}\nEOF"),
+        st.tuples(inner, st.integers(2, 40)).map(lambda drawn: "\n".join([drawn[0]] * drawn[1])),
     )
 
 
 _STATEMENTS = st.recursive(
     st.one_of(
         st.tuples(_NAMES, _ATOMS).map("=".join),
-        st.tuples(_NAMES, _ATOMS).map(lambda own: f"{own[0]}+={own[1]}"),
-        st.tuples(_NAMES, _ATOMS, _ATOMS).map(lambda own: f"{own[0]}=({own[1]} {own[2]})"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"{drawn[0]}+={drawn[1]}"),
+        st.tuples(_NAMES, _ATOMS, _ATOMS).map(lambda drawn: f"{drawn[0]}=({drawn[1]} {drawn[2]})"),
         _NAMES.map(lambda name: f'{name}=("${{{name}[@]}}" "${{{name}[@]}}")'),
         _NAMES.map(lambda name: f"{name}=${name}${name}"),
         _NAMES.map(lambda name: f"{name}() {{ {name}; {name}; }}; {name}"),
         st.just(":(){ :|:& };:"),
-        st.tuples(_NAMES, _ATOMS).map(lambda own: f"export {own[0]}={own[1]}"),
-        st.tuples(_NAMES, _ATOMS).map(lambda own: f"(( {own[0]} = {own[1]} ))"),
-        st.tuples(_ATOMS, _ATOMS).map(lambda own: f"echo {own[0]} {own[1]}"),
-        st.tuples(_ATOMS).map(lambda own: f"source {own[0]}"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"export {drawn[0]}={drawn[1]}"),
+        st.tuples(_NAMES, _ATOMS).map(lambda drawn: f"(( {drawn[0]} = {drawn[1]} ))"),
+        st.tuples(_ATOMS, _ATOMS).map(lambda drawn: f"echo {drawn[0]} {drawn[1]}"),
+        st.tuples(_ATOMS).map(lambda drawn: f"source {drawn[0]}"),
         st.just("touch pwned"),
         st.just("$(touch pwned)"),
     ),
@@ -58,7 +58,7 @@ _STATEMENTS = st.recursive(
 
 def scripts() -> st.SearchStrategy[str]:
     """Scripts of some statements, most with a training command behind them."""
-    ends = st.sampled_from([SCRIPT, SCRIPT, "torchrun pretrain_gpt.py --num-layers $A", ""])
-    return st.tuples(st.lists(_STATEMENTS, max_size=4), ends).map(
-        lambda own: "\n".join([*own[0], own[1]])
+    last_lines = st.sampled_from([SCRIPT, SCRIPT, "torchrun pretrain_gpt.py --num-layers $A", ""])
+    return st.tuples(st.lists(_STATEMENTS, max_size=4), last_lines).map(
+        lambda drawn: "\n".join([*drawn[0], drawn[1]])
     )

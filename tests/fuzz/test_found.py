@@ -29,10 +29,10 @@ def tried(folder: Path, *arguments: str, **files: str | bytes) -> Outcome:
     for name, content in files.items():
         path = folder / name.replace("_", ".")
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    own = run(arguments, folder)
-    demand_kept_promises(own)
-    assert own.seconds < _SECONDS, own.describe()
-    return own
+    found = run(arguments, folder)
+    demand_kept_promises(found)
+    assert found.seconds < _SECONDS, found.describe()
+    return found
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def tried(folder: Path, *arguments: str, **files: str | bytes) -> Outcome:
         ("explain", "."),
         ("validate", "--data", "runs.csv", "--html", ""),
     ],
-    ids=lambda own: " ".join(own[-2:])[:40].encode("ascii", "replace").decode(),
+    ids=lambda item: " ".join(item[-2:])[:40].encode("ascii", "replace").decode(),
 )
 def test_wrong_options_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
     assert tried(tmp_path, *options).status == ExitStatus.WRONG_INPUT
@@ -85,9 +85,9 @@ def test_sizes_beyond_reason_are_refused(tmp_path: Path, change: dict[str, Any])
         text = json.dumps(CONFIG).replace("1e-05", "1e999")
     else:
         text = json.dumps(CONFIG | change)
-    own = tried(tmp_path, "evaluate", "--model", "config.json", "--gpus", "8xH100", "--gbs", "8",
+    found = tried(tmp_path, "evaluate", "--model", "config.json", "--gpus", "8xH100", "--gbs", "8",
                 config_json=text)  # fmt: skip
-    assert own.status == ExitStatus.WRONG_INPUT
+    assert found.status == ExitStatus.WRONG_INPUT
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ _MERGES = "".join(f"a{n}: &a{n}\n  <<: [{','.join([f'*a{n - 1}'] * 9)}]\n" for n
 )  # fmt: skip
 def test_hostile_files_are_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
     arguments = TEXTS[name.replace("_", ".")][1]
-    own = tried(tmp_path, *arguments, **{name: content})
-    assert own.status == ExitStatus.WRONG_INPUT, own.describe()
-    assert name.replace("_", ".") in own.stderr
+    found = tried(tmp_path, *arguments, **{name: content})
+    assert found.status == ExitStatus.WRONG_INPUT, found.describe()
+    assert name.replace("_", ".") in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_hostile_files_are_refused(tmp_path: Path, name: str, content: str | byt
 )
 def test_nodes_without_a_network(tmp_path: Path, gpus: int, status: ExitStatus) -> None:
     text = f'num_gpus = {gpus}\nlike = "dgx-h100"\nnics_per_node = 0\n'
-    own = tried(tmp_path, *TEXTS["cluster.toml"][1], cluster_toml=text)
-    assert own.status == status, own.describe()
+    found = tried(tmp_path, *TEXTS["cluster.toml"][1], cluster_toml=text)
+    assert found.status == status, found.describe()
 
 
 def _several_without_cluster(document: dict[str, Any]) -> dict[str, Any]:
@@ -198,16 +198,16 @@ _READ = (ExitStatus.DONE, ExitStatus.NOTHING_FITS)
         ("touch pwned; $(touch pwned); `touch pwned`", _READ),
         ("A=" + "x" * 2_000_000, (ExitStatus.WRONG_INPUT,)),
     ],
-    ids=lambda own: own[:24].encode("unicode_escape").decode() if isinstance(own, str) else "",
+    ids=lambda item: item[:24].encode("unicode_escape").decode() if isinstance(item, str) else "",
 )  # fmt: skip
 def test_scripts_that_never_end(
     tmp_path: Path, script: str, statuses: tuple[ExitStatus, ...]
 ) -> None:
-    own = tried(tmp_path, *TEXTS["run.sh"][1], run_sh=f"{script}\n{SCRIPT}")
-    assert own.status in statuses, own.describe()
+    found = tried(tmp_path, *TEXTS["run.sh"][1], run_sh=f"{script}\n{SCRIPT}")
+    assert found.status in statuses, found.describe()
     assert not (tmp_path / "pwned").exists()
-    if own.status == ExitStatus.CANNOT_TELL:
-        assert "the script is not read to its end" in own.stderr
+    if found.status == ExitStatus.CANNOT_TELL:
+        assert "the script is not read to its end" in found.stderr
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -259,5 +259,5 @@ def test_a_pipe_that_nobody_fills(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_trouble_with_files_names_the_path(number: int, status: ExitStatus) -> None:
-    own = refusal(OSError(number, "no such luck", "/some/where"))
-    assert (own.exit_code, "/some/where" in own.message) == (status, True)
+    found = refusal(OSError(number, "no such luck", "/some/where"))
+    assert (found.exit_code, "/some/where" in found.message) == (status, True)

@@ -16,7 +16,7 @@ from tests.fuzz.properties import PROPERTIES
 
 
 @pytest.mark.parametrize(
-    ("promise", "inputs", "examples"), PROPERTIES, ids=lambda own: getattr(own, "__name__", "")
+    ("promise", "inputs", "examples"), PROPERTIES, ids=lambda item: getattr(item, "__name__", "")
 )
 def test_hostile_inputs(
     promise: Callable[[Any], None], inputs: st.SearchStrategy[Any], examples: int

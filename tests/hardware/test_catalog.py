@@ -95,8 +95,12 @@ def test_no_source_is_unused_and_none_lacks_a_title() -> None:
     used = {fact.source for name in GPUS for fact in gpu_facts(name)}
     used |= {fact.source for name in CLUSTERS for fact in cluster_facts(name)}
     used |= {price.source for price in load_prices()}
-    used |= {own.source for own in load_economics().all_figures() if not own.is_assumption}
-    used |= {own.source for own in load_economics().accounts.values()}
+    used |= {
+        all_figure.source
+        for all_figure in load_economics().all_figures()
+        if not all_figure.is_assumption
+    }
+    used |= {account.source for account in load_economics().accounts.values()}
     assert used == set(load_sources())
     assert all(source.title for source in load_sources().values())
 

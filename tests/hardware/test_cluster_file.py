@@ -8,7 +8,7 @@ import pytest
 
 from hardware import Cluster, HardwareError, load_cluster_file, parse_gpus
 
-OWN_GPU = """
+USER_GPU = """
 name = "Chip"
 vendor = "nvidia"
 architecture = "hopper"
@@ -25,7 +25,7 @@ tdp = "400 W"
 context = "512 MiB"
 peak.bf16 = "500 TFLOP/s"
 """
-OWN_NODE = """
+USER_NODE = """
 num_gpus = 32
 gpus_per_node = 4
 scale_up_domain = 4
@@ -116,7 +116,7 @@ def test_like_alone_gives_the_gpu(tmp_path: Path) -> None:
 
 
 def test_a_gpu_and_a_node_of_ones_own(tmp_path: Path) -> None:
-    cluster = load(tmp_path, f"{OWN_NODE}[gpu]{OWN_GPU}")
+    cluster = load(tmp_path, f"{USER_NODE}[gpu]{USER_GPU}")
     assert cluster.gpu.name == "Chip"
     assert cluster.gpu.peak("bf16") == 500e12
     assert cluster.gpu.hbm_usable_bytes == 63 * 2**30
@@ -135,15 +135,15 @@ def test_a_gpu_like_one_of_the_catalogue(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["hbm_usable", "hbm_bandwidth", "tdp", "context", "sm_count"])
 def test_a_missing_fact_of_a_gpu_is_named(tmp_path: Path, field: str) -> None:
-    kept = "\n".join(line for line in OWN_GPU.splitlines() if not line.startswith(f"{field} "))
-    message = refusal(tmp_path, f"{OWN_NODE}[gpu]{kept}")
+    kept = "\n".join(line for line in USER_GPU.splitlines() if not line.startswith(f"{field} "))
+    message = refusal(tmp_path, f"{USER_NODE}[gpu]{kept}")
     assert f"ours.toml, table [gpu]: field '{field}' is missing" in message
 
 
 @pytest.mark.parametrize("field", ["nics_per_node", "nic_rate", "fabric", "host_memory"])
 def test_a_missing_fact_of_a_node_is_named(tmp_path: Path, field: str) -> None:
-    kept = "\n".join(line for line in OWN_NODE.splitlines() if not line.startswith(f"{field} "))
-    assert f"field '{field}' is missing" in refusal(tmp_path, f"{kept}\n[gpu]{OWN_GPU}")
+    kept = "\n".join(line for line in USER_NODE.splitlines() if not line.startswith(f"{field} "))
+    assert f"field '{field}' is missing" in refusal(tmp_path, f"{kept}\n[gpu]{USER_GPU}")
 
 
 @pytest.mark.parametrize(

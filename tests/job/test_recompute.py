@@ -93,21 +93,21 @@ def test_reentrant_checkpoints_run_the_whole_layer_again() -> None:
     assert all(op.rerun_with & Module.FULL for op in layer.ops)
 
 
-def kept_bytes(own: OpContext, modules: Module) -> float:
+def kept_bytes(op_context: OpContext, modules: Module) -> float:
     """Bytes that the first kind of layer keeps when `modules` run again."""
-    rows = [row for op in pieces(own)[0].ops for row in op.saved if row.kept_under(modules)]
-    return sum(saved_bytes(row, own, rank_key()) for row in rows)
+    rows = [row for op in pieces(op_context)[0].ops for row in op.saved if row.kept_under(modules)]
+    return sum(saved_bytes(row, op_context, rank_key()) for row in rows)
 
 
 def layer_on_rank(
     framework: str, modules: Module, *, share: float = 1.0, span: float = 1.0
 ) -> tuple[float, float]:
     """(kept, brought back at once) by one layer of Llama 7B."""
-    own = context(framework)
+    found = context(framework)
     out = SimpleNamespace(**dict.fromkeys(("recompute", *AGAIN), 0.0), links=[0.0] * 12)
-    out.saved = kept_bytes(own, Module.NOTHING)
+    out.saved = kept_bytes(found, Module.NOTHING)
     key = SimpleNamespace(share=share, span=span)
-    recompute_costs(kept_bytes(own, modules), key, out)
+    recompute_costs(kept_bytes(found, modules), key, out)
     return out.saved_recomputed, out.again
 
 
@@ -128,8 +128,8 @@ def test_every_second_layer_keeps_the_mean() -> None:
 
 
 def kept_within(budget: float) -> float:
-    own = context("torchtitan", memory_budget=budget)
-    return kept_bytes(own, Module.BUDGET)
+    found = context("torchtitan", memory_budget=budget)
+    return kept_bytes(found, Module.BUDGET)
 
 
 def test_memory_budget_spans_full_to_none() -> None:
@@ -146,8 +146,8 @@ def test_memory_budget_spans_full_to_none() -> None:
 def test_memory_budget_keeps_what_is_dear_to_make() -> None:
     """Half of the bytes save more than half of the recomputed FLOP: norms and the activation go
     first, attention stays longest."""
-    own = context("torchtitan", memory_budget=0.5)
-    layer = pieces(own)[0]
+    found = context("torchtitan", memory_budget=0.5)
+    layer = pieces(found)[0]
     again = {op.name for op in layer.ops if op.rerun_with & Module.BUDGET}
     assert {"attention/norm", "ffn/norm", "mlp/activation"} <= again
     assert "attention/core" not in again
@@ -201,10 +201,10 @@ def test_block_counts_layers_of_each_chunk() -> None:
 
 def test_every_kth_layer_lies_between_none_and_full() -> None:
     plans = [evaluated(mode, "torchtitan") for mode in ("none", "full/4", "full/2", "full")]
-    peaks, times = [own.peak_bytes for own in plans], [own.step_time_s for own in plans]
+    peaks, times = [plan.peak_bytes for plan in plans], [plan.step_time_s for plan in plans]
     assert peaks == sorted(peaks, reverse=True)
     assert times == sorted(times)
-    recompute_s = [own.time.recompute_s for own in plans]
+    recompute_s = [plan.time.recompute_s for plan in plans]
     assert recompute_s == pytest.approx([0, recompute_s[3] / 4, recompute_s[3] / 2, recompute_s[3]])
     assert "selective_ac_option 2" in plans[2].recompute_flags
 
@@ -233,8 +233,8 @@ def test_modules_need_their_part_of_the_model() -> None:
 
 def test_moe_act_leaves_dense_layers_alone() -> None:
     """Megatron-Core recomputes the activation of routed experts, not of dense or shared MLPs."""
-    own = OpContext(reference_model("mixtral-8x7b"), load_framework("megatron-core"), 4096)
+    op_context = OpContext(reference_model("mixtral-8x7b"), load_framework("megatron-core"), 4096)
     dense = context("megatron-core")
-    for ctx, freed in ((own, True), (dense, False)):
+    for ctx, freed in ((op_context, True), (dense, False)):
         kept = [kept_bytes(ctx, mode) for mode in (Module.NOTHING, Module.ACTIVATION)]
         assert (kept[1] < kept[0]) is freed

@@ -24,8 +24,8 @@ ONE = Degrees(zero=0)
 
 def request(**changes: Any) -> Request:
     """Llama-7B, one sequence of 1,024 on one H100 under transformers."""
-    own = {"model": "llama-2-7b", "gpus": "1xH100", "gbs": 1, "seq": 1024}
-    return Request(**own | {"framework": "hf-transformers"} | changes)
+    values = {"model": "llama-2-7b", "gpus": "1xH100", "gbs": 1, "seq": 1024}
+    return Request(**values | {"framework": "hf-transformers"} | changes)
 
 
 @pytest.mark.parametrize("given", [{"precision": "fp32"}, {"dtype": "fp32"}, {"precision": "tf32"}])
@@ -73,9 +73,9 @@ def test_no_product_of_fp32_runs_at_the_rate_of_bf16(precision: str) -> None:
 def test_tensor_parallelism_without_sequence_parallelism() -> None:
     """Korthikanti et al. 2022, table 2: 10 + 24/t instead of 34/t of s·b·h·L, both models alike."""
     degrees = Degrees(tp=8, zero=0, etp=1)
-    own = {"model": "gpt3-175b", "gpus": "8xH100", "seq": 2048, "framework": "textbook"}
+    values = {"model": "gpt3-175b", "gpus": "8xH100", "seq": 2048, "framework": "textbook"}
     split, whole = (
-        request(**own, dropout=True, attention="flash", sequence_parallel=value)
+        request(**values, dropout=True, attention="flash", sequence_parallel=value)
         for value in (True, False)
     )
     peaks = [evaluate(asked, degrees).peak_bytes for asked in (split, whole)]

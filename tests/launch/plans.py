@@ -22,7 +22,7 @@ class Case:
     blocks: tuple[int, ...] | None = None
     recomputed: tuple[int, ...] | None = None
     request: Mapping[str, object] = field(default_factory=dict)
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
 
 
 def _dense(**more: object) -> Case:
@@ -139,12 +139,12 @@ MEGATRON: Mapping[str, Case] = {
         "deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
         blocks=(4,) * 15 + (1,),
     ),
-    "mtp-apart": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
-                      blocks=(5, *(4,) * 14, 0), mtp_apart=True),
-    "mtp-apart-alone": Case(
+    "mtp-standalone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
+                      blocks=(5, *(4,) * 14, 0), mtp_standalone=True),
+    "mtp-standalone-alone": Case(
         "glm-4.5-air", "64xH100",
         {"tp": 1, "pp": 8, "vpp": 2, "ep": 8, "dp": 8, "zero": 1, "grad_acc": 16}, "full",
-        blocks=(4, *(3,) * 12, 6, 0, 0), mtp_apart=True,
+        blocks=(4, *(3,) * 12, 6, 0, 0), mtp_standalone=True,
     ),
     "latent-head-alone": Case("deepseek-v3", "1024xH100", _V3, "mla_up_proj+layernorm+moe_act",
                               blocks=(5, *(4,) * 14, 0)),
@@ -165,7 +165,12 @@ def costed(case: Case, target: str = "megatron-core", nodes_as: NodesAs = "torch
     fields = {"seq": 4096, "gbs": degrees.gbs, **case.request}
     request = Request(model=case.model, gpus=case.gpus, **fields)  # type: ignore[arg-type]
     plan = evaluate(
-        request, degrees, case.recompute, case.blocks, case.recomputed, mtp_apart=case.mtp_apart
+        request,
+        degrees,
+        case.recompute,
+        case.blocks,
+        case.recomputed,
+        mtp_standalone=case.mtp_standalone,
     )
     return Launch(plan, request, request.resolve(), target, nodes_as)
 

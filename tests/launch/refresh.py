@@ -59,7 +59,7 @@ def _kept(text: str) -> str:
 
 def all_words(command: Command) -> list[str]:
     """Every word of a command, whatever the user sets."""
-    branches = (word for own in command.branches for word in (*own.given, *own.otherwise))
+    branches = (word for branch in command.branches for word in (*branch.given, *branch.otherwise))
     return [*command.argv[1:], *branches]
 
 
@@ -70,7 +70,7 @@ def emitted_flags() -> set[str]:
 
     launches = [costed(case) for case in MEGATRON.values()]
     launches += [sharded(launches[1], 3)]
-    words = (word for own in launches for word in all_words(megatron.command(own)))
+    words = (word for launch in launches for word in all_words(megatron.command(launch)))
     return {word for word in words if word.startswith("--")}
 
 
@@ -84,10 +84,12 @@ def flag_facts(listed: list[dict[str, object]]) -> dict[str, object]:
         choices = entry["choices"]
         for name in names if isinstance(names, list) else []:
             if name in wanted:
-                own: dict[str, object] = {"takes": takes}
+                found: dict[str, object] = {"takes": takes}
                 if isinstance(choices, list):
-                    own["choices"] = [str(choice).rsplit(".", maxsplit=1)[-1] for choice in choices]
-                known[name] = own
+                    found["choices"] = [
+                        str(choice).rsplit(".", maxsplit=1)[-1] for choice in choices
+                    ]
+                known[name] = found
     return dict(sorted(known.items()))
 
 
@@ -98,7 +100,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.flags:
         facts = flag_facts(json.loads(given.flags.read_text()))
-        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in facts.items())
+        rows = ",\n".join(
+            f"  {json.dumps(name)}: {json.dumps(fact)}" for name, fact in facts.items()
+        )
         source = "megatron-core 0.19.2, megatron/training/arguments.py"
         text = f'{{"source": {json.dumps(source)}, "flags": {{\n{rows}\n}}}}\n'
         (HERE / "megatron_flags.json").write_text(text)

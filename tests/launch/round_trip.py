@@ -42,27 +42,27 @@ def read_folder(folder: Path) -> Back:
 
 def assert_same(launch: Launch, back: Back) -> None:
     """The same plan, with the same memory on each stage and the same time."""
-    plan, own = launch.plan, back.assessment.plan
+    plan, found = launch.plan, back.assessment.plan
     assert back.assessment.errors == ()
     assert [problem.text for problem in back.assessment.problems if problem.rule == RULE] == []
-    assert own is not None
-    assert own.degrees == plan.degrees
-    assert own.layout == plan.layout
-    assert _modules(back, own.recompute) == _modules(back, plan.recompute)
-    assert own.schedule == plan.schedule
-    assert (own.gbs, own.seq) == (plan.gbs, plan.seq)
-    assert (own.cp_comm_type, own.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
-    assert own.optimizer_offload == plan.optimizer_offload
-    assert own.activation_offload == plan.activation_offload
-    assert own.activation_offload_fraction == plan.activation_offload_fraction
+    assert found is not None
+    assert found.degrees == plan.degrees
+    assert found.layout == plan.layout
+    assert _modules(back, found.recompute) == _modules(back, plan.recompute)
+    assert found.schedule == plan.schedule
+    assert (found.gbs, found.seq) == (plan.gbs, plan.seq)
+    assert (found.cp_comm_type, found.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
+    assert found.optimizer_offload == plan.optimizer_offload
+    assert found.activation_offload == plan.activation_offload
+    assert found.activation_offload_fraction == plan.activation_offload_fraction
     job = back.assessment.job
     assert job is not None
     assert job.precision == launch.job.precision
     assert job.optimizer.states == launch.job.optimizer.states
-    assert [stage.peak for stage in own.stages] == pytest.approx(
+    assert [stage.peak for stage in found.stages] == pytest.approx(
         [stage.peak for stage in plan.stages], rel=EXACT
     )
-    assert own.step_time_s == pytest.approx(plan.step_time_s, rel=EXACT)
+    assert found.step_time_s == pytest.approx(plan.step_time_s, rel=EXACT)
 
 
 def _modules(back: Back, mode: str) -> tuple[str, ...]:

@@ -19,30 +19,30 @@ from tests.launch.torch_plans import Case, case, launch_of
 LLAMA = "llama-3.1-8b"
 
 
-def launch(own: Case) -> Launch:
-    return launch_of(own, "hf-fsdp2", "accelerate")
+def launch(item: Case) -> Launch:
+    return launch_of(item, "hf-fsdp2", "accelerate")
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_says_what_the_plan_says(own: Case) -> None:
-    assert_complete(accelerate, launch(own))
-    read: dict[str, Any] = accelerate.as_document(launch(own))
-    degrees, mesh = launch(own).plan.degrees, read["parallelism_config"]
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_says_what_the_plan_says(entry: Case) -> None:
+    assert_complete(accelerate, launch(entry))
+    read: dict[str, Any] = accelerate.as_document(launch(entry))
+    degrees, mesh = launch(entry).plan.degrees, read["parallelism_config"]
     replicate = mesh["parallelism_config_dp_replicate_size"]
     shard = mesh["parallelism_config_dp_shard_size"]
     assert replicate * shard == degrees.dp == read["num_processes"]
     assert shard == (degrees.shard or degrees.dp)
-    assert read["num_machines"] == launch(own).nodes
+    assert read["num_machines"] == launch(entry).nodes
     assert read["fsdp_config"]["fsdp_reshard_after_forward"] == (degrees.zero == 3)
     again = read["fsdp_config"]["fsdp_activation_checkpointing"]
-    assert again == (launch(own).plan.recompute == "full")
+    assert again == (launch(entry).plan.recompute == "full")
     assert accelerate_problems(read) == ()
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_script_has_the_batch(own: Case) -> None:
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_script_has_the_batch(entry: Case) -> None:
     """Its defaults are what the launcher gives it."""
-    text = accelerate.files(launch(own))["train.py"]
+    text = accelerate.files(launch(entry))["train.py"]
     defaults = {
         node.args[0].value: ast.literal_eval(word.value)
         for node in ast.walk(ast.parse(text))
@@ -50,31 +50,31 @@ def test_script_has_the_batch(own: Case) -> None:
         for word in node.keywords
         if word.arg == "default" and isinstance(node.args[0], ast.Constant)
     }
-    words = accelerate.command(launch(own)).default_argv[1:]
+    words = accelerate.command(launch(entry)).default_argv[1:]
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert {name: str(defaults[name]) for name in given} == given
-    degrees = launch(own).plan.degrees
+    degrees = launch(entry).plan.degrees
     batch = defaults["--micro-batch-size"] * defaults["--gradient-accumulation-steps"]
     assert batch * degrees.dp == degrees.gbs
-    assert defaults["--seq-length"] == launch(own).plan.seq
+    assert defaults["--seq-length"] == launch(entry).plan.seq
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_yaml_has_every_value(own: Case) -> None:
+@pytest.mark.parametrize("given", MATRIX, ids=lambda item: item.name)
+def test_yaml_has_every_value(given: Case) -> None:
     """Each key of the document stands in the file with its value, once."""
-    lines = accelerate.files(launch(own))["accelerate.yaml"].splitlines()
-    for key, value in accelerate.as_document(launch(own)).items():
+    lines = accelerate.files(launch(given))["accelerate.yaml"].splitlines()
+    for key, value in accelerate.as_document(launch(given)).items():
         pairs = value.items() if isinstance(value, dict) else [(key, value)]
         for name, entry in pairs:
             line = f"{name}: {yaml_value(entry)}"
-            assert sum(own.strip() == line for own in lines) == 1
+            assert sum(item.strip() == line for item in lines) == 1
 
 
 @pytest.mark.parametrize("name", ["zero3", "hsdp", "8bit"])
 def test_golden(name: str) -> None:
-    own = next(own for own in MATRIX if own.name == name)
-    check_golden(f"accelerate/{name}", accelerate.files(launch(own)))
+    found = next(item for item in MATRIX if item.name == name)
+    check_golden(f"accelerate/{name}", accelerate.files(launch(found)))
 
 
 def test_launched_with_its_file() -> None:
@@ -96,9 +96,9 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
-def test_refused(own: Case, reason: str) -> None:
-    assert reason in reasons(accelerate, launch(own))
+@pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
+def test_refused(entry: Case, reason: str) -> None:
+    assert reason in reasons(accelerate, launch(entry))
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_refused(own: Case, reason: str) -> None:
      ({"zero": 1}, "no ZeRO-1"), ({"zero": 0}, "FSDP2 shards")],
 )  # fmt: skip
 def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> None:
-    own = launch(BASE)
-    plan = own.plan.model_copy(update={"degrees": own.plan.degrees.model_copy(update=degrees)})
-    assert reason in reasons(accelerate, Launch(plan, own.request, own.job, "accelerate"))
+    found = launch(BASE)
+    plan = found.plan.model_copy(update={"degrees": found.plan.degrees.model_copy(update=degrees)})
+    assert reason in reasons(accelerate, Launch(plan, found.request, found.job, "accelerate"))
 
 
 WRONG: tuple[tuple[dict[str, Any], str], ...] = (
@@ -125,5 +125,5 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
 
 @pytest.mark.parametrize(("change", "says"), WRONG)
 def test_problems_that_accelerate_lets_through(change: dict[str, Any], says: str) -> None:
-    own = accelerate.as_document(launch(BASE)) | change
-    assert any(says in problem for problem in accelerate_problems(own))
+    as_document = accelerate.as_document(launch(BASE)) | change
+    assert any(says in problem for problem in accelerate_problems(as_document))

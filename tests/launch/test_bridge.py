@@ -25,12 +25,12 @@ def test_every_override_is_known_and_legal(name: str) -> None:
     assert megatron_bridge.refusals(launch) == ()
     found = overrides(launch)
     assert list(wrong_overrides(found)) == []
-    own = launch.plan.degrees
-    assert found["model.tensor_model_parallel_size"] == str(own.tp)
-    assert found["model.sequence_parallel"] == str(own.tp > 1).lower()
+    degrees = launch.plan.degrees
+    assert found["model.tensor_model_parallel_size"] == str(degrees.tp)
+    assert found["model.sequence_parallel"] == str(degrees.tp > 1).lower()
     assert found["train.global_batch_size"] == str(launch.plan.gbs)
     assert found["model.virtual_pipeline_model_parallel_size"] == (
-        str(own.vpp) if own.vpp > 1 else "null"
+        str(degrees.vpp) if degrees.vpp > 1 else "null"
     )
 
 
@@ -98,14 +98,14 @@ def test_optimizers_that_it_cannot_have(optimizer: str, word: str) -> None:
         ),
         "megatron-bridge",
     )
-    reasons = [own.reason for own in megatron_bridge.refusals(launch)]
+    reasons = [refusal.reason for refusal in megatron_bridge.refusals(launch)]
     assert any(word in reason for reason in reasons)
 
 
 def test_unfused_attention_is_refused() -> None:
     case = BRIDGE["dense"]
     launch = costed(replace(case, request={**case.request, "attention": "eager"}))
-    reasons = [own.reason for own in megatron_bridge.refusals(launch)]
+    reasons = [refusal.reason for refusal in megatron_bridge.refusals(launch)]
     assert any("no unfused attention" in reason for reason in reasons)
 
 

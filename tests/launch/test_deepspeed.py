@@ -21,24 +21,24 @@ from tests.launch.torch_plans import Case, case, changed, launch_of
 LLAMA = "llama-3.1-8b"
 
 
-def launch(own: Case) -> Launch:
-    return launch_of(own, "deepspeed", "deepspeed")
+def launch(item: Case) -> Launch:
+    return launch_of(item, "deepspeed", "deepspeed")
 
 
-def config(own: Case) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(deepspeed.files(launch(own))["ds_config.json"])
+def config(item: Case) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(deepspeed.files(launch(item))["ds_config.json"])
     return read
 
 
-def arguments(own: Case) -> dict[str, str]:
-    words = deepspeed.command(launch(own)).default_argv
+def arguments(item: Case) -> dict[str, str]:
+    words = deepspeed.command(launch(item)).default_argv
     return dict(zip(words[1::2], words[2::2], strict=True))
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_says_what_the_plan_says(own: Case) -> None:
-    assert_complete(deepspeed, launch(own))
-    read, given, degrees = config(own), arguments(own), launch(own).plan.degrees
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_says_what_the_plan_says(entry: Case) -> None:
+    assert_complete(deepspeed, launch(entry))
+    read, given, degrees = config(entry), arguments(entry), launch(entry).plan.degrees
     mbs, acc = read["train_micro_batch_size_per_gpu"], read["gradient_accumulation_steps"]
     assert (mbs, acc) == (degrees.mbs, degrees.grad_acc)
     assert mbs * acc * degrees.gpus // degrees.tp == degrees.gbs
@@ -52,30 +52,30 @@ def test_says_what_the_plan_says(own: Case) -> None:
     assert deepspeed_problems(read) == ()
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_model_is_the_plan_s(own: Case) -> None:
-    text = deepspeed.files(launch(own))["model/config.json"]
-    model = launch(own).job.model
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_model_is_the_plan_s(entry: Case) -> None:
+    text = deepspeed.files(launch(entry))["model/config.json"]
+    model = launch(entry).job.model
     read = model_from_hf_config(json.loads(text), "config.json")
     same = {"name", "family", "source", "pretraining_seq"}
     assert read.model_dump(exclude=same) == model.model_dump(exclude=same)
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_script_is_python(own: Case) -> None:
-    text = deepspeed.files(launch(own))["train.py"]
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_script_is_python(entry: Case) -> None:
+    text = deepspeed.files(launch(entry))["train.py"]
     ast.parse(text)
-    words = deepspeed.command(launch(own)).default_argv
-    assert words[words.index("--seq_length") + 1] == str(launch(own).plan.seq)
-    assert f"seq_length: int = field(default={launch(own).plan.seq}" in text
+    words = deepspeed.command(launch(entry)).default_argv
+    assert words[words.index("--seq_length") + 1] == str(launch(entry).plan.seq)
+    assert f"seq_length: int = field(default={launch(entry).plan.seq}" in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
 @pytest.mark.parametrize("name", ["zero3", "zero2-tp", "offload-part", "lion"])
 def test_golden(name: str) -> None:
-    own = next(own for own in MATRIX if own.name == name)
-    words = "\n".join(deepspeed.command(launch(own)).default_argv) + "\n"
-    check_golden(f"deepspeed/{name}", dict(deepspeed.files(launch(own))) | {"arguments": words})
+    found = next(item for item in MATRIX if item.name == name)
+    words = "\n".join(deepspeed.command(launch(found)).default_argv) + "\n"
+    check_golden(f"deepspeed/{name}", dict(deepspeed.files(launch(found))) | {"arguments": words})
 
 
 def test_recompute_is_an_argument() -> None:
@@ -105,9 +105,9 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
-def test_refused(own: Case, reason: str) -> None:
-    assert reason in reasons(deepspeed, launch(own))
+@pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
+def test_refused(entry: Case, reason: str) -> None:
+    assert reason in reasons(deepspeed, launch(entry))
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_refused(own: Case, reason: str) -> None:
 )
 def test_degrees_that_no_profile_gives(degrees: dict[str, int], reason: str) -> None:
     """The profile has none of them; a plan of another one must not slip through."""
-    own = launch(BASE)
-    plan = own.plan.model_copy(update={"degrees": own.plan.degrees.model_copy(update=degrees)})
+    found = launch(BASE)
+    plan = found.plan.model_copy(update={"degrees": found.plan.degrees.model_copy(update=degrees)})
     if degrees.get("pp"):
         layout = plan.layout.model_copy(update={"block_layers": (16, 16), "recomputed": (0, 0)})
         plan = plan.model_copy(update={"layout": layout})
-    other = Launch(plan, own.request, own.job, "deepspeed")
+    other = Launch(plan, found.request, found.job, "deepspeed")
     assert reason in reasons(deepspeed, other)
 
 
@@ -145,5 +145,5 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
 
 @pytest.mark.parametrize(("change", "says"), WRONG)
 def test_problems_that_deepspeed_lets_through(change: dict[str, Any], says: str) -> None:
-    own = copy.deepcopy(config(BASE)) | change
-    assert any(says in problem for problem in deepspeed_problems(own))
+    deepcopy = copy.deepcopy(config(BASE)) | change
+    assert any(says in problem for problem in deepspeed_problems(deepcopy))

@@ -49,14 +49,14 @@ def test_files_of_a_folder(folder: LaunchFolder) -> None:
 def test_written_at_once(folder: LaunchFolder, tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_folder(path, folder.files, force=False)
-    assert {own.name for own in path.iterdir()} == set(folder.files)
-    assert [own.name for own in tmp_path.iterdir()] == ["run"]
+    assert {item.name for item in path.iterdir()} == set(folder.files)
+    assert [item.name for item in tmp_path.iterdir()] == ["run"]
     assert (path / "launch.sbatch").read_text() == folder.files["launch.sbatch"]
     with pytest.raises(UsageError, match="--force"):
         write_folder(path, folder.files, force=False)
     (path / "old").write_text("of the folder that is replaced")
     write_folder(path, folder.files, force=True)
-    assert {own.name for own in path.iterdir()} == set(folder.files)
+    assert {item.name for item in path.iterdir()} == set(folder.files)
 
 
 def test_nothing_is_left_of_a_write_that_fails(
@@ -74,7 +74,7 @@ def test_nothing_is_left_of_a_write_that_fails(
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(OSError, match="disk full"):
         write_folder(path, folder.files, force=True)
-    assert [own.name for own in tmp_path.iterdir()] == ["run"]
+    assert [item.name for item in tmp_path.iterdir()] == ["run"]
     assert (path / "plan.json").read_text() == "old"
 
 
@@ -130,14 +130,14 @@ def test_a_plan_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 def test_expectations_add_up() -> None:
     launch = megatron("uneven")
-    own = expectations(launch)
-    assert own.heaviest.total_bytes == pytest.approx(launch.plan.peak_bytes)
-    assert own.heaviest.total_high_bytes == pytest.approx(launch.plan.peak_interval.high)
-    for stage in own.stages:
+    found = expectations(launch)
+    assert found.heaviest.total_bytes == pytest.approx(launch.plan.peak_bytes)
+    assert found.heaviest.total_high_bytes == pytest.approx(launch.plan.peak_interval.high)
+    for stage in found.stages:
         assert stage.allocated_bytes < stage.total_bytes
         assert stage.reserved_bytes < stage.total_bytes
     gpus = launch.plan.degrees.gpus
-    assert own.tokens_per_s_per_gpu_low * own.step_time_high_s * gpus == pytest.approx(
+    assert found.tokens_per_s_per_gpu_low * found.step_time_high_s * gpus == pytest.approx(
         launch.plan.gbs_tokens
     )
 

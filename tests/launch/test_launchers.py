@@ -20,10 +20,10 @@ CASES = ("dense", "uneven", "experts", "interleaved-uneven")
 NODES_AS = get_args(NodesAs)
 
 
-def script(launch: Launch, nodes_as: NodesAs, own: Command | None = None) -> str:
+def script(launch: Launch, nodes_as: NodesAs, item: Command | None = None) -> str:
     """The bash lines inside whatever starts the job."""
     launch = replace(launch, nodes_as=nodes_as)
-    name, text = next(iter(launcher_files(launch, own or command(launch), {}).items()))
+    name, text = next(iter(launcher_files(launch, item or command(launch), {}).items()))
     if name.endswith((".sh", ".sbatch")):
         return text
     document = list(yaml.safe_load_all(text))[-1]
@@ -71,9 +71,9 @@ def test_slurm_directives() -> None:
 
 def test_job_set() -> None:
     launch = replace(bridge("uneven"), nodes_as="k8s")
-    own = command(launch)
+    found = command(launch)
     files = {"a.py": "x = 1\n\ny = 2\n", "b.txt": "    indented\nlast\n\n"}
-    text = launcher_files(launch, own, files)["jobset.yaml"]
+    text = launcher_files(launch, found, files)["jobset.yaml"]
     configuration, job_set = yaml.safe_load_all(text)
     assert configuration["data"] == files
     job = job_set["spec"]["replicatedJobs"][0]["template"]["spec"]
@@ -81,8 +81,8 @@ def test_job_set() -> None:
     pod = job["template"]["spec"]
     container = pod["containers"][0]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert {own["name"] for own in container["volumeMounts"]} == {
-        own["name"] for own in pod["volumes"]
+    assert {volume_mount["name"] for volume_mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
     }
     name = job_set["metadata"]["name"]
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
@@ -103,9 +103,9 @@ def node_of(train_job: dict[str, Any]) -> dict[str, Any]:
 def test_train_job() -> None:
     """Fields of trainer.kubeflow.org/v1alpha1, TrainJobSpec and RuntimePatch."""
     launch = replace(bridge("uneven"), nodes_as="k8s")
-    own = command(launch)
+    found = command(launch)
     files = {"a.py": "x = 1\n", "model/config.json": "{}\n"}
-    text = launcher_files(launch, own, files)["trainjob.yaml"]
+    text = launcher_files(launch, found, files)["trainjob.yaml"]
     configuration, job = yaml.safe_load_all(text)
     assert configuration["data"] == {"a.py": "x = 1\n", "model.config.json": "{}\n"}
     assert (job["apiVersion"], job["kind"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob")
@@ -123,7 +123,7 @@ def test_train_job() -> None:
     (script,) = trainer["args"]
     for name in ("PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"):
         assert f'"${{{name}}}"' in script
-    assert arguments(script) == list(own.argv[1:])
+    assert arguments(script) == list(found.argv[1:])
     pod = node_of(job)
     (container,) = pod["containers"]
     assert set(container) == {"name", "volumeMounts"}
@@ -163,8 +163,8 @@ def test_skypilot_task() -> None:
 
 
 def test_a_variable_that_is_not_set_is_asked_for() -> None:
-    own = Command(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
-    text = script(megatron("dense"), "torchrun", own)
+    found = Command(argv=("-m", "x"), demands={"DATA": "where the user's data lie"})
+    text = script(megatron("dense"), "torchrun", found)
     run = subprocess.run(
         ["bash"], input=text, capture_output=True, text=True, check=False, env={"PATH": "/bin"}
     )
@@ -173,21 +173,21 @@ def test_a_variable_that_is_not_set_is_asked_for() -> None:
 
 
 def test_a_module_is_started_by_its_name() -> None:
-    own = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
-    text = script(megatron("dense"), "torchrun", own)
+    found = Command(argv=("-m", "torchtitan.train", "--module", "llama3"))
+    text = script(megatron("dense"), "torchrun", found)
     assert "    -m torchtitan.train \\\n" in text
     assert arguments(text) == ["--module", "llama3"]
     assert "ARGUMENTS=()" in script(megatron("dense"), "torchrun", Command(argv=("train.py",)))
 
 
 def test_accelerate_launches() -> None:
-    own = Command(
+    found = Command(
         argv=("train.py", "--config", "a b.json"),
         launcher="accelerate",
         launcher_arguments=("--config_file", "accelerate.yaml"),
         environment={"TOKENIZERS_PARALLELISM": ("false", "quiet")},
     )
-    text = script(megatron("uneven"), "slurm", own)
+    text = script(megatron("uneven"), "slurm", found)
     wanted = ("accelerate launch", "--num_machines 8", "--num_processes 64",
               "--config_file accelerate.yaml", "export TOKENIZERS_PARALLELISM=false")  # fmt: skip
     assert all(word in text for word in wanted)

@@ -46,14 +46,14 @@ def test_every_flag_exists_with_a_legal_value(name: str) -> None:
 def test_nothing_is_refused_and_degrees_are_said(name: str) -> None:
     launch = case(name)
     assert megatron.refusals(launch) == ()
-    own, found = launch.plan.degrees, flags(launch)
-    assert found["--tensor-model-parallel-size"] == [str(own.tp)]
-    assert found["--pipeline-model-parallel-size"] == [str(own.pp)]
-    assert found["--context-parallel-size"] == [str(own.cp)]
-    assert found["--micro-batch-size"] == [str(own.mbs)]
+    degree, found = launch.plan.degrees, flags(launch)
+    assert found["--tensor-model-parallel-size"] == [str(degree.tp)]
+    assert found["--pipeline-model-parallel-size"] == [str(degree.pp)]
+    assert found["--context-parallel-size"] == [str(degree.cp)]
+    assert found["--micro-batch-size"] == [str(degree.mbs)]
     assert found["--global-batch-size"] == [str(launch.plan.gbs)]
-    assert ("--sequence-parallel" in found) == (own.tp > 1)
-    assert ("--use-distributed-optimizer" in found) == (own.zero > 0)
+    assert ("--sequence-parallel" in found) == (degree.tp > 1)
+    assert ("--use-distributed-optimizer" in found) == (degree.zero > 0)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_nothing_is_refused_and_degrees_are_said(name: str) -> None:
         ("uneven", {"--pipeline-model-parallel-layout": ["Et*18|t*21|t*20|t*21L"]}),
         ("interleaved", {"--num-layers-per-virtual-pipeline-stage": ["4"]}),
         ("interleaved-uneven", {"--pipeline-model-parallel-layout": ["Et*3|(t*4|)*18t*5L"]}),
-        ("mtp-apart", {"--pipeline-model-parallel-layout": ["Et*5|(t*4|)*13t*4m|L"]}),
-        ("mtp-apart-alone", {"--pipeline-model-parallel-layout": ["Et*4|(t*3|)*12t*6|m|L"]}),
+        ("mtp-standalone", {"--pipeline-model-parallel-layout": ["Et*5|(t*4|)*13t*4m|L"]}),
+        ("mtp-standalone-alone", {"--pipeline-model-parallel-layout": ["Et*4|(t*3|)*12t*6|m|L"]}),
         (
             "latent-pipeline",
             {
@@ -176,9 +176,9 @@ def test_fsdp(zero: int, sharding: str) -> None:
     assert found["--data-parallel-sharding-strategy"] == [sharding]
     assert found["--ckpt-format"] == ["fsdp_dtensor"]
     assert megatron.command(launch).environment["CUDA_DEVICE_MAX_CONNECTIONS"][0] != "1"
-    refused = [own.reason for own in megatron.refusals(sharded(case("muon"), zero))]
+    refused = [refusal.reason for refusal in megatron.refusals(sharded(case("muon"), zero))]
     assert any("not muon" in reason for reason in refused)
-    refused = [own.reason for own in megatron.refusals(sharded(case("pipeline"), zero))]
+    refused = [refusal.reason for refusal in megatron.refusals(sharded(case("pipeline"), zero))]
     assert any("with a pipeline" in reason for reason in refused)
 
 
@@ -197,20 +197,22 @@ def test_models_that_megatron_has_no_flags_for(model: str, word: str) -> None:
     from planner.job.models.catalog import load_model
     from planner.launch.megatron_model import model_refusals
 
-    reasons = [own.reason for own in model_refusals(load_model(model).spec, 2048)]
+    reasons = [
+        model_refusal.reason for model_refusal in model_refusals(load_model(model).spec, 2048)
+    ]
     assert any(word in reason for reason in reasons), reasons
 
 
 def test_what_only_the_run_would_find_out_is_refused() -> None:
     interleaved = case("interleaved")
-    own = interleaved.plan.degrees.model_copy(update={"grad_acc": 18})
-    refused = megatron.refusals(changed(interleaved, degrees=own))
+    found = interleaved.plan.degrees.model_copy(update={"grad_acc": 18})
+    refused = megatron.refusals(changed(interleaved, degrees=found))
     assert "no multiple" in refused[0].reason
     assert refused[0].nearest == "--grad-acc 16, or --vpp 1"
 
     experts = case("experts")
-    own = experts.plan.degrees.model_copy(update={"ep": 5})
-    refused = megatron.refusals(changed(experts, degrees=own))
+    found = experts.plan.degrees.model_copy(update={"ep": 5})
+    refused = megatron.refusals(changed(experts, degrees=found))
     assert "does not divide 64 GPUs" in refused[0].reason
 
     flags_by_stage = "--recompute-granularity full (layers by stage: 5, 4, 5, 5)"

@@ -18,25 +18,25 @@ from tests.launch.torch_contract import assert_complete, reasons
 from tests.launch.torch_plans import Case, at_degrees, case, changed, launch_of
 
 
-def launch(own: Case) -> Launch:
-    return launch_of(own, "nanotron", "nanotron")
+def launch(item: Case) -> Launch:
+    return launch_of(item, "nanotron", "nanotron")
 
 
-@pytest.mark.parametrize("own", MATRIX, ids=lambda own: own.name)
-def test_says_what_the_plan_says(own: Case) -> None:
-    assert_complete(nanotron, launch(own))
-    read: Any = nanotron.as_document(launch(own))
-    degrees, given, tokens = launch(own).plan.degrees, read["parallelism"], read["tokens"]
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_says_what_the_plan_says(entry: Case) -> None:
+    assert_complete(nanotron, launch(entry))
+    read: Any = nanotron.as_document(launch(entry))
+    degrees, given, tokens = launch(entry).plan.degrees, read["parallelism"], read["tokens"]
     ranks = given["dp"] * given["tp"] * given["pp"] * given["context_parallel_size"]
     assert ranks == degrees.gpus
     batch = tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * given["dp"]
     assert batch == degrees.gbs
-    assert tokens["sequence_length"] == launch(own).plan.seq
+    assert tokens["sequence_length"] == launch(entry).plan.seq
     assert read["optimizer"]["zero_stage"] == degrees.zero
-    assert given["recompute_layer"] == (launch(own).plan.recompute == "full")
+    assert given["recompute_layer"] == (launch(entry).plan.recompute == "full")
     assert nanotron_problems(read) == ()
     model = read["model"]["model_config"]
-    spec = launch(own).job.model
+    spec = launch(entry).job.model
     assert model["num_hidden_layers"] == spec.layers
     assert model["vocab_size"] == spec.vocab
     assert model.get("attention_bias", False) == spec.qkv_bias
@@ -44,8 +44,8 @@ def test_says_what_the_plan_says(own: Case) -> None:
 
 @pytest.mark.parametrize("name", ["base", "biases"])
 def test_golden(name: str) -> None:
-    own = next(own for own in MATRIX if own.name == name)
-    check_golden(f"nanotron/{name}", nanotron.files(launch(own)))
+    found = next(item for item in MATRIX if item.name == name)
+    check_golden(f"nanotron/{name}", nanotron.files(launch(found)))
 
 
 def test_stages_by_hand() -> None:
@@ -67,22 +67,24 @@ def test_stages_hold_every_layer(name: str, pp: int) -> None:
     assert min(split) >= 0
 
 
-PIPELINE = next(own for own in MATRIX if own.name == "pipeline")
+PIPELINE = next(item for item in MATRIX if item.name == "pipeline")
 
 
 def test_pipelines_are_placed_by_nanotron() -> None:
     """A plan costed before its stages were nanotron's own."""
-    own = launch(PIPELINE)
-    layout = own.plan.layout.model_copy(update={"block_layers": (16, 16)})
-    old = Launch(own.plan.model_copy(update={"layout": layout}), own.request, own.job, "nanotron")
+    found = launch(PIPELINE)
+    layout = found.plan.layout.model_copy(update={"block_layers": (16, 16)})
+    old = Launch(
+        found.plan.model_copy(update={"layout": layout}), found.request, found.job, "nanotron"
+    )
     assert "18+14 on 2 stages, not the plan's 16+16" in reasons(nanotron, old)
 
 
 def test_a_pipeline_takes_the_stages_that_nanotron_makes() -> None:
-    own = launch(PIPELINE)
-    assert own.plan.layout.block_layers == stage_split(own.job.model, 2) == (18, 14)
-    read: Any = nanotron.as_document(own)
-    assert nanotron.refusals(own) == ()
+    found = launch(PIPELINE)
+    assert found.plan.layout.block_layers == stage_split(found.job.model, 2) == (18, 14)
+    read: Any = nanotron.as_document(found)
+    assert nanotron.refusals(found) == ()
     assert read["parallelism"]["pp_engine"] == "1f1b"
 
 
@@ -103,9 +105,9 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
-def test_refused(own: Case, reason: str) -> None:
-    assert reason in reasons(nanotron, launch(own))
+@pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
+def test_refused(entry: Case, reason: str) -> None:
+    assert reason in reasons(nanotron, launch(entry))
 
 
 def test_refused_attention() -> None:

@@ -50,8 +50,8 @@ def test_the_own_framework_keeps_the_plan() -> None:
 def test_another_framework_costs_it_anew() -> None:
     plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
     launch = launch_of(plan, request, target_named("megatron-bridge"), "torchrun")
-    own = request.model_copy(update={"framework": "megatron-bridge"})
-    assert launch.plan.step_time_s == evaluate(own, plan.degrees).step_time_s
+    found = request.model_copy(update={"framework": "megatron-bridge"})
+    assert launch.plan.step_time_s == evaluate(found, plan.degrees).step_time_s
     assert launch.plan.step_time_s != plan.step_time_s
     assert launch.job.framework.name == "megatron-bridge"
 
@@ -73,8 +73,8 @@ def test_refused_with_a_plan_that_it_runs(degrees: Degrees, recompute: str, reas
     nearest = reread(near)
     assert nearest.degrees.gpus == plan.degrees.gpus
     assert nearest.gbs == plan.gbs
-    own = Request(model="llama-3-8b", gpus="8xH100", gbs=plan.gbs, seq=4096)
-    launch_of(nearest, own, target_named("megatron-core"), "torchrun")
+    found = Request(model="llama-3-8b", gpus="8xH100", gbs=plan.gbs, seq=4096)
+    launch_of(nearest, found, target_named("megatron-core"), "torchrun")
 
 
 def test_a_printed_command_costs_the_same_plan() -> None:

@@ -31,7 +31,7 @@ TORCH = {
     "accelerate": ("hf-fsdp2", accelerate_cases.MATRIX),
     "nanotron": ("nanotron", nanotron_cases.MATRIX),
 }
-CASES = [(target, own) for target, (_, matrix) in TORCH.items() for own in matrix]
+CASES = [(target, case) for target, (_, matrix) in TORCH.items() for case in matrix]
 # One plan of each writer that the launchers are tried with.
 EXAMPLES = {
     "megatron-core": "pipeline",
@@ -44,9 +44,9 @@ EXAMPLES = {
 }
 
 
-def expressible(target: str, own: Case) -> Launch | None:
+def expressible(target: str, case: Case) -> Launch | None:
     """The case's plan for a writer; None if the framework cannot run it."""
-    launch = launch_of(own, TORCH[target][0], target)
+    launch = launch_of(case, TORCH[target][0], target)
     return None if tuple(writer_of(TARGETS[target]).refusals(launch)) else launch
 
 
@@ -56,7 +56,7 @@ def example(target: str) -> Launch:
         return megatron(name)
     if target == "megatron-bridge":
         return bridge(name)
-    case = next(own for own in TORCH[target][1] if own.name == name)
+    case = next(item for item in TORCH[target][1] if item.name == name)
     return launch_of(case, TORCH[target][0], target)
 
 
@@ -70,14 +70,14 @@ def test_megatron_bridge(name: str, tmp_path: Path) -> None:
     back = read_back(bridge(name), tmp_path / "run")
     assert_same(bridge(name), back)
     assert back.assessment.found.unknown == ()
-    assert [own for own in back.assessment.found.assumed if "plan.json" not in own] == []
+    assert [item for item in back.assessment.found.assumed if "plan.json" not in item] == []
 
 
 @pytest.mark.parametrize(
-    ("target", "own"), CASES, ids=[f"{target}-{own.name}" for target, own in CASES]
+    ("target", "item"), CASES, ids=[f"{target}-{case.name}" for target, case in CASES]
 )
-def test_torch_frameworks(target: str, own: Case, tmp_path: Path) -> None:
-    launch = expressible(target, own)
+def test_torch_frameworks(target: str, item: Case, tmp_path: Path) -> None:
+    launch = expressible(target, item)
     if launch is None:
         # Refused by the older torchtitan alone, which the newer one replaces.
         assert target == "torchtitan-0.2"
@@ -89,7 +89,7 @@ def test_torch_frameworks(target: str, own: Case, tmp_path: Path) -> None:
 
 
 def test_few_plans_are_refused() -> None:
-    refused = [own.name for target, own in CASES if expressible(target, own) is None]
+    refused = [case.name for target, case in CASES if expressible(target, case) is None]
     assert sorted(refused) == ["bf16-states", "qkv-bias", "replicated"]
 
 
@@ -125,15 +125,19 @@ def test_plan_file(tmp_path: Path) -> None:
 def test_a_file_alone_with_the_options_that_it_lacks(tmp_path: Path) -> None:
     """As the folder's README says: accelerate.yaml holds no model, batch or length."""
     launch = example("accelerate")
-    own = launch.plan.degrees
+    degrees = launch.plan.degrees
     write_folder(tmp_path / "run", launch_folder(launch).files, False)
     hints = Hints(
-        model="llama-3.1-8b", seq=launch.plan.seq, mbs=own.mbs, grad_acc=own.grad_acc, gpus=16
+        model="llama-3.1-8b",
+        seq=launch.plan.seq,
+        mbs=degrees.mbs,
+        grad_acc=degrees.grad_acc,
+        gpus=16,
     )
     found = read_launch([tmp_path / "run" / "accelerate.yaml"], hints)
     again = assess(found, "16xH100").plan
     assert again is not None
-    assert again.degrees == own
+    assert again.degrees == degrees
     assert again.step_time_s == pytest.approx(launch.plan.step_time_s, rel=EXACT)
 
 

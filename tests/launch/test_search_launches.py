@@ -23,7 +23,7 @@ MODELS = (
     "gemma-2-9b",
 )
 NOTED = "planner launch writes none of these plans"
-PROFILES = (*dict.fromkeys(own.profile for own in TARGETS.values()), "megatron-fsdp")
+PROFILES = (*dict.fromkeys(target.profile for target in TARGETS.values()), "megatron-fsdp")
 # Small searches: few micro-batches, no long pipelines.
 LIMITS = {"mbs": (1, 2), "tp": (1, 2), "pp": (1, 2, 4), "vpp": (1, 2)}
 OPTIONS: dict[str, dict[str, object]] = {
@@ -107,7 +107,7 @@ def test_a_job_that_cannot_be_launched_says_so(
     fields: dict[str, object], reason: str, instead: str
 ) -> None:
     """It is searched all the same: people run forks that have the model."""
-    notes = [own for own in find_plans(job(**fields)).notes if NOTED in own]
+    notes = [note for note in find_plans(job(**fields)).notes if NOTED in note]
     assert len(notes) == 1
     assert reason in notes[0]
     assert instead in notes[0]

@@ -24,12 +24,12 @@ GOLDEN = ("fsdp", "hsdp-cp", "pp-uneven", "interleaved", "fp8", "unregistered", 
           "mla-unregistered")  # fmt: skip
 
 
-def launch(own: Case) -> Launch:
-    return launch_of(own, "torchtitan", "torchtitan")
+def launch(item: Case) -> Launch:
+    return launch_of(item, "torchtitan", "torchtitan")
 
 
 def named(name: str) -> Launch:
-    return launch(next(own for own in MATRIX if own.name == name))
+    return launch(next(item for item in MATRIX if item.name == name))
 
 
 def calls(text: str) -> dict[str, dict[str, Any]]:
@@ -38,17 +38,17 @@ def calls(text: str) -> dict[str, dict[str, Any]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             arguments = found.setdefault(ast.unparse(node.func), {})
-            for own in node.keywords:
+            for keyword in node.keywords:
                 try:
-                    arguments[own.arg or ""] = ast.literal_eval(own.value)
+                    arguments[keyword.arg or ""] = ast.literal_eval(keyword.value)
                 except ValueError:
                     continue
     return found
 
 
-def assert_degrees(parallelism: dict[str, Any], training: dict[str, Any], own: Launch) -> None:
+def assert_degrees(parallelism: dict[str, Any], training: dict[str, Any], item: Launch) -> None:
     """Degrees multiply to the GPUs; the batch is local · dp · accumulation."""
-    degrees = own.plan.degrees
+    degrees = item.plan.degrees
     replicate = parallelism["data_parallel_replicate_degree"]
     shard = parallelism["data_parallel_shard_degree"]
     tp, cp = parallelism["tensor_parallel_degree"], parallelism["context_parallel_degree"]
@@ -66,39 +66,39 @@ def assert_degrees(parallelism: dict[str, Any], training: dict[str, Any], own: L
     micro = parallelism.get("pipeline_parallel_microbatch_size", local)
     assert micro == degrees.mbs
     assert local // micro * accumulation == degrees.grad_acc
-    assert training["seq_len"] == own.plan.seq
+    assert training["seq_len"] == item.plan.seq
 
 
-def assert_layers(parts: list[list[str]] | None, head: str, own: Launch) -> None:
+def assert_layers(parts: list[list[str]] | None, head: str, item: Launch) -> None:
     """Every layer is in one part, in order, as many a part as the plan says."""
-    if own.plan.degrees.pp == 1:
+    if item.plan.degrees.pp == 1:
         assert parts is None
         return
     assert parts is not None
     names = [name for part in parts for name in part]
-    layers = [f"layers.{index}" for index in range(own.job.model.layers)]
+    layers = [f"layers.{index}" for index in range(item.job.model.layers)]
     assert names == ["tok_embeddings", *layers, "norm", head]
     counts = tuple(sum(name.startswith("layers.") for name in part) for part in parts)
-    assert counts == own.plan.layout.block_layers
+    assert counts == item.plan.layout.block_layers
 
 
-@pytest.mark.parametrize("own", (*MATRIX, SINKS), ids=lambda own: own.name)
-def test_module_says_what_the_plan_says(own: Case) -> None:
-    assert_complete(torchtitan, launch(own))
-    text = torchtitan.files(launch(own))["planned_run.py"]
+@pytest.mark.parametrize("entry", (*MATRIX, SINKS), ids=lambda item: item.name)
+def test_module_says_what_the_plan_says(entry: Case) -> None:
+    assert_complete(torchtitan, launch(entry))
+    text = torchtitan.files(launch(entry))["planned_run.py"]
     assert max(len(line) for line in text.splitlines()) <= 100
     found = calls(text)
     parallelism, training = found["ParallelismConfig"], found["TrainingConfig"]
-    assert_degrees(parallelism, training, launch(own))
-    assert_layers(parallelism.get("module_fqns_per_model_part"), "lm_head", launch(own))
+    assert_degrees(parallelism, training, launch(entry))
+    assert_layers(parallelism.get("module_fqns_per_model_part"), "lm_head", launch(entry))
     name = parallelism.get("pipeline_parallel_schedule", "1F1B")
     assert schedule_problem(name) is None
 
 
-@pytest.mark.parametrize("own", (*MATRIX, EVERY_SECOND), ids=lambda own: own.name)
-def test_toml_says_what_the_plan_says(own: Case) -> None:
-    old = launch_of(own, "torchtitan", "torchtitan-0.2")
-    if own.name in ("bf16-states", "qkv-bias", "replicated"):
+@pytest.mark.parametrize("entry", (*MATRIX, EVERY_SECOND), ids=lambda item: item.name)
+def test_toml_says_what_the_plan_says(entry: Case) -> None:
+    old = launch_of(entry, "torchtitan", "torchtitan-0.2")
+    if entry.name in ("bf16-states", "qkv-bias", "replicated"):
         assert reasons(torchtitan_toml, old)
         return
     assert_complete(torchtitan_toml, old)
@@ -131,12 +131,12 @@ def test_golden_toml(name: str) -> None:
     ],
 )  # fmt: skip
 def test_recompute_modes(recompute: str, expression: str | None, table: dict[str, object]) -> None:
-    own = launch(case("recompute", LLAMA, "8xH100", zero=3, recompute=recompute))
+    found = launch(case("recompute", LLAMA, "8xH100", zero=3, recompute=recompute))
     if expression is None:
-        assert "every k-th layer" in reasons(torchtitan, own)
+        assert "every k-th layer" in reasons(torchtitan, found)
     else:
-        assert expression in torchtitan.files(own)["planned_run.py"]
-    read = tomllib.loads(torchtitan_toml.files(own)["torchtitan.toml"])
+        assert expression in torchtitan.files(found)["planned_run.py"]
+    read = tomllib.loads(torchtitan_toml.files(found)["torchtitan.toml"])
     assert read["activation_checkpoint"] == table
 
 
@@ -153,9 +153,9 @@ def test_recompute_modes(recompute: str, expression: str | None, table: dict[str
     ],
 )
 def test_mesh(degrees: Degrees, expected: tuple[int, int, str]) -> None:
-    own = mesh_of(degrees)
-    assert (own.replicate, own.shard, own.reshard) == expected
-    assert own.replicate * own.shard == degrees.dp
+    found = mesh_of(degrees)
+    assert (found.replicate, found.shard, found.reshard) == expected
+    assert found.replicate * found.shard == degrees.dp
 
 
 REFUSED = (
@@ -173,9 +173,9 @@ REFUSED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "reason"), REFUSED, ids=lambda own: getattr(own, "name", ""))
-def test_refused(own: Case, reason: str) -> None:
-    assert reason in reasons(torchtitan, launch(own))
+@pytest.mark.parametrize(("entry", "reason"), REFUSED, ids=lambda item: getattr(item, "name", ""))
+def test_refused(entry: Case, reason: str) -> None:
+    assert reason in reasons(torchtitan, launch(entry))
 
 
 RULED: tuple[tuple[Case, dict[str, int], str, str], ...] = (
@@ -193,13 +193,13 @@ RULED: tuple[tuple[Case, dict[str, int], str, str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("own", "degrees", "reason", "rule"), RULED, ids=lambda own: getattr(own, "name", "")
+    ("entry", "degrees", "reason", "rule"), RULED, ids=lambda item: getattr(item, "name", "")
 )
 def test_a_rule_says_it_before_the_writer(
-    own: Case, degrees: dict[str, int], reason: str, rule: str
+    entry: Case, degrees: dict[str, int], reason: str, rule: str
 ) -> None:
     """What the writer would refuse breaks a rule, so that no search offers it."""
-    asked = at_degrees(launch(own), **degrees)
+    asked = at_degrees(launch(entry), **degrees)
     assert reason in reasons(torchtitan, asked)
     with pytest.raises(UsageError, match=rule):
         evaluate(asked.request, asked.plan.degrees, asked.plan.recompute)
@@ -231,8 +231,8 @@ def test_unknown_schedule_is_named() -> None:
 
 def test_matrix_is_broad() -> None:
     """Every axis of parallelism and every precision is in it."""
-    plans = [launch(own) for own in (*DENSE, *EXPERTS)]
+    plans = [launch(item) for item in (*DENSE, *EXPERTS)]
     for name in ("tp", "pp", "vpp", "cp", "ep", "shard"):
-        assert any(getattr(own.plan.degrees, name) > 1 for own in plans), name
-    assert {own.job.precision for own in plans} == {"bf16", "fp8", "mxfp8"}
-    assert {own.plan.degrees.zero for own in plans} == {0, 2, 3}
+        assert any(getattr(plan.plan.degrees, name) > 1 for plan in plans), name
+    assert {plan.job.precision for plan in plans} == {"bf16", "fp8", "mxfp8"}
+    assert {plan.plan.degrees.zero for plan in plans} == {0, 2, 3}

@@ -23,11 +23,11 @@ def assert_complete(writer: Writer, launch: Launch) -> None:
         assert text.endswith("\n")
         assert not text.endswith("\n\n")
         assert absolute_paths(text) == set()
-        for own in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
-            assert f"{own}/" not in text
+        for item in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
+            assert f"{item}/" not in text
     command = writer.command(launch)
     for variable in re.findall(r"\$\{(\w+)\}", " ".join(command.argv)):
-        assert variable in {*command.demands, *(own.name for own in command.variables)}
+        assert variable in {*command.demands, *(entry.name for entry in command.variables)}
     assert writer.choices(launch)
     assert writer.requirements(launch)
 
@@ -35,5 +35,5 @@ def assert_complete(writer: Writer, launch: Launch) -> None:
 def reasons(writer: Writer, launch: Launch) -> str:
     """All reasons of a refusal; each comes with what is near."""
     refusals = writer.refusals(launch)
-    assert all(own.reason and own.nearest for own in refusals)
-    return "\n".join(own.reason for own in refusals)
+    assert all(refusal.reason and refusal.nearest for refusal in refusals)
+    return "\n".join(refusal.reason for refusal in refusals)

@@ -37,38 +37,38 @@ def case(
 ) -> Case:
     """A case; dp is what the GPUs leave."""
     count = int(gpus.partition("x")[0])
-    own = {"tp": 1, "pp": 1, "cp": 1, "mbs": 1, "grad_acc": 2, **degrees}
-    own.setdefault("dp", count // (own["tp"] * own["pp"] * own["cp"]))
+    values = {"tp": 1, "pp": 1, "cp": 1, "mbs": 1, "grad_acc": 2, **degrees}
+    values.setdefault("dp", count // (values["tp"] * values["pp"] * values["cp"]))
     pairs = tuple(sorted((more or {}).items()))
-    return Case(name, model, gpus, tuple(sorted(own.items())), recompute, blocks, pairs)
+    return Case(name, model, gpus, tuple(sorted(values.items())), recompute, blocks, pairs)
 
 
 @cache
-def launch_of(own: Case, framework: str, target: str) -> Launch:
+def launch_of(case: Case, framework: str, target: str) -> Launch:
     """The case's plan under a profile, for a writer."""
-    degrees = Degrees(**dict(own.degrees))
+    degrees = Degrees(**dict(case.degrees))
     request = Request.model_validate(
         {
-            "model": own.model,
-            "gpus": own.gpus,
+            "model": case.model,
+            "gpus": case.gpus,
             "gbs": degrees.gbs,
             "seq": 4096,
             "framework": framework,
         }
-        | dict(own.more)
+        | dict(case.more)
     )
-    plan = evaluate(request, degrees, own.recompute, own.blocks)
+    plan = evaluate(request, degrees, case.recompute, case.blocks)
     return Launch(plan, request, request.resolve(), target)
 
 
 def at_degrees(launch: Launch, **degrees: int) -> Launch:
     """The launch at degrees that no evaluation would allow: an older plan file's."""
-    own = launch.plan.degrees.model_copy(update=degrees)
+    found = launch.plan.degrees.model_copy(update=degrees)
     layout = launch.plan.layout
-    blocks = even_split(sum(layout.block_layers), own.pp * own.vpp)
-    again = blocks if any(layout.recomputed) else (0,) * own.pp
+    blocks = even_split(sum(layout.block_layers), found.pp * found.vpp)
+    again = blocks if any(layout.recomputed) else (0,) * found.pp
     split = layout.model_copy(update={"block_layers": blocks, "recomputed": again})
-    return replace(launch, plan=launch.plan.model_copy(update={"degrees": own, "layout": split}))
+    return replace(launch, plan=launch.plan.model_copy(update={"degrees": found, "layout": split}))
 
 
 def changed(launch: Launch, **job: object) -> Launch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.job.request import Request
-from planner.predict.assumed_hardware import hardware_assumptions, hardware_ledger
+from planner.predict.assumed_hardware import assumption_lines, hardware_assumptions
 from planner.predict.assumptions import unmeasured_notes
 from planner.predict.plan import Interval
 from planner.search.search import job_summary
@@ -15,8 +15,8 @@ JOB = make_job("llama-3-8b", "16xH100")
 def test_the_hardware_s_part_is_held_once_by_the_job_of_a_result() -> None:
     found = hardware_assumptions(JOB)
     assert found
-    texts = hardware_ledger((JOB, JOB))
-    assert texts == tuple(f"{own.about}: {own.text}" for own in found)
+    texts = assumption_lines((JOB, JOB))
+    assert texts == tuple(f"{item.about}: {item.text}" for item in found)
     asked = Request(model="8b", gpus="16xH100", gbs=64)
     assert job_summary(asked.resolve(), asked).assumed == texts
 

@@ -36,8 +36,8 @@ def pairs() -> dict[str, tuple[Plan, Plan]]:
     named = {"replicated": REPLICATED, "sharded": SHARDED, "hybrid": HYBRID}
     exposed = "megatron-core-no-overlap"
     return {
-        name: (plan(own, False, framework=exposed), plan(own, True, framework=exposed))
-        for name, own in named.items()
+        name: (plan(item, False, framework=exposed), plan(item, True, framework=exposed))
+        for name, item in named.items()
     }
 
 
@@ -119,12 +119,12 @@ def test_without_sharp_nothing_is_said() -> None:
 
 
 def test_an_interval_is_widened_upwards_alone(pairs: dict[str, tuple[Plan, Plan]]) -> None:
-    own = pairs["replicated"][0].step_time
-    beside = own.model_copy(update={"low": 1.1 * own.low, "high": 1.1 * own.high})
-    wider = or_by_hosts(own, 10.0, beside, 11.0)
-    assert (wider.low, wider.high) == (own.low, 1.1 * own.high)
+    step_time = pairs["replicated"][0].step_time
+    beside = step_time.model_copy(update={"low": 1.1 * step_time.low, "high": 1.1 * step_time.high})
+    wider = or_by_hosts(step_time, 10.0, beside, 11.0)
+    assert (wider.low, wider.high) == (step_time.low, 1.1 * step_time.high)
     assert wider.beyond[-1] == "SHARP, 10.0% of the step"
-    assert or_by_hosts(own, 10.0, own, 10.0) == own
+    assert or_by_hosts(step_time, 10.0, step_time, 10.0) == step_time
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def plan() -> Plan:
 
 def test_stacked_groups_end_at_the_peak(plan: Plan) -> None:
     for stage in plan.stages:
-        ends = [
+        interval = [
             stage_bar.end for stage_bar in stage_bars(plan) if stage_bar.label == str(stage.stage)
         ]
-        assert ends[-1] * 2**30 == pytest.approx(stage.peak)
+        assert interval[-1] * 2**30 == pytest.approx(stage.peak)
 
 
 def test_no_term_is_in_two_groups_and_unknown_ones_are_others() -> None:

@@ -165,7 +165,7 @@ def test_comparisons_and_scaling_studies(tmp_path: Path) -> None:
         (b'{"a": 1}', "no answer of the planner"),
         (b'{"plans": [], "request": {}}', "not a plan file"),
         (b'{"version": 99, "plans": [], "request": {}}', "version 99"),
-        (b'{"version": 2, "plans": [], "request": {}}', "field"),
+        (b'{"version": 3, "plans": [], "request": {}}', "field"),
         (b'{"rows": [], "basis": "spot"}', "field 'planner_version'"),
         (b'{"rows": 3, "basis": {}}', "field"),
         (b'{"points": [{"run": 3}], "knees": {}}', "field"),

@@ -47,31 +47,31 @@ def step_time_s(terms: ShapeTerms, layout: Layout, ctx: LayoutContext) -> float:
     """Step time of a layout from the linear terms, as `planner.cost.step` composes it."""
     counts = np.array(ctx.counts(layout), dtype=float)
     again = np.array(ctx.recomputed_counts(layout), dtype=float)
-    own = counts @ terms.layer + terms.stage
+    found = counts @ terms.layer + terms.stage
     recompute = again @ terms.layer[:, linear.TERM_RECOMPUTE]
-    forward = own[:, linear.TERM_FORWARD]
+    forward = found[:, linear.TERM_FORWARD]
     for taken, mode in zip(ctx.other_counts(layout), terms.others, strict=True):
         recompute += np.array(taken, dtype=float) @ mode.seconds
-    backward = own[:, linear.TERM_BACKWARD] + recompute
+    backward = found[:, linear.TERM_BACKWARD] + recompute
     total = forward + backward
     slowest = total.max()
     if terms.framework.schedule == SCHEDULE_ALL_FORWARD_FIRST:
         slowest = forward.max() + backward.max()
     span = terms.grad_acc * slowest + terms.bubble_share * (total.sum() - slowest)
     framework, scalars = terms.framework, terms.scalars
-    reduce = own[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
-    gather = own[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]
+    reduce = found[:, linear.TERM_REDUCE] + scalars[linear.SCALAR_REDUCE_BASE]
+    gather = found[:, linear.TERM_ALL_GATHER] + scalars[linear.SCALAR_ALL_GATHER_BASE]
     exposed = drain = 0.0
     for stage in range(terms.pp):
-        seconds = own[stage, linear.TERM_SHARED]
-        room = backward[stage] - own[stage, linear.TERM_TAKEN_BACKWARD]
-        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, room)
-        room = forward[stage] - own[stage, linear.TERM_TAKEN_FORWARD]
-        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, room)
+        seconds = found[stage, linear.TERM_SHARED]
+        window_s = backward[stage] - found[stage, linear.TERM_TAKEN_BACKWARD]
+        seconds += reduce[stage] - min(reduce[stage] * framework.hide_gradient_reduction, window_s)
+        window_s = forward[stage] - found[stage, linear.TERM_TAKEN_FORWARD]
+        seconds += gather[stage] - min(gather[stage] * framework.hide_parameter_gather, window_s)
         exposed = max(exposed, seconds - drain)
         drain += backward[stage] / terms.vpp
     fixed = scalars[linear.SCALAR_FIXED_S]
-    return float(span + exposed + own[:, linear.TERM_OPTIMIZER].max() + fixed)
+    return float(span + exposed + found[:, linear.TERM_OPTIMIZER].max() + fixed)
 
 
 def all_bounds(explorer: Explorer) -> Array:

@@ -19,7 +19,7 @@ from planner.predict.shapes import legal_candidates
 from planner.report.search import search_report
 from planner.search.costed import EVEN_CHANCE
 from planner.search.explanation import job_evaluator
-from planner.search.explorer import TIE, Effort
+from planner.search.limit_results import TIE, Effort
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
 from planner.search.result import SearchResult
@@ -67,15 +67,17 @@ def test_the_search_equals_exhaustion(tight: SearchResult) -> None:
     """Layouts × recompute modes × modules on the host, under the memory limit and lighter ones."""
     plans = every_plan()
     explorer = cost_shares(TIGHT.resolve()).explorer(Effort())
-    rungs = explorer.explore()
-    assert [own.job.activation_offload for own in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
-    for rung in rungs:
-        fitting = [own.step_time_s for own in plans if own.peak_bytes <= rung.limit_bytes]
-        assert (rung.point is None) == (not fitting)
-        if rung.point is not None:
-            found = rung.point.pace * DEGREES.gbs
+    limit_results = explorer.explore()
+    assert [job.job.activation_offload for job in cost_shares(TIGHT.resolve()).jobs] == [*CHOICES]
+    for limit_result in limit_results:
+        fitting = [
+            plan.step_time_s for plan in plans if plan.peak_bytes <= limit_result.limit_bytes
+        ]
+        assert (limit_result.point is None) == (not fitting)
+        if limit_result.point is not None:
+            found = limit_result.point.sample_s * DEGREES.gbs
             assert min(fitting) * (1.0 - 1e-9) <= found <= min(fitting) * (1.0 + TIE)
-            assert rung.bound * DEGREES.gbs <= min(fitting) * (1.0 + 1e-9)
+            assert limit_result.bound * DEGREES.gbs <= min(fitting) * (1.0 + 1e-9)
     assert tight.proven
 
 
@@ -84,9 +86,9 @@ def test_a_job_that_fits_only_with_activations_on_the_host(tight: SearchResult) 
     assert trial is not None
     assert trial.plan() is None
     assert all(plan.fits and plan.activation_offload for plan in tight.plans)
-    assert all("--offload-modules core_attn" in own.activation_offload_flags
-               or "--offload-modules qkv_linear" in own.activation_offload_flags
-               for own in tight.plans)  # fmt: skip
+    assert all("--offload-modules core_attn" in item.activation_offload_flags
+               or "--offload-modules qkv_linear" in item.activation_offload_flags
+               for item in tight.plans)  # fmt: skip
 
 
 def test_files_neighbours_and_launches_have_the_modules_of_the_plan(
@@ -113,7 +115,7 @@ def test_files_neighbours_and_launches_have_the_modules_of_the_plan(
 def test_more_memory_may_need_less_on_the_host(tight: SearchResult) -> None:
     plan = tight.plans[0]
     found = what_if(TIGHT, TIGHT.resolve(), plan)
-    memory = next(own for own in found.rows if own.name == "hbm")
+    memory = next(row for row in found.rows if row.name == "hbm")
     assert len(memory.activation_offload) < len(plan.activation_offload)
     assert memory.kept_effect == pytest.approx(0.0, abs=1e-9)
 
@@ -130,21 +132,21 @@ def test_both_offloads_are_searched_together() -> None:
         activation_offload="search", recompute=("none", "full"),
     )  # fmt: skip
     jobs = request.resolve().decided()
-    assert len({(own.optimizer_offload, own.activation_offload) for own in jobs}) == 5 * 3
+    assert len({(job.optimizer_offload, job.activation_offload) for job in jobs}) == 5 * 3
     # Full recomputation leaves nothing to offload: only jobs without have it.
-    for own in jobs:
-        assert ("full" in [mode.name for mode in own.recompute]) == (not own.activation_offload)
+    for item in jobs:
+        assert ("full" in [mode.name for mode in item.recompute]) == (not item.activation_offload)
 
 
 def test_choices_that_no_recompute_mode_works_with_are_left_out() -> None:
     request = TIGHT.model_copy(update={"recompute": ("full",)})
-    assert [own.activation_offload for own in request.resolve().decided()] == [()]
+    assert [item.activation_offload for item in request.resolve().decided()] == [()]
 
 
 def test_nothing_fits_names_the_offload_that_would() -> None:
     request = with_modules(TIGHT, ()).model_copy(update={"recompute": ("none",)})
     at = Situation(request, request.resolve(), 2)
-    changes = {own.text: own.make() for own in KINDS["activation-offload"](at, Until())}
+    changes = {item.text: item.make() for item in KINDS["activation-offload"](at, Until())}
     assert list(changes) == ["--activation-offload core_attn,attn_proj", "--activation-offload all"]
     whole = changes["--activation-offload all"]
     trial = search_costed(cost_shares(whole), probability=EVEN_CHANCE)

@@ -23,7 +23,7 @@ def test_a_question_is_answered_once() -> None:
 
 
 def test_one_worker_has_no_room_and_others_as_many_as_are_idle() -> None:
-    assert Ahead(1).room == 0
+    assert Ahead(1).idle_workers == 0
     ahead, wait = Ahead(3), threading.Event()
 
     def solve() -> LayoutSolution:
@@ -31,10 +31,10 @@ def test_one_worker_has_no_room_and_others_as_many_as_are_idle() -> None:
         return SOLUTION
 
     ahead.start(QUESTION, solve)
-    assert ahead.room == 1
+    assert ahead.idle_workers == 1
     wait.set()
     assert ahead.answer(QUESTION) is SOLUTION
-    assert ahead.room == 2
+    assert ahead.idle_workers == 2
     ahead.forget()
 
 

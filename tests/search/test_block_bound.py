@@ -39,16 +39,16 @@ def test_no_layout_beats_the_bound(
     order: list[int],
     limit_gib: float,
     traffic: float,
-    lone_ends: bool,
+    standalone_vocab: bool,
 ) -> None:
-    kinds = tuple(int(np.unique(order).searchsorted(own)) for own in order)
+    kinds = tuple(int(np.unique(order).searchsorted(item)) for item in order)
     terms = synthetic_terms(seed, *degrees, max(kinds) + 1, traffic=traffic)
     ctx = LayoutContext(
         *degrees,
         kinds,
         recomputation=recomputation,
         memory=memory_numbers(terms, limit_gib * GIB),
-        lone_ends=lone_ends,
+        standalone_vocab=standalone_vocab,
         head_layers=1 + seed % 3,
     )
     found = least_step(terms, ctx, np.inf)
@@ -69,7 +69,7 @@ def test_memory_of_all_stages_at_once_is_that_of_each(seed: int, counts: list[in
         held, stages = np.array([[*layers, *again], [0] * 4]), [0, 1, 2, 3]
         empty = ([0, 0], [0, 0])
         expected = [
-            [memory.peak(stage, *own) <= memory.limit for own in ((layers, again), empty)]
+            [memory.peak(stage, *layer) <= memory.limit for layer in ((layers, again), empty)]
             for stage in stages
         ]
         assert StagesThatHold(ctx).fits(stages, held).tolist() == expected
@@ -110,11 +110,11 @@ def test_what_memory_excludes_raises_the_bound() -> None:
     while solve_layout(terms, tight).status == "optimal":
         limit_gib *= 0.95
         last, tight = tight, replace(ctx, memory=memory_numbers(terms, limit_gib * GIB))
-    own = solve_layout(terms, last)
-    assert own.layout is not None
+    found = solve_layout(terms, last)
+    assert found.layout is not None
     tight_s = least_step(terms, last, np.inf).step_s
     assert least_step(terms, ctx, np.inf).step_s < tight_s
-    assert tight_s <= step_time_s(terms, own.layout, last)
+    assert tight_s <= step_time_s(terms, found.layout, last)
 
 
 def test_where_it_applies() -> None:
@@ -140,7 +140,7 @@ def test_a_start_is_a_legal_split(
     layers: tuple[int, ...], head: int, expected: tuple[int, ...]
 ) -> None:
     kinds = (0,) * sum(layers)
-    ctx = LayoutContext(4, 2, kinds, head_layers=head, lone_ends=True)
+    ctx = LayoutContext(4, 2, kinds, head_layers=head, standalone_vocab=True)
     blocks = chunks(layers, ctx)
     assert blocks == expected
     layout = Layout(4, 2, blocks, (0,) * 4)

@@ -9,7 +9,8 @@ from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.job.request import Request
 from planner.search.costed import cost_job
-from planner.search.explorer import Effort, Explorer
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort
 from planner.search.terms import recompute_code
 
 
@@ -25,7 +26,10 @@ def explorer() -> Explorer:
 def bound(explorer: Explorer, limits: Array) -> Array:
     """[shapes, limits] seconds."""
     model, rows = explorer.cost_model, explorer.rows
-    codes = np.array([recompute_code(own) for own in explorer.recomputations], dtype=np.float64)
+    codes = np.array(
+        [recompute_code(recomputation) for recomputation in explorer.recomputations],
+        dtype=np.float64,
+    )
     found = np.full((len(rows), len(limits)), np.inf)
     compiled.bound_shapes(
         explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits, False,

@@ -48,9 +48,9 @@ def test_the_plan_resolves_to_its_own_exchange(found: SearchResult) -> None:
     plan = found.plans[0]
     request = decided_request(JOB, plan)
     assert (request.cp_comm_type, request.cp_sizes) == (plan.cp_comm_type, plan.cp_sizes)
-    own = plan.layout
+    layout = plan.layout
     again = cost_plan(
-        request, plan.degrees, plan.recompute, own.block_layers, recomputed=own.recomputed
+        request, plan.degrees, plan.recompute, layout.block_layers, recomputed=layout.recomputed
     )
     assert again.cp_comm_type == plan.cp_comm_type
     assert again.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
@@ -71,8 +71,8 @@ def test_a_given_configuration_exchanges_as_usual() -> None:
     degrees = Degrees(cp=4, dp=4, zero=1, grad_acc=4)
     titan = JOB.model_copy(update={"framework": "torchtitan", "limits": {}, "recompute": None})
     assert evaluate(JOB, degrees, "full").cp_comm_type == "p2p"
-    own = Degrees(cp=4, dp=4, zero=3, grad_acc=4)
-    assert evaluate(titan, own, "full").cp_comm_type == "all_gather"
+    result = Degrees(cp=4, dp=4, zero=3, grad_acc=4)
+    assert evaluate(titan, result, "full").cp_comm_type == "all_gather"
     free = JOB.model_copy(update={"limits": {}})
     assert evaluate(free, Degrees(dp=16, zero=1), "full").cp_comm_type == ""
 

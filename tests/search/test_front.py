@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from planner.search.front import best_pace, dominates, front, thin
+from planner.search.front import best_sample_s, dominates, front, thin
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_dominates_truth_table(
 
 
 def test_front_of_a_staircase_is_the_staircase() -> None:
-    pace = np.array([3.0, 1.0, 2.0])
+    sample_s = np.array([3.0, 1.0, 2.0])
     peak = np.array([1.0, 3.0, 2.0])
-    assert front(pace, peak).tolist() == [1, 2, 0]
+    assert front(sample_s, peak).tolist() == [1, 2, 0]
 
 
 def test_front_of_equal_points_is_the_first() -> None:
@@ -48,46 +48,46 @@ points = st.integers(1, 40).flatmap(
 
 @given(points)
 def test_front_is_what_nothing_dominates(case: tuple[np.ndarray, np.ndarray]) -> None:
-    pace, peak = case
-    kept = front(pace, peak).tolist()
+    sample_s, peak = case
+    kept = front(sample_s, peak).tolist()
     for index in kept:
         assert not any(
-            dominates(pace[other], peak[other], pace[index], peak[index])
-            for other in range(len(pace))
+            dominates(sample_s[other], peak[other], sample_s[index], peak[index])
+            for other in range(len(sample_s))
         )
-    for index in set(range(len(pace))) - set(kept):
+    for index in set(range(len(sample_s))) - set(kept):
         assert any(
-            dominates(pace[own], peak[own], pace[index], peak[index])
-            or (pace[own], peak[own]) == (pace[index], peak[index])
-            for own in kept
+            dominates(sample_s[kept_one], peak[kept_one], sample_s[index], peak[index])
+            or (sample_s[kept_one], peak[kept_one]) == (sample_s[index], peak[index])
+            for kept_one in kept
         )
 
 
 @given(points)
 def test_thinned_front_saves_memory_at_every_step(case: tuple[np.ndarray, np.ndarray]) -> None:
-    pace, peak = case
-    order = front(pace, peak)
-    kept = thin(pace, peak, order, 0.01, 0.05)
+    sample_s, peak = case
+    order = front(sample_s, peak)
+    kept = thin(sample_s, peak, order, 0.01, 0.05)
     assert kept[0] == order[0]
     assert set(kept.tolist()) <= set(order.tolist())
     assert (peak[kept[1:]] <= 0.95 * peak[kept[:-1]]).all()
 
 
 def test_thin_keeps_the_fastest_and_what_saves_memory() -> None:
-    pace = np.array([1.00, 1.005, 1.02, 1.10])
+    sample_s = np.array([1.00, 1.005, 1.02, 1.10])
     peak = np.array([100.0, 97.0, 90.0, 60.0])
     order = np.arange(4)
-    assert thin(pace, peak, order, 0.01, 0.05).tolist() == [0, 2, 3]
+    assert thin(sample_s, peak, order, 0.01, 0.05).tolist() == [0, 2, 3]
 
 
 def test_thin_prefers_the_lighter_of_two_ties() -> None:
-    pace = np.array([1.0, 1.100, 1.105])
+    sample_s = np.array([1.0, 1.100, 1.105])
     peak = np.array([100.0, 80.0, 60.0])
-    assert thin(pace, peak, np.arange(3), 0.01, 0.05).tolist() == [0, 2]
+    assert thin(sample_s, peak, np.arange(3), 0.01, 0.05).tolist() == [0, 2]
 
 
 def test_best_pace_within_a_limit() -> None:
-    pace, peak = np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])
-    assert best_pace(pace, peak, 25.0) == 2.0
-    assert best_pace(pace, peak, 30.0) == 1.0
-    assert best_pace(pace, peak, 5.0) == np.inf
+    sample_s, peak = np.array([1.0, 2.0, 3.0]), np.array([30.0, 20.0, 10.0])
+    assert best_sample_s(sample_s, peak, 25.0) == 2.0
+    assert best_sample_s(sample_s, peak, 30.0) == 1.0
+    assert best_sample_s(sample_s, peak, 5.0) == np.inf

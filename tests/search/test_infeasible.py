@@ -57,7 +57,7 @@ def packed() -> WhyNothingFits:
 
 def fits(request: Request) -> bool:
     trial = try_job(request.resolve(), EVEN_CHANCE)
-    return trial is not None and trial.rung.point is not None
+    return trial is not None and trial.limit_result.point is not None
 
 
 def test_conflict_names_the_choice_and_the_memory(tight: WhyNothingFits) -> None:
@@ -80,8 +80,8 @@ def test_removing_any_choice_of_a_conflict_makes_it_feasible() -> None:
     request = Request(model="8b", gpus="8xH100", gbs=64, require=texts)
     for guilty in (*combinations(texts, 1), *combinations(texts, 2), texts):
 
-        def fits_without(own: Request, guilty: tuple[str, ...] = guilty) -> bool:
-            return not set(guilty) <= set(own.require)
+        def fits_without(item: Request, guilty: tuple[str, ...] = guilty) -> bool:
+            return not set(guilty) <= set(item.require)
 
         names, left = guilty_choices(request, fits_without)
         assert left.require == guilty
@@ -141,13 +141,13 @@ def test_capacity_is_the_most_layers_that_a_stage_alone_holds() -> None:
 
 
 def test_relaxations_are_ordered_and_of_many_kinds(tight: WhyNothingFits) -> None:
-    times = [own.seconds_per_token for own in tight.relaxations]
+    times = [relaxation.seconds_per_token for relaxation in tight.relaxations]
     assert times == sorted(times)
-    kinds = {own.kind for own in tight.relaxations}
+    kinds = {relaxation.kind for relaxation in tight.relaxations}
     assert {"recompute", "gpus", "gpu-type", "optimizer", "offload", "sequence"} <= kinds
 
 
-def changed(own: Request, change: str) -> Request:
+def changed(request: Request, change: str) -> Request:
     """The request after a change that is printed as options."""
     words = change.split()
     update: dict[str, object] = {}
@@ -157,32 +157,32 @@ def changed(own: Request, change: str) -> Request:
         update[name] = {"recompute": (value,), "optimizer_offload": float}.get(name, typed)
         if name == "optimizer_offload":
             update[name] = float(value)
-    return Request(**(own.model_dump() | update))
+    return Request(**(request.model_dump() | update))
 
 
 def test_each_relaxation_gives_its_plan_when_typed(tight: WhyNothingFits) -> None:
-    typed = [own for own in tight.relaxations if "(" not in own.change]
+    typed = [relaxation for relaxation in tight.relaxations if "(" not in relaxation.change]
     assert len(typed) >= 5
-    for own in typed:
-        found = find_plans(changed(TIGHT, own.change), top=1)
+    for item in typed:
+        found = find_plans(changed(TIGHT, item.change), top=1)
         assert found.plans[0].fits
         # The search proves its plan; the relaxation's may be a little slower, never faster.
-        assert found.plans[0].step_time_s <= own.plan.step_time_s * 1.0101
-        assert own.plan.fit_probability >= EVEN_CHANCE
-        assert own.plan.peak_bytes <= own.plan.limit_bytes
+        assert found.plans[0].step_time_s <= item.plan.step_time_s * 1.0101
+        assert item.plan.fit_probability >= EVEN_CHANCE
+        assert item.plan.peak_bytes <= item.plan.limit_bytes
 
 
 def test_fewer_gpus_than_offered_do_not_fit(tight: WhyNothingFits) -> None:
-    offered = [own for own in tight.relaxations if own.kind == "gpus"]
-    assert all(own.smallest for own in offered)
-    counts = sorted(own.plan.degrees.gpus for own in offered)
+    offered = [relaxation for relaxation in tight.relaxations if relaxation.kind == "gpus"]
+    assert all(item.smallest for item in offered)
+    counts = sorted(item.plan.degrees.gpus for item in offered)
     assert counts[-1] <= 4
-    for own in offered:
-        assert own.change == f"--gpus {own.plan.degrees.gpus}xH100"
+    for entry in offered:
+        assert entry.change == f"--gpus {entry.plan.degrees.gpus}xH100"
     for count in range(3, counts[-1]):
         level = EVEN_CHANCE if count < counts[0] else 0.8
         trial = try_job(changed(TIGHT, f"--gpus {count}xH100").resolve(), level)
-        assert trial is None or trial.rung.point is None or trial.used_gpus < count
+        assert trial is None or trial.limit_result.point is None or trial.used_gpus < count
 
 
 def test_dropping_a_condition_is_offered_where_it_alone_is_guilty() -> None:
@@ -191,7 +191,9 @@ def test_dropping_a_condition_is_offered_where_it_alone_is_guilty() -> None:
         'you gave --require "tp*pp == 1"',
         'you gave --require "zero == 0"',
     ]
-    offered = {own.change for own in why.relaxations if own.kind == "condition"}
+    offered = {
+        relaxation.change for relaxation in why.relaxations if relaxation.kind == "condition"
+    }
     assert offered == {'without --require "tp*pp == 1"', 'without --require "zero == 0"'}
 
 
@@ -199,7 +201,7 @@ def test_higher_zero_and_more_tp_where_they_were_limited() -> None:
     request = Request(
         model="8b", gpus="8xH100", gbs=64, limits={"zero": (0,), "tp": (1,), "pp": (1,)}
     )
-    changes = {own.change for own in explained(request).relaxations}
+    changes = {relaxation.change for relaxation in explained(request).relaxations}
     assert "--zero 1" in changes
     assert {"--tp 2", "--tp 4"} & changes
     assert {"without --zero", "without --tp"} <= changes
@@ -251,23 +253,23 @@ def test_a_batch_beyond_the_solvers_integers() -> None:
 def test_layers_of_the_scarce_kind_are_counted() -> None:
     """Three dense layers are light; that the MoE layers do not fit is what the sentence says."""
     nothing = ((0, 0), (0, 0))
-    moment = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
-    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (moment,)))
+    phase = PhaseNumbers((1, 1), ((1, 5), (1, 5)), nothing, (0, 0), (0, 0), (0, 0))
+    ctx = LayoutContext(2, 1, (0, 0, 0, 1, 1, 1, 1, 1), memory=MemoryNumbers(1, 12, (phase,)))
     model = Request(model="deepseek-v3", gpus="8xH100", gbs=8).resolve().model
     assert [kind_capacity(ctx, 0, kind) for kind in (0, 1)] == [3, 2]
     assert capacity(ctx, 0) == 4
     assert capacities_text(ctx, [0, 1], model) == (
         "of the 5 MoE layers, stages 0-1 each hold at most 2: together 4 of 5"
     )
-    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (moment,)))
+    roomy = replace(ctx, memory=MemoryNumbers(1, 17, (phase,)))
     # Enough room for each kind alone: no sum that would say otherwise.
     assert capacities_text(roomy, [0, 1], model).endswith("in no split all of them")
-    none = replace(ctx, memory=MemoryNumbers(1, 5, (moment,)))
+    none = replace(ctx, memory=MemoryNumbers(1, 5, (phase,)))
     assert "each hold not even one" in capacities_text(none, [0, 1], model)
 
 
 def test_changes_without_a_plan_are_named(tight: WhyNothingFits) -> None:
-    named = {own.change for own in tight.relaxations}
+    named = {relaxation.change for relaxation in tight.relaxations}
     assert not named & set(tight.in_vain)
     if tight.in_vain:
         assert tight.in_vain[0] in str(nothing_fits_report(tight).blocks)

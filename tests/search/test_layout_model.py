@@ -70,12 +70,14 @@ def synthetic_memory(rng: np.random.Generator, pp: int, kinds: int, grad_acc: in
     dropped = rng.uniform(0.1, 0.9, kinds) * saved
     working = rng.uniform(0.0, 0.3, kinds) * GIB
     gather = rng.uniform(0.0, 0.3, kinds) * GIB
-    ends = rng.uniform(0.5, 1.5, pp) * GIB
+    vocab_layers = rng.uniform(0.5, 1.5, pp) * GIB
     layer = persistent + in_flight * saved
     update = np.broadcast_to(persistent + rng.uniform(0.0, 0.5, kinds) * GIB, layer.shape)
     none, nothing = np.zeros(kinds), np.zeros_like(layer)
     return MemoryPhases(
-        stage=np.array([ends, ends + rng.uniform(0.0, 0.5, pp) * GIB, ends]),
+        stage=np.array(
+            [vocab_layers, vocab_layers + rng.uniform(0.0, 0.5, pp) * GIB, vocab_layers]
+        ),
         layer=np.array([layer, layer, update]),
         freed=np.array([in_flight * dropped, in_flight * dropped, nothing]),
         working=np.array([working, none, none]),
@@ -98,7 +100,10 @@ def with_mode(terms: ShapeTerms, seed: int) -> ShapeTerms:
 
 
 def best_by_exhaustion(terms: ShapeTerms, ctx: LayoutContext) -> float:
-    return min((step_time_s(terms, own, ctx) for own in legal_layouts(ctx)), default=np.inf)
+    return min(
+        (step_time_s(terms, legal_layout, ctx) for legal_layout in legal_layouts(ctx)),
+        default=np.inf,
+    )
 
 
 def agree(terms: ShapeTerms, ctx: LayoutContext) -> None:
@@ -166,7 +171,7 @@ def test_mixed_modes_equal_exhaustion(
     agree(terms, LayoutContext(pp, vpp, kinds, "any", "free", memory, others=1))
 
 
-def with_heavy_ends(terms: ShapeTerms, embedding: float, head: float) -> ShapeTerms:
+def with_heavy_vocab(terms: ShapeTerms, embedding: float, head: float) -> ShapeTerms:
     """The shape with ends that take as long as so many layers."""
     stage = terms.stage.copy()
     passes = [linear.TERM_FORWARD, linear.TERM_BACKWARD]
@@ -182,29 +187,29 @@ def with_heavy_ends(terms: ShapeTerms, embedding: float, head: float) -> ShapeTe
     st.integers(0, 3),
     st.sampled_from([(0, 0, 0, 0, 0), (0, 1, 1, 1, 1), (0, 1, 0, 1, 0)]),
 )
-def test_lone_ends_equal_exhaustion(
-    case: tuple[object, ...], ends: tuple[float, float], head: int, order: tuple[int, ...]
+def test_standalone_vocab_layers_equal_exhaustion(
+    case: tuple[object, ...], vocab_layers: tuple[float, float], head: int, order: tuple[int, ...]
 ) -> None:
     """The embedding alone in the first block, the head alone in the last, both, or neither."""
     seed, (pp, vpp), layers, limit_gib, recomputation, _, traffic = case  # type: ignore[misc]
     kinds = order[: min(layers, 4 if vpp > 1 else 5)]  # type: ignore[operator]
     plain = synthetic_terms(seed, pp, vpp, kinds=max(kinds) + 1, traffic=traffic)
-    terms = with_heavy_ends(plain, *ends)
+    terms = with_heavy_vocab(plain, *vocab_layers)
     memory = memory_numbers(terms, limit_gib * GIB)
-    ctx = LayoutContext(pp, vpp, kinds, "any", recomputation, memory, lone_ends=True)
+    ctx = LayoutContext(pp, vpp, kinds, "any", recomputation, memory, standalone_vocab=True)
     agree(terms, replace(ctx, head_layers=head))
-    kept = best_by_exhaustion(terms, replace(ctx, lone_ends=False))
+    kept = best_by_exhaustion(terms, replace(ctx, standalone_vocab=False))
     assert best_by_exhaustion(terms, ctx) <= kept
 
 
 def test_a_heavy_head_stays_alone_and_a_heavy_embedding_too() -> None:
     """Ends that take longer than a fair share of the layers leave their block without any."""
-    ctx = LayoutContext(4, 1, (0,) * 6, lone_ends=True)
-    heavy = with_heavy_ends(synthetic_terms(1, 4, 1, grad_acc=64), 4.0, 4.0)
+    ctx = LayoutContext(4, 1, (0,) * 6, standalone_vocab=True)
+    heavy = with_heavy_vocab(synthetic_terms(1, 4, 1, grad_acc=64), 4.0, 4.0)
     solution = solve_layout(heavy, ctx)
     assert solution.layout is not None
     assert solution.layout.block_layers == (0, 3, 3, 0)
-    without = solve_layout(heavy, replace(ctx, lone_ends=False))
+    without = solve_layout(heavy, replace(ctx, standalone_vocab=False))
     assert without.layout is not None
     assert min(without.layout.block_layers) == 1
     assert solution.bound_s < without.bound_s
@@ -271,7 +276,7 @@ def test_seeds_agree_on_the_step_time() -> None:
     one, two = (solve_layout(terms, ctx, SolverOptions(seed, 5.0)) for seed in (1, 2))
     assert one.layout is not None
     assert two.layout is not None
-    times = [step_time_s(terms, own, ctx) for own in (one.layout, two.layout)]
+    times = [step_time_s(terms, item, ctx) for item in (one.layout, two.layout)]
     assert times[0] == pytest.approx(times[1], rel=2e-3)
 
 
@@ -279,7 +284,7 @@ def test_memory_rounds_to_the_safe_side() -> None:
     """What fits in whole units fits in bytes, with every term rounded up."""
     terms = synthetic_terms(3, 2, 1)
     numbers: MemoryNumbers = memory_numbers(terms, 20 * GIB)
-    backward = numbers.moments[0]
+    backward = numbers.phases[0]
     exact = terms.memory.layer[0, 0, 0]
     assert 0 <= backward.layer[0][0] * numbers.unit_bytes - exact < numbers.unit_bytes
     freed = terms.memory.freed[0, 0, 0]

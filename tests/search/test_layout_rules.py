@@ -42,34 +42,34 @@ OPTIMIZER = PhaseNumbers(
     working_recomputed=(0, 0),
     gather=(0, 0),
 )
-MEMORY = MemoryNumbers(unit_bytes=1, limit=30, moments=(BACKWARD, LOSS, OPTIMIZER))
+MEMORY = MemoryNumbers(unit_bytes=1, limit=30, phases=(BACKWARD, LOSS, OPTIMIZER))
 
 
-def first_kind(own: PhaseNumbers) -> PhaseNumbers:
+def first_kind(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     """The same numbers for a model with one kind of layer."""
     return PhaseNumbers(
-        own.stage,
-        tuple(sizes[:1] for sizes in own.layer),
-        tuple(sizes[:1] for sizes in own.freed),
-        own.working[:1],
-        own.working_recomputed[:1],
-        own.gather[:1],
+        phase_numbers.stage,
+        tuple(sizes[:1] for sizes in phase_numbers.layer),
+        tuple(sizes[:1] for sizes in phase_numbers.freed),
+        phase_numbers.working[:1],
+        phase_numbers.working_recomputed[:1],
+        phase_numbers.gather[:1],
     )
 
 
-ONE_KIND = replace(MEMORY, moments=tuple(first_kind(own) for own in MEMORY.moments))
+ONE_KIND = replace(MEMORY, phases=tuple(first_kind(phase) for phase in MEMORY.phases))
 
 
-def with_mode(own: PhaseNumbers) -> PhaseNumbers:
+def with_mode(phase_numbers: PhaseNumbers) -> PhaseNumbers:
     """The same numbers with another mode that frees less and works with less."""
-    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in own.freed)
-    working = tuple(max(0, size - 1) for size in own.working_recomputed)
-    return replace(own, freed_others=(freed,), working_others=(working,))
+    freed = tuple(tuple(max(0, size - 2) for size in sizes) for sizes in phase_numbers.freed)
+    working = tuple(max(0, size - 1) for size in phase_numbers.working_recomputed)
+    return replace(phase_numbers, freed_others=(freed,), working_others=(working,))
 
 
-MIXED = replace(MEMORY, moments=tuple(with_mode(own) for own in MEMORY.moments), limit=20)
+MIXED = replace(MEMORY, phases=tuple(with_mode(phase) for phase in MEMORY.phases), limit=20)
 MIXED_ONE_KIND = replace(
-    ONE_KIND, moments=tuple(with_mode(own) for own in ONE_KIND.moments), limit=17
+    ONE_KIND, phases=tuple(with_mode(phase) for phase in ONE_KIND.phases), limit=17
 )
 
 
@@ -87,14 +87,16 @@ CONTEXTS = [
     LayoutContext(4, 1, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(2, 2, (0, 0, 0, 0, 0, 0), "even-or-ends", "none"),
     LayoutContext(2, 1, (0, 0, 0), "any", "free", MIXED_ONE_KIND, others=1),
-    LayoutContext(3, 1, (0, 0, 0), "any", "none", lone_ends=True),
-    LayoutContext(2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, lone_ends=True, head_layers=2),
-    LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", lone_ends=True, head_layers=3),
+    LayoutContext(3, 1, (0, 0, 0), "any", "none", standalone_vocab=True),
+    LayoutContext(
+        2, 2, (0, 1, 1, 1), "any", "shared", MEMORY, standalone_vocab=True, head_layers=2
+    ),
+    LayoutContext(1, 2, (0, 0, 0, 0), "any", "none", standalone_vocab=True, head_layers=3),
     LayoutContext(1, 2, (0, 1, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (1, 0, 1), "any", "free", MIXED, others=1),
     LayoutContext(2, 1, (0, 0, 0, 0), "any", "none", offload_modules=2),
-    LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, lone_ends=True),
-    LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, lone_ends=True),
+    LayoutContext(2, 2, (0,) * 6, "any", "none", offload_modules=3, standalone_vocab=True),
+    LayoutContext(3, 1, (0,) * 5, "any", "none", offload_modules=2, standalone_vocab=True),
 ]
 
 
@@ -104,8 +106,8 @@ def accepted(rule: AnyLayoutRule, layout: Layout, ctx: LayoutContext) -> bool:
     variables = make_variables(model, ctx)
     rule.add(model, variables, ctx)
     taken = block_taken(layout, ctx)
-    for block, own in enumerate(layout.block_layers):
-        model.add(variables.layers[block] == own)
+    for block, block_layer in enumerate(layout.block_layers):
+        model.add(variables.layers[block] == block_layer)
         for count, wanted in zip(variables.taken(), taken or (), strict=False):
             model.add(count[block] == wanted[block])
     if taken is None:
@@ -164,8 +166,8 @@ def split(*blocks: int, vpp: int = 1, again: tuple[int, ...] | None = None) -> L
     return Layout(pp, vpp, blocks, again or (0,) * pp)
 
 
-def apart(*blocks: int, vpp: int = 1) -> Layout:
-    return replace(split(*blocks, vpp=vpp), mtp_apart=True)
+def standalone(*blocks: int, vpp: int = 1) -> Layout:
+    return replace(split(*blocks, vpp=vpp), mtp_standalone=True)
 
 
 def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
@@ -174,7 +176,7 @@ def plain(pp: int, layers: int, **changes: Any) -> LayoutContext:
 
 def parting(pp: int, layers: int, **changes: Any) -> LayoutContext:
     """Where multi-token prediction may stand apart."""
-    return plain(pp, layers, lone_ends=True, mtp_apart=True, **changes)
+    return plain(pp, layers, standalone_vocab=True, mtp_standalone=True, **changes)
 
 
 # One stage of one layer that takes 3 units, against a limit of 3 or 2.
@@ -183,8 +185,10 @@ INSTANCES = [
     Instance("every-layer-once", plain(1, 1), split(1), split(0)),
     Instance("blocks-not-empty", plain(1, 1), split(1), split(0)),
     # A head alone, an embedding alone; but nobody else, and no whole model.
-    Instance("blocks-not-empty", plain(2, 1, lone_ends=True), split(1, 0), split(0)),
-    Instance("blocks-not-empty", plain(3, 1, lone_ends=True), split(0, 1, 0), split(1, 0, 0)),
+    Instance("blocks-not-empty", plain(2, 1, standalone_vocab=True), split(1, 0), split(0)),
+    Instance(
+        "blocks-not-empty", plain(3, 1, standalone_vocab=True), split(0, 1, 0), split(1, 0, 0)
+    ),
     Instance("split-expressible", plain(2, 3, layouts="even"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(2, 3, layouts="greedy"), split(2, 1), split(1, 2)),
     Instance("split-expressible", plain(4, 5, layouts="even-or-ends"), split(2, 1, 1, 1),
@@ -201,37 +205,38 @@ INSTANCES = [
     Instance("chunks-balanced", plain(1, 3, vpp=2, head_layers=2), split(2, 0, vpp=2),
              split(3, 0, vpp=2)),
     Instance("offload-chunk-layers", plain(1, 2, offload_modules=2), split(2), split(1)),
-    Instance("offload-chunk-layers", plain(2, 2, offload_modules=2, lone_ends=True), split(2, 0),
+    Instance("offload-chunk-layers", plain(2, 2, offload_modules=2, standalone_vocab=True),
+             split(2, 0),
              split(1, 1)),
     Instance("stage-memory", plain(1, 2, memory=MemoryNumbers(1, 3, (ONE_LAYER,))), split(1),
              split(2)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("own", INSTANCES, ids=lambda own: own.rule)
-def test_smallest_feasible_and_infeasible_layout(own: Instance) -> None:
+@pytest.mark.parametrize("instance", INSTANCES, ids=lambda item: item.rule)
+def test_smallest_feasible_and_infeasible_layout(instance: Instance) -> None:
     """By the rule's check, and by the solver where the blocks add up to the model."""
-    rule = next(rule for rule in LAYOUT_RULES if rule.name == own.rule)
-    for layout, legal in ((own.feasible, True), (own.infeasible, False)):
-        ctx = replace(own.ctx, pp=layout.pp)
+    rule = next(rule for rule in LAYOUT_RULES if rule.name == instance.rule)
+    for layout, legal in ((instance.feasible, True), (instance.infeasible, False)):
+        ctx = replace(instance.ctx, pp=layout.pp)
         assert rule.check(layout, ctx) is legal
         assert accepted(rule, layout, ctx) is legal
 
 
 def test_every_layout_rule_has_its_smallest_instances() -> None:
-    assert {own.rule for own in INSTANCES} == {rule.name for rule in SOLVED_RULES}
+    assert {instance.rule for instance in INSTANCES} == {rule.name for rule in SOLVED_RULES}
 
 
 @pytest.mark.parametrize(
     ("ctx", "layout", "legal"),
     [
         # No layer behind multi-token prediction; and it does not join the embedding.
-        (parting(3, 1), apart(0, 1, 0), True),
-        (parting(3, 1), apart(0, 0, 1), False),
-        (parting(3, 1), apart(1, 0, 0), True),
-        (parting(2, 1), apart(1, 0), False),
-        (plain(3, 1, lone_ends=True), split(1, 0, 0), True),
-        (plain(3, 1, lone_ends=True), apart(1, 0, 0), False),
+        (parting(3, 1), standalone(0, 1, 0), True),
+        (parting(3, 1), standalone(0, 0, 1), False),
+        (parting(3, 1), standalone(1, 0, 0), True),
+        (parting(2, 1), standalone(1, 0), False),
+        (plain(3, 1, standalone_vocab=True), split(1, 0, 0), True),
+        (plain(3, 1, standalone_vocab=True), standalone(1, 0, 0), False),
     ],
 )
 def test_where_multi_token_prediction_may_stand(
@@ -243,8 +248,8 @@ def test_where_multi_token_prediction_may_stand(
 
 def test_prediction_before_the_head_may_be_alone_in_its_block() -> None:
     rule = next(rule for rule in LAYOUT_RULES if rule.name == "blocks-not-empty")
-    assert rule.check(apart(1, 0, 0), parting(3, 1))
-    assert not rule.check(apart(1, 0, 0, 0), parting(4, 1))
+    assert rule.check(standalone(1, 0, 0), parting(3, 1))
+    assert not rule.check(standalone(1, 0, 0, 0), parting(4, 1))
     assert not rule.check(split(1, 0, 0), parting(3, 1))
 
 
@@ -288,7 +293,7 @@ def test_conflict_is_minimal() -> None:
         working_recomputed=(0,),
         gather=(0,),
     )
-    tight = MemoryNumbers(unit_bytes=1, limit=10, moments=(backward,))
+    tight = MemoryNumbers(unit_bytes=1, limit=10, phases=(backward,))
     ctx = LayoutContext(2, 1, (0, 0), memory=tight)
     core = layout_conflict(ctx)
     # Stage 0 cannot hold the layer that it must have; the other rules are not to blame.
@@ -300,7 +305,7 @@ def test_no_conflict_where_a_layout_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("moments", "kept"),
+    ("phases", "kept"),
     [
         ((BACKWARD, LOSS, OPTIMIZER), (BACKWARD, LOSS, OPTIMIZER)),
         ((BACKWARD, replace(BACKWARD, stage=(4, 2))), (replace(BACKWARD, stage=(4, 2)),)),
@@ -313,6 +318,6 @@ def test_no_conflict_where_a_layout_exists() -> None:
     ],
 )
 def test_moments_that_no_layout_has_as_its_peak_are_dropped(
-    moments: tuple[PhaseNumbers, ...], kept: tuple[PhaseNumbers, ...]
+    phases: tuple[PhaseNumbers, ...], kept: tuple[PhaseNumbers, ...]
 ) -> None:
-    assert undominated(moments) == kept
+    assert undominated(phases) == kept

@@ -17,7 +17,7 @@ from planner.predict.costed_plan import job_plan
 from planner.predict.layouts import plain_context
 from planner.predict.mixture import cost_layout, other_modes
 from planner.search.costed import CostedJob, cost_job
-from planner.search.explorer import TIE, Effort
+from planner.search.limit_results import TIE, Effort
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
 from planner.search.what_if import what_if
@@ -50,7 +50,7 @@ def pipeline(*modes: str, model: str = "llama-3.2-1b") -> CostedJob:
 
 def row_of(costed_job: CostedJob, mode: str, zero: int = 1) -> int:
     columns, job = costed_job.candidates.columns, costed_job.job
-    index = [own.name for own in job.recompute].index(mode)
+    index = [item.name for item in job.recompute].index(mode)
     return int(np.flatnonzero((columns["recompute"] == index) & (columns["zero"] == zero))[0])
 
 
@@ -61,7 +61,7 @@ def test_all_layers_in_another_mode_cost_as_under_it(mode: str) -> None:
     job, model, costed = costed_job.job, costed_job.cost_model, costed_job.costed
     full, alone = row_of(costed_job, "full"), row_of(costed_job, mode)
     others = other_modes(job, job.recompute[2])
-    assert [own.name for own in others] == [mode]
+    assert [other.name for other in others] == [mode]
     layout = Layout(2, 1, (9, 7), (0, 0), others=((9, 7),))
     ctx = plain_context(job, 2, 1, "free", 1)
     mixed = cost_layout(model, costed, full, layout, ctx, others)
@@ -86,7 +86,7 @@ def test_terms_of_a_mix_add_up_and_lie_between_its_modes() -> None:
     nothing, mixed, everything = step((0, 0), (0, 0)), step((3, 0), (2, 1)), step((8, 8), (0, 0))
     assert mixed[f.STEP_COMPUTE : f.STEP_HOST + 1].sum() == pytest.approx(mixed[f.STEP_TIME])
     assert nothing[f.STEP_TIME] < mixed[f.STEP_TIME] < everything[f.STEP_TIME]
-    peaks = [own[f.STEP_PEAK_BYTES] for own in (everything, mixed, nothing)]
+    peaks = [item[f.STEP_PEAK_BYTES] for item in (everything, mixed, nothing)]
     assert peaks == sorted(peaks)
     assert nothing[f.STEP_RECOMPUTE] == 0.0 < mixed[f.STEP_RECOMPUTE]
 
@@ -101,25 +101,25 @@ def test_solver_terms_of_a_mix_are_the_kernels(model: str) -> None:
     terms = shape_terms(costed_job.cost_model, costed, row, "free", modes)
     ctx = layout_context(terms, job.model, job.framework, mode, job.hbm_limit_bytes)
     assert ctx.memory is not None
-    kept = tuple(modes[own.index] for own in terms.others)
+    kept = tuple(modes[other.index] for other in terms.others)
     rng = np.random.default_rng(0)
     for _ in range(25):
         first = int(rng.integers(6, job.model.layers - 6))
         blocks = (first, job.model.layers - first)
         rows = rng.multinomial(blocks, [0.3] * len(kept) + [0.3, 1.0 - 0.3 * (len(kept) + 1)])
-        counts = [tuple(own.tolist()) for own in rows.T[: len(kept) + 1]]
+        counts = [tuple(item.tolist()) for item in rows.T[: len(kept) + 1]]
         layout = Layout(2, 1, blocks, counts[-1], others=tuple(counts[:-1]))
         if not any(map(any, counts)):
             continue
-        own = cost_layout(costed_job.cost_model, costed, row, layout, ctx, kept)
+        found = cost_layout(costed_job.cost_model, costed, row, layout, ctx, kept)
         linear_s = step_time_s(terms, layout, ctx)
-        assert linear_s <= own.step[f.STEP_TIME] * (1 + 1e-9)
-        assert linear_s == pytest.approx(own.step[f.STEP_TIME], rel=5e-3)
+        assert linear_s <= found.step[f.STEP_TIME] * (1 + 1e-9)
+        assert linear_s == pytest.approx(found.step[f.STEP_TIME], rel=5e-3)
         layers, again = ctx.counts(layout), ctx.recomputed_counts(layout)
         others = ctx.other_counts(layout)
         for stage in range(2):
             units = ctx.memory.peak(stage, layers[stage], again[stage], [o[stage] for o in others])
-            allocated = own.stages[stage, f.STAGE_ALLOCATED]
+            allocated = found.stages[stage, f.STAGE_ALLOCATED]
             promised = units * ctx.memory.unit_bytes
             assert allocated * (1 - 1e-12) <= promised <= allocated * 1.01 + 2**20
 
@@ -151,11 +151,11 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
     spec |= {"layers": 6, "layer_kinds": spec["layer_kinds"][:6]}
     costed_job = cost_job(replace(job, model=type(job.model).model_validate(spec)))
     explorer = costed_job.explorer(Effort(most_effort_s=20.0))
-    kept = [rung for rung in explorer.explore() if rung.point is not None]
+    kept = [limit_result for limit_result in explorer.explore() if limit_result.point is not None]
     assert kept
-    assert all(rung.gap <= TIE for rung in kept)
+    assert all(limit_result.gap <= TIE for limit_result in kept)
     checked = 0
-    for row in range(len(explorer.pace)):
+    for row in range(len(explorer.sample_s)):
         if explorer.columns["zero"][row] != explorer.columns["zero"].max():
             continue
         index = int(explorer.columns["recompute"][row])
@@ -166,10 +166,10 @@ def test_six_layers_equal_exhaustion(model: str, framework: str) -> None:
                 continue
             point = explorer.cost(row, layout)
             checked += 1
-            for rung in kept:
-                assert rung.point is not None
-                if point.peak <= rung.limit_bytes:
-                    assert point.pace * (1 + TIE) ** 2 >= rung.point.pace, layout
+            for limit_result in kept:
+                assert limit_result.point is not None
+                if point.peak <= limit_result.limit_bytes:
+                    assert point.sample_s * (1 + TIE) ** 2 >= limit_result.point.sample_s, layout
     assert checked > 20
 
 
@@ -190,7 +190,7 @@ def test_bounds_hold_for_every_mix() -> None:
         )  # fmt: skip
         point = explorer.cost(row, layout)
         fits = np.flatnonzero(point.peak <= explorer.limits)
-        assert (bounds[where[row], fits] <= point.pace * (1 + 1e-9)).all()
+        assert (bounds[where[row], fits] <= point.sample_s * (1 + 1e-9)).all()
 
 
 def test_a_plan_with_a_mix_evaluates_alike() -> None:
@@ -218,7 +218,7 @@ def test_what_if_keeps_the_mix_of_a_plan() -> None:
     plan = evaluate(FOUNDRY, Degrees(dp=8, zero=3, mbs=2, grad_acc=4), "full",
                     recomputed=(5,), others={"mlp": (7,)})  # fmt: skip
     answer = what_if(FOUNDRY, FOUNDRY.resolve(), plan)
-    kept = next(own.kept_effect for own in answer.rows if own.name == "hbm")
+    kept = next(row.kept_effect for row in answer.rows if row.name == "hbm")
     assert kept == pytest.approx(0.0, abs=1e-12)
 
 

@@ -57,7 +57,7 @@ def demand_not_faster(narrow: float, wide: float) -> None:
 @given(
     st.sampled_from(JOBS),
     st.lists(st.sampled_from(sorted(LIMITS)), min_size=1, max_size=3, unique=True).flatmap(
-        lambda names: st.fixed_dictionaries({own: st.sampled_from(LIMITS[own]) for own in names})
+        lambda names: st.fixed_dictionaries({name: st.sampled_from(LIMITS[name]) for name in names})
     ),
     st.sampled_from(MODES),
 )
@@ -73,16 +73,17 @@ def test_more_limits_never_make_the_answer_faster(
 def test_less_memory_never_makes_the_answer_faster(
     job: dict[str, object], modes: tuple[str, ...] | None, chance: float
 ) -> None:
-    paces = [
-        fastest(job, recompute=modes, hbm_reserve=own, fit_probability=chance) for own in RESERVES
+    sample_times = [
+        fastest(job, recompute=modes, hbm_reserve=reserve, fit_probability=chance)
+        for reserve in RESERVES
     ]
-    for wide, narrow in pairwise(paces):
+    for wide, narrow in pairwise(sample_times):
         demand_not_faster(narrow, wide)
 
 
 @settings(max_examples=10)
 @given(st.sampled_from(JOBS), st.sampled_from(RESERVES))
 def test_surer_plans_are_never_faster(job: dict[str, object], reserve: str) -> None:
-    paces = [fastest(job, hbm_reserve=reserve, fit_probability=own) for own in CHANCES]
-    for wide, narrow in pairwise(paces):
+    sample_times = [fastest(job, hbm_reserve=reserve, fit_probability=chance) for chance in CHANCES]
+    for wide, narrow in pairwise(sample_times):
         demand_not_faster(narrow, wide)

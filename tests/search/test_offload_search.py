@@ -19,8 +19,8 @@ from planner.predict.plan import OPTIMAL_WITHIN, Degrees
 from planner.report.search import search_report
 from planner.search.costed import cost_job
 from planner.search.explanation import job_evaluator
-from planner.search.explorer import TIE, Effort, Rung
 from planner.search.infeasibility import DoesNotFitError
+from planner.search.limit_results import TIE, Effort, LimitResult
 from planner.search.memory_conflict import memory_rule
 from planner.search.plan_file import read_plan_file, to_json
 from planner.search.relaxations import KINDS, Situation
@@ -56,46 +56,62 @@ def alone() -> SearchResult:
 
 
 @pytest.fixture(scope="module")
-def together() -> tuple[SharesExplorer, list[Rung]]:
+def together() -> tuple[SharesExplorer, list[LimitResult]]:
     explorer = cost_shares(SMALL.resolve()).explorer(Effort())
     return explorer, explorer.explore()
 
 
 @pytest.fixture(scope="module")
-def apart() -> list[list[Rung]]:
+def one_by_one() -> list[list[LimitResult]]:
     jobs = [with_share(SMALL, share).resolve() for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return [cost_job(job).explorer(Effort()).explore() for job in jobs]
 
 
 def test_the_search_is_as_good_as_the_best_of_one_search_a_share(
-    together: tuple[SharesExplorer, list[Rung]], apart: list[list[Rung]]
+    together: tuple[SharesExplorer, list[LimitResult]], one_by_one: list[list[LimitResult]]
 ) -> None:
     """On every rung, within the tie that either search allows itself."""
-    _, rungs = together
-    assert len({rung.point.source for rung in rungs if rung.point is not None}) > 1
-    for index, rung in enumerate(rungs):
-        alone = [own[index] for own in apart if index < len(own)]
-        paces = [own.point.pace for own in alone if own.point is not None]
-        assert (rung.point is None) == (not paces)
-        if rung.point is not None:
-            assert rung.point.peak <= rung.limit_bytes
-            assert min(paces) / (1.0 + TIE) <= rung.point.pace <= min(paces) * (1.0 + TIE)
+    _, limit_results = together
+    assert (
+        len(
+            {
+                limit_result.point.source
+                for limit_result in limit_results
+                if limit_result.point is not None
+            }
+        )
+        > 1
+    )
+    for index, limit_result in enumerate(limit_results):
+        alone = [item[index] for item in one_by_one if index < len(item)]
+        sample_times = [item.point.sample_s for item in alone if item.point is not None]
+        assert (limit_result.point is None) == (not sample_times)
+        if limit_result.point is not None:
+            assert limit_result.point.peak <= limit_result.limit_bytes
+            assert (
+                min(sample_times) / (1.0 + TIE)
+                <= limit_result.point.sample_s
+                <= min(sample_times) * (1.0 + TIE)
+            )
 
 
 def test_no_plan_of_any_share_beats_the_bound(
-    together: tuple[SharesExplorer, list[Rung]], apart: list[list[Rung]]
+    together: tuple[SharesExplorer, list[LimitResult]], one_by_one: list[list[LimitResult]]
 ) -> None:
-    for rung, own in product(together[1], (rung for rungs in apart for rung in rungs)):
-        if own.point is not None and own.point.peak <= rung.limit_bytes:
-            assert rung.bound <= own.point.pace * (1.0 + 1e-9)
+    for limit_result, item in product(
+        together[1],
+        (limit_result for limit_results in one_by_one for limit_result in limit_results),
+    ):
+        if item.point is not None and item.point.peak <= limit_result.limit_bytes:
+            assert limit_result.bound <= item.point.sample_s * (1.0 + 1e-9)
 
 
 def test_the_fastest_plans_of_each_rung_are_proven_over_all_shares(
-    together: tuple[SharesExplorer, list[Rung]],
+    together: tuple[SharesExplorer, list[LimitResult]],
 ) -> None:
-    explorer, rungs = together
-    assert all(rung.gap <= OPTIMAL_WITHIN for rung in rungs)
-    shapes = sum(len(own.peak) for own in explorer.explorers)
+    explorer, limit_results = together
+    assert all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results)
+    shapes = sum(len(item.peak) for item in explorer.explorers)
     assert explorer.solved_shapes() + explorer.unable_to_improve() == shapes
 
 
@@ -120,7 +136,7 @@ def test_where_zero_is_excluded_offload_is_too() -> None:
     request = SMALL.model_copy(update={"limits": {**SMALL.limits, "zero": (0,)}, "gpus": "16xH100"})
     result = find_plans(request, top=1)
     assert result.plans[0].optimizer_offload == 0.0
-    assert any("no configuration is legal with 0.25, 0.5, 0.75, 1" in own for own in result.notes)
+    assert any("no configuration is legal with 0.25, 0.5, 0.75, 1" in note for note in result.notes)
 
 
 def test_plan_files_keep_the_share_of_each_plan(alone: SearchResult, tmp_path: Path) -> None:
@@ -135,10 +151,10 @@ def test_plan_files_keep_the_share_of_each_plan(alone: SearchResult, tmp_path: P
 
 def test_a_plan_evaluated_at_its_share_is_the_plan(alone: SearchResult) -> None:
     plan = alone.plans[0]
-    own = evaluate(decided_request(alone.request, plan), plan.degrees, plan.recompute,
+    found = evaluate(decided_request(alone.request, plan), plan.degrees, plan.recompute,
                    plan.layout.block_layers, plan.layout.recomputed)  # fmt: skip
-    assert own.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
-    assert own.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
+    assert found.step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
+    assert found.peak_bytes == pytest.approx(plan.peak_bytes, rel=1e-12)
 
 
 def test_neighbours_are_costed_at_the_share_of_the_plan(alone: SearchResult) -> None:
@@ -173,7 +189,7 @@ def test_more_memory_may_need_less_offload(alone: SearchResult) -> None:
     """`--what-if` solves over the shares again; the plan itself keeps its own."""
     plan = alone.plans[0]
     found = what_if(alone.request, alone.request.resolve(), plan)
-    memory = next(own for own in found.rows if own.name == "hbm")
+    memory = next(row for row in found.rows if row.name == "hbm")
     assert found.best_is_this
     assert memory.kept_effect == pytest.approx(0.0, abs=1e-9)
     assert memory.optimizer_offload <= plan.optimizer_offload
@@ -183,9 +199,9 @@ def test_nothing_fits_at_any_share() -> None:
     request = ALONE.model_copy(update={"model": "llama-3-70b"})
     shares = cost_shares(request.resolve())
     explorer = shares.explorer(Effort())
-    rung = explorer.climb(0)
-    assert rung.point is None
-    assert rung.bound == float("inf")
+    limit_result = explorer.climb(0)
+    assert limit_result.point is None
+    assert limit_result.bound == float("inf")
     rule = memory_rule(shares.lightest, explorer.explorers[-1])
     assert "100% of the optimizer on the CPU" in rule.text
     assert not list(KINDS["offload"](Situation(request, request.resolve(), 1), Until()))
@@ -195,7 +211,7 @@ def test_changed_jobs_are_costed_at_the_shares_that_may_fit() -> None:
     """16 bytes a parameter are far more than the GPU has; only without the optimizer's they fit."""
     shares = light_shares(ALONE.resolve(), 1)
     assert shares is not None
-    kept = [own.job.optimizer_offload for own in shares.jobs]
+    kept = [job.job.optimizer_offload for job in shares.jobs]
     assert 0.0 not in kept
     assert kept[-1] == 1.0
     assert light_shares(ALONE.model_copy(update={"model": "llama-3-70b"}).resolve(), 1) is None
@@ -220,8 +236,8 @@ def test_a_search_starts_from_known_plans_at_their_own_share(alone: SearchResult
         plan.optimizer_offload
     }
     trial = search_costed(shares, effort=Effort(most_solves=0), known=known)
-    assert trial.rung.point is not None
-    assert trial.rung.point.pace <= plan.step_time_s / plan.gbs * (1.0 + 1e-9)
+    assert trial.limit_result.point is not None
+    assert trial.limit_result.point.sample_s <= plan.step_time_s / plan.gbs * (1.0 + 1e-9)
 
 
 def test_the_time_limit_holds_for_what_would_fit() -> None:
@@ -243,7 +259,7 @@ def test_the_table_shows_the_share(alone: SearchResult) -> None:
 
 def test_only_a_search_takes_an_open_share() -> None:
     job = SMALL.resolve()
-    assert [own.optimizer_offload for own in job.decided()] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [item.optimizer_offload for item in job.decided()] == [0.0, 0.25, 0.5, 0.75, 1.0]
     with pytest.raises(UsageError, match="only a search decides the share"):
         evaluate(SMALL, Degrees(tp=4, pp=2, grad_acc=16))
     with pytest.raises(UsageError, match="GPUs of several types"):

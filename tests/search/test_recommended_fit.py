@@ -64,8 +64,8 @@ def with_vocabulary(name: str, plan: Plan, vocab: int) -> Plan:
     model = job.model.model_copy(update={"vocab": vocab})
     cost_model = CostModel(replace(job, model=model, recompute=modes))
     columns = given_columns(plan.degrees)
-    own = plan.layout
-    layout = Layout(plan.degrees.pp, plan.degrees.vpp, own.block_layers, own.recomputed)
+    found = plan.layout
+    layout = Layout(plan.degrees.pp, plan.degrees.vpp, found.block_layers, found.recomputed)
     costed = cost_model.cost_shapes(columns)
     return job_plan(cost_model, costed, 0, layout, columns, "evaluated")
 
@@ -96,16 +96,16 @@ def test_recommended_plans_hold_embeddings_and_logits(name: str) -> None:
     job = JOBS[name].resolve()
     context = OpContext(job.model, job.framework, job.seq)
     for plan in recommended(name):
-        own = plan.degrees
-        bare = 128 * own.tp
-        table = own.tp * table_parameters(context, rank_key(tp=own.tp))
+        degrees = plan.degrees
+        bare = 128 * degrees.tp
+        table = degrees.tp * table_parameters(context, rank_key(tp=degrees.tp))
         rows = table / job.model.hidden - bare
         without = with_vocabulary(name, plan, bare)
         first, last = (plan.stages[end].peak - without.stages[end].peak for end in (0, -1))
-        shards = own.dp * own.cp if own.zero == 3 else 1
+        shards = degrees.dp * degrees.cp if degrees.zero == 3 else 1
         # FSDP2 keeps fp32 shards and gathers the embedding in 16 bits.
-        embedding = 2 * rows * job.model.hidden / own.tp
+        embedding = 2 * rows * job.model.hidden / degrees.tp
         assert first >= embedding / shards
-        logits = 4 * rows * own.mbs * job.seq / (own.tp * own.cp)
+        logits = 4 * rows * degrees.mbs * job.seq / (degrees.tp * degrees.cp)
         # Not all of it: without a vocabulary another phase of the last stage is the heaviest.
         assert last >= max(logits / 2, embedding / shards)

@@ -17,7 +17,8 @@ from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel
 from planner.predict.layouts import kernel_layout, plain_context
 from planner.search.costed import CostedJob, cost_job
-from planner.search.explorer import Effort, Explorer
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort
 from planner.search.terms import layout_context, shape_terms
 from tests.cost.jobs import cost, make_job
 from tests.search.brute import all_bounds, step_time_s
@@ -161,10 +162,10 @@ def test_bounds_cover_every_layout_that_is_tried(schedule: str) -> None:
             layout = replace(layout, recomputed=layout.stage_layers if whole else even.recomputed)
             point = explorer.cost(row, layout)
             linear_s = linear_time_s(costed_job, row, layout)
-            assert linear_s <= point.pace * 128 * (1 + 1e-9)
-            assert linear_s == pytest.approx(point.pace * 128, rel=1e-2)
+            assert linear_s <= point.sample_s * 128 * (1 + 1e-9)
+            assert linear_s == pytest.approx(point.sample_s * 128, rel=1e-2)
             fits = np.flatnonzero(point.peak <= explorer.limits)
-            assert (bounds[where[row], fits] <= point.pace * (1 + 1e-9)).all()
+            assert (bounds[where[row], fits] <= point.sample_s * (1 + 1e-9)).all()
             tried += 1
     assert tried > 20
 

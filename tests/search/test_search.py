@@ -20,9 +20,9 @@ from planner.search.ahead import Ahead, Question
 from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explanation import explain, job_evaluator
-from planner.search.explorer import TIE, Effort
 from planner.search.front import SAVING, dominates
 from planner.search.layout_model import LayoutSolution, SolverOptions
+from planner.search.limit_results import TIE, Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from planner.search.terms import layout_context, shape_terms
@@ -61,30 +61,30 @@ def test_main_plans_use_every_gpu_and_fit(main_result: SearchResult) -> None:
 
 
 def test_main_front_is_sorted_and_undominated(main_result: SearchResult) -> None:
-    pace = [plan.step_time_s / plan.gbs for plan in main_result.plans]
+    sample_s = [plan.step_time_s / plan.gbs for plan in main_result.plans]
     peak = [plan.peak_bytes for plan in main_result.plans]
-    assert pace == sorted(pace)
-    for one in range(len(pace)):
-        for other in range(len(pace)):
-            assert not dominates(pace[one], peak[one], pace[other], peak[other])
+    assert sample_s == sorted(sample_s)
+    for one in range(len(sample_s)):
+        for other in range(len(sample_s)):
+            assert not dominates(sample_s[one], peak[one], sample_s[other], peak[other])
 
 
 def test_time_and_memory_terms_add_up(main_result: SearchResult) -> None:
     for plan in main_result.plans:
         assert plan.time.total_s == pytest.approx(plan.step_time_s, rel=1e-9)
         heaviest = plan.stages[plan.heaviest_stage]
-        assert heaviest.peak == plan.peak_bytes == max(own.peak for own in plan.stages)
+        assert heaviest.peak == plan.peak_bytes == max(stage.peak for stage in plan.stages)
 
 
 def test_no_even_layout_beats_the_front(main_result: SearchResult) -> None:
     """Exhaustive over even layouts: none is faster by more than a tie at no more memory."""
     costed_job = cost_job(MAIN.resolve())
     steps = costed_job.costed.steps
-    pace = steps[:, f.STEP_TIME] / costed_job.candidates.columns["gbs"]
+    sample_s = steps[:, f.STEP_TIME] / costed_job.candidates.columns["gbs"]
     peak = steps[:, f.STEP_PEAK_BYTES]
     for plan in main_result.plans:
         inside = peak <= plan.peak_bytes
-        best = pace[inside].min(initial=np.inf)
+        best = sample_s[inside].min(initial=np.inf)
         assert best * (1 + TIE) >= plan.step_time_s / plan.gbs
 
 
@@ -107,11 +107,11 @@ def test_workers_change_nothing_but_the_time(monkeypatch: pytest.MonkeyPatch) ->
     ahead_answer = Ahead.answer
     monkeypatch.setattr(Ahead, "answer", answer)
     many = find_plans(job, workers=8)
-    assert [own.model_dump_json() for own in many.plans] == [
-        own.model_dump_json() for own in one.plans
+    assert [plan.model_dump_json() for plan in many.plans] == [
+        plan.model_dump_json() for plan in one.plans
     ]
     assert (many.counts.solved, many.counts.skipped) == (one.counts.solved, one.counts.skipped)
-    assert any(own is not None for own in answers), "no layout was solved ahead"
+    assert any(item is not None for item in answers), "no layout was solved ahead"
 
 
 def test_top_and_sort(main_result: SearchResult) -> None:
@@ -144,11 +144,11 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
     costed_job = cost_job(SMALL.resolve())
     columns, job = costed_job.candidates.columns, costed_job.job
     explorer = costed_job.explorer(Effort())
-    rungs = explorer.explore()
-    kept = [rung for rung in rungs if rung.point is not None]
+    limit_results = explorer.explore()
+    kept = [limit_result for limit_result in limit_results if limit_result.point is not None]
     assert kept
     # The solver's objective takes collectives as lines below their time.
-    assert all(rung.gap <= 2.0 * OPTIMAL_WITHIN for rung in rungs)
+    assert all(limit_result.gap <= 2.0 * OPTIMAL_WITHIN for limit_result in limit_results)
     result = find_plans(SMALL, whole=True)
     assert result.complete
     front = [(plan.step_time_s / plan.gbs, plan.peak_bytes) for plan in result.plans]
@@ -165,18 +165,21 @@ def test_small_job_equals_exhaustion_over_all_layouts() -> None:
                 continue
             counts = kernel_layout(costed_job.cost_model, layout, ctx)
             step, _ = costed_job.cost_model.cost_layout(costed_job.costed, row, counts)
-            pace, peak = step[f.STEP_TIME] / columns["gbs"][row], step[f.STEP_PEAK_BYTES]
+            sample_s, peak = step[f.STEP_TIME] / columns["gbs"][row], step[f.STEP_PEAK_BYTES]
             checked += 1
-            for rung in kept:
-                assert rung.point is not None
-                if peak <= rung.limit_bytes:
-                    assert pace * (1 + TIE) ** 2 >= rung.point.pace, (mode.name, layout)
+            for limit_result in kept:
+                assert limit_result.point is not None
+                if peak <= limit_result.limit_bytes:
+                    assert sample_s * (1 + TIE) ** 2 >= limit_result.point.sample_s, (
+                        mode.name,
+                        layout,
+                    )
             # No plan is missing from the complete front, and none on it is dominated.
-            if peak <= heaviest and pace <= slowest:
+            if peak <= heaviest and sample_s <= slowest:
                 near = (1.0 + 2.0 * OPTIMAL_WITHIN, MEMORY_BYTES)
                 assert any(
-                    own <= pace * near[0] and held <= peak + near[1] for own, held in front
-                ), (mode.name, layout, pace, peak)
+                    item <= sample_s * near[0] and held <= peak + near[1] for item, held in front
+                ), (mode.name, layout, sample_s, peak)
     assert checked > 200
 
 
@@ -215,8 +218,8 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
             assert linear_s <= step[f.STEP_TIME] * (1 + 1e-9)
             assert linear_s == pytest.approx(step[f.STEP_TIME], rel=5e-3)
             units = [
-                ctx.memory.peak(stage, own, again)
-                for stage, (own, again) in enumerate(
+                ctx.memory.peak(stage, count, again)
+                for stage, (count, again) in enumerate(
                     zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
                 )
             ]
@@ -229,11 +232,11 @@ def test_linear_terms_are_the_kernels_costs(mode: str, optimizer: str) -> None:
 def test_bounds_hold_for_every_even_layout() -> None:
     costed_job = cost_job(MAIN.resolve())
     explorer = costed_job.explorer(Effort())
-    pace, peak = explorer.pace[explorer.rows], explorer.peak[explorer.rows]
+    sample_s, peak = explorer.sample_s[explorer.rows], explorer.peak[explorer.rows]
     bounds = all_bounds(explorer)
     for index, limit in enumerate(explorer.limits):
         fits = peak <= limit
-        assert (bounds[fits, index] <= pace[fits] * (1 + 1e-9)).all()
+        assert (bounds[fits, index] <= sample_s[fits] * (1 + 1e-9)).all()
 
 
 def test_bounds_hold_for_solved_layouts() -> None:
@@ -249,7 +252,7 @@ def test_bounds_hold_for_solved_layouts() -> None:
         solution = explorer.solution(row, float(explorer.limits[0]))
         if solution.layout is not None:
             point = explorer.cost(row, solution.layout)
-            assert bounds[position, 0] <= point.pace * (1 + 1e-9)
+            assert bounds[position, 0] <= point.sample_s * (1 + 1e-9)
 
 
 def test_65_gpus_use_64(main_result: SearchResult) -> None:
@@ -276,19 +279,22 @@ def test_neighbours_of_shown_plans_do_not_beat_the_front(main_result: SearchResu
     """What `explain` says of a plan's neighbours agrees with the front that it is on."""
     job = MAIN.resolve()
     sure = [
-        own
-        for own in explain(main_result, 1, job, job_evaluator(job, main_result.plans[0])).neighbours
-        if own.fit_probability is not None and own.fit_probability >= MAIN.fit_probability
+        neighbour
+        for neighbour in explain(
+            main_result, 1, job, job_evaluator(job, main_result.plans[0])
+        ).neighbours
+        if neighbour.fit_probability is not None
+        and neighbour.fit_probability >= MAIN.fit_probability
     ]
     assert len(sure) >= 3
-    for own in sure:
-        assert own.tokens_per_s is not None
-        assert own.peak_bytes is not None
+    for item in sure:
+        assert item.tokens_per_s is not None
+        assert item.peak_bytes is not None
         assert any(
-            plan.tokens_per_s >= own.tokens_per_s * (1.0 - OPTIMAL_WITHIN)
-            and plan.peak_bytes <= own.peak_bytes + MEMORY_BYTES
+            plan.tokens_per_s >= item.tokens_per_s * (1.0 - OPTIMAL_WITHIN)
+            and plan.peak_bytes <= item.peak_bytes + MEMORY_BYTES
             for plan in main_result.plans
-        ), own.change
+        ), item.change
 
 
 def test_a_front_with_gaps_only_elsewhere_says_so(main_result: SearchResult) -> None:

@@ -15,9 +15,9 @@ from planner.cost import linear
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.search.costed import cost_job, likely_limit_bytes
-from planner.search.explorer import Effort
 from planner.search.infeasibility import DoesNotFitError
 from planner.search.layout_model import SolverOptions, make_solver, solve_layout
+from planner.search.limit_results import Effort
 from planner.search.result import SearchResult
 from planner.search.search import find_plans
 from tests.search.brute import all_bounds
@@ -64,16 +64,16 @@ def test_the_time_limit_begins_before_costing() -> None:
     costed = cost_job(job)
     plain, cut = costed.explorer(Effort()), costed.explorer(late)
     assert late.deadline == pytest.approx(late.started_s + 1.0)
-    # Bounds that were not worked out are the kernel's own: valid, and no sharper.
+    # Bounds that were not worked out are the kernel's own: valid, and no tighter.
     every = all_bounds(plain)
     assert (all_bounds(cut) <= every * (1.0 + 1e-9)).all()
     assert (all_bounds(cut) < every * (1.0 - 1e-3)).any()
-    rungs = cut.explore()
+    limit_results = cut.explore()
     assert cut.stopped == "time-limit"
     assert not cut.solved
     best = plain.explore()[0]
     assert best.point is not None
-    assert rungs[0].bound <= best.point.pace
+    assert limit_results[0].bound <= best.point.sample_s
 
 
 def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:

@@ -17,8 +17,8 @@ from planner.job.request import Request
 from planner.report.draw import console, draw
 from planner.report.infeasible import nothing_fits_report
 from planner.search.costed import CostedJob, cost_job
-from planner.search.explorer import Effort
 from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
+from planner.search.limit_results import Effort
 from planner.search.search import find_plans
 from planner.search.trial import cost_light, least_state_bytes
 from planner.search.until import Until
@@ -59,8 +59,8 @@ def test_nor_does_an_uneven_one(moe: CostedJob, pick: int, data: st.DataObject) 
     cuts = data.draw(
         st.lists(st.integers(1, layers - 1), min_size=pp - 1, max_size=pp - 1, unique=True)
     )
-    ends = [0, *sorted(cuts), layers]
-    stages = [high - low for low, high in pairwise(ends)]
+    cut_points = [0, *sorted(cuts), layers]
+    stages = [high - low for low, high in pairwise(cut_points)]
     layout = Layout(pp, 1, tuple(stages), (0,) * pp)
     assert vpp == 1
     explorer = moe.explorer(Effort())

@@ -40,7 +40,7 @@ def lightest(found: SearchResult) -> WhatIf:
 
 
 def test_every_question_of_the_issue_has_a_row(fastest: WhatIf) -> None:
-    names = {own.name for own in fastest.rows}
+    names = {row.name for row in fastest.rows}
     assert {"hbm", "network", "latency", "scale-up", "compute", "hbm-rate", "nodes"} <= names
     assert {'--require "tp >= 4"', '--forbid "zero == 1"', "--pp 1,2"} <= names
 
@@ -50,12 +50,12 @@ def test_better_hardware_and_fewer_conditions_are_never_slower(
     which: str, request: pytest.FixtureRequest
 ) -> None:
     answer: WhatIf = request.getfixturevalue(which)
-    for own in answer.rows:
-        if own.kind != "gpus":
-            assert own.effect_s is not None
-            assert own.effect_s <= 1e-9, own
-            assert own.kept_effect is not None
-            assert own.kept_effect <= 1e-9, own
+    for row in answer.rows:
+        if row.kind != "gpus":
+            assert row.effect_s is not None
+            assert row.effect_s <= 1e-9, row
+            assert row.kept_effect is not None
+            assert row.kept_effect <= 1e-9, row
 
 
 def test_the_fastest_plan_is_its_own_baseline(found: SearchResult, fastest: WhatIf) -> None:
@@ -71,21 +71,21 @@ def test_a_light_plan_is_compared_with_plans_as_light(
     assert plan.step_time_s > 1.05 * found.plans[0].step_time_s
     assert lightest.chosen_for_memory
     assert lightest.limit_bytes == plan.peak_bytes
-    for own in lightest.rows:
-        extra = 8 * 2**30 if own.name == "hbm" else 0
-        assert own.peak_bytes is not None
-        assert own.peak_bytes <= plan.peak_bytes + extra
+    for row in lightest.rows:
+        extra = 8 * 2**30 if row.name == "hbm" else 0
+        assert row.peak_bytes is not None
+        assert row.peak_bytes <= plan.peak_bytes + extra
 
 
 def test_rows_are_sorted_by_effect_and_small_ones_are_said_to_be_so(fastest: WhatIf) -> None:
-    sizes = [abs(own.effect or 0.0) for own in fastest.rows]
+    sizes = [abs(item.effect or 0.0) for item in fastest.rows]
     assert sizes == sorted(sizes, reverse=True)
-    for own in fastest.rows:
-        assert own.resolved == (abs(own.effect or 0.0) > own.resolution)
-        assert own.resolution >= OPTIMAL_WITHIN
+    for entry in fastest.rows:
+        assert entry.resolved == (abs(entry.effect or 0.0) > entry.resolution)
+        assert entry.resolution >= OPTIMAL_WITHIN
     table = tornado_table(fastest, Plan.model_validate(found_plan(fastest)))
-    for row, own in zip(table.rows[1:], fastest.rows, strict=True):
-        assert row[2].startswith("<") != own.resolved
+    for row, entry in zip(table.rows[1:], fastest.rows, strict=True):
+        assert row[2].startswith("<") != entry.resolved
 
 
 def found_plan(answer: WhatIf) -> dict[str, object]:
@@ -98,16 +98,16 @@ def found_plan(answer: WhatIf) -> dict[str, object]:
 def test_a_row_is_what_a_search_of_the_changed_request_finds(
     found: SearchResult, fastest: WhatIf
 ) -> None:
-    row = next(own for own in fastest.rows if own.name == '--forbid "zero == 1"')
+    row = next(item for item in fastest.rows if item.name == '--forbid "zero == 1"')
     freed = find_plans(REQUEST.model_copy(update={"forbid": ()}), top=1).plans[0]
     assert row.step_time_s == pytest.approx(freed.step_time_s, rel=0.0101)
-    binding = {own.name: own.binding for own in fastest.constraints}
+    binding = {constraint.name: constraint.binding for constraint in fastest.constraints}
     faster = freed.step_time_s < found.plans[0].step_time_s * (1 - row.resolution)
     assert binding['--forbid "zero == 1"'] == faster
 
 
 def test_one_more_node_uses_all_its_gpus(fastest: WhatIf) -> None:
-    row = next(own for own in fastest.rows if own.kind == "gpus")
+    row = next(item for item in fastest.rows if item.kind == "gpus")
     assert row.gpus is not None
     assert row.gpus > 16
     assert row.gpus % 8 == 0
@@ -115,10 +115,10 @@ def test_one_more_node_uses_all_its_gpus(fastest: WhatIf) -> None:
 
 
 def test_intervals_surround_the_times(fastest: WhatIf) -> None:
-    for own in fastest.rows:
-        assert own.step_time is not None
-        assert own.step_time_s is not None
-        assert own.step_time.low < own.step_time_s < own.step_time.high
+    for row in fastest.rows:
+        assert row.step_time is not None
+        assert row.step_time_s is not None
+        assert row.step_time.low < row.step_time_s < row.step_time.high
 
 
 def test_changes_change_only_what_they_say() -> None:
@@ -126,20 +126,26 @@ def test_changes_change_only_what_they_say() -> None:
     larger = more_hbm(job, 8 * 2**30)
     assert larger.hbm_limit_bytes == job.hbm_limit_bytes + 8 * 2**30
     plain = AlteredCostModel(job)
-    for own in hardware_changes(job):
-        model = AlteredCostModel(own.job, own.alter_gpu, own.alter_links)
+    for hardware_change in hardware_changes(job):
+        model = AlteredCostModel(
+            hardware_change.job, hardware_change.alter_gpu, hardware_change.alter_links
+        )
         differ = [
             name
             for name in (*plain.gpu_inputs._fields, *plain.link_inputs._fields)
             if getattr(plain.gpu_inputs, name, getattr(plain.link_inputs, name, None))
             != getattr(model.gpu_inputs, name, getattr(model.link_inputs, name, None))
         ]
-        assert bool(differ) == (own.name != "hbm"), own.name
+        assert bool(differ) == (hardware_change.name != "hbm"), hardware_change.name
 
 
 def test_a_single_gpu_has_no_links_to_improve() -> None:
     job = Request(model="llama-3.2-1b", gpus="1xH100", gbs=8).resolve()
-    assert {own.name for own in hardware_changes(job)} == {"hbm", "compute", "hbm-rate"}
+    assert {hardware_change.name for hardware_change in hardware_changes(job)} == {
+        "hbm",
+        "compute",
+        "hbm-rate",
+    }
     assert cost_altered(job).costed.steps.shape[0] > 0
 
 

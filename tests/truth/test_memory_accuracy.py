@@ -42,31 +42,31 @@ def assert_same(shipped: Errors, again: Errors, subject: str) -> None:
 
 
 def test_counted_figures_are_those_of_the_model() -> None:
-    shipped = {own.subject: own.errors for own in load().counted}
-    again = {own.subject: own.errors for own in counted_accuracy(FOLDER)}
+    shipped = {item.subject: item.errors for item in load().counted}
+    again = {item.subject: item.errors for item in counted_accuracy(FOLDER)}
     assert shipped.keys() == again.keys(), AGAIN
     for subject, errors in again.items():
         assert_same(shipped[subject], errors, subject)
 
 
 def test_measured_figures_are_those_of_the_model() -> None:
-    shipped = {own.source: own for own in load().measured}
-    again = {own.source: own for own in measured_accuracy(read_rows(PUBLISHED))}
+    shipped = {item.source: item for item in load().measured}
+    again = {item.source: item for item in measured_accuracy(read_rows(PUBLISHED))}
     assert shipped.keys() == again.keys(), AGAIN
-    for source, own in again.items():
-        assert_same(shipped[source].errors, own.errors, source)
+    for source, entry in again.items():
+        assert_same(shipped[source].errors, entry.errors, source)
         for name in ("ran", "called_too_large", "ran_out", "called_fitting"):
-            assert getattr(shipped[source], name) == getattr(own, name), f"{source}: {AGAIN}"
+            assert getattr(shipped[source], name) == getattr(entry, name), f"{source}: {AGAIN}"
 
 
 def test_what_was_counted_is_met() -> None:
     """The project's targets on counts: parameters equal, saved bytes within 1 %, peaks 3 %."""
-    errors = {own.subject: own.errors for own in load().counted}
-    for subject, own in errors.items():
+    errors = {item.subject: item.errors for item in load().counted}
+    for subject, error in errors.items():
         limit = 0.0 if "parameters" in subject else 0.01 if "kept" in subject else 0.03
         if "phases" not in subject:
-            assert abs(own.worst) <= limit, subject
-        assert own.p95 <= max(limit, 1e-2)
+            assert abs(error.worst) <= limit, subject
+        assert error.p95 <= max(limit, 1e-2)
 
 
 def test_summary_of_known_errors() -> None:
@@ -79,20 +79,20 @@ def test_summary_of_known_errors() -> None:
 
 def test_file_holds_the_figures() -> None:
     errors = Errors(3, 0.0, 1.25e-8, -0.125, 'a "quoted" row, s2048')
-    own = Accuracy(
+    accuracy = Accuracy(
         "2026-01-02",
         "command",
         (Counted("subject", errors),),
         (Measured("source", errors, 4, 1, 2, 0), Measured("fit only", Errors(), 9, 0, 0, 0)),
     )
-    assert from_toml(to_toml(own)) == own
+    assert from_toml(to_toml(accuracy)) == accuracy
 
 
 def test_tables_name_the_worst_row_and_count_the_fit() -> None:
     errors = Errors(3, 0.001, 0.02, -0.125, "model x")
     quiet = Measured("quiet", Errors(), 9, 0, 0, 0)
-    own = Accuracy("d", "c", (), (quiet, Measured("loud", errors, 14, 1, 2, 2), quiet))
-    text = markdown(own)
+    accuracy = Accuracy("d", "c", (), (quiet, Measured("loud", errors, 14, 1, 2, 2), quiet))
+    text = markdown(accuracy)
     assert "| loud | 1 of 14 | 2 of 2 | 3 | 0.10 % | 2.0 % | -12.5 % | model x |" in text
     assert "| 2 other sources | 0 of 18 | - | - |" in text
     assert "quiet" not in text
@@ -123,8 +123,8 @@ def write_row(folder: Path, file: str, **changes: str) -> None:
 
 def test_blank_cells_were_not_counted(tmp_path: Path) -> None:
     write_row(tmp_path, "activations.csv", per_layer="", layers="", mbs="")
-    (own,) = counted_accuracy(tmp_path)
-    assert (own.errors.figures, own.errors.worst) == (1, pytest.approx(0.0, abs=1e-7))
+    (found,) = counted_accuracy(tmp_path)
+    assert (found.errors.figures, found.errors.worst) == (1, pytest.approx(0.0, abs=1e-7))
 
 
 @pytest.mark.parametrize(

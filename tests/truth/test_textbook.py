@@ -93,8 +93,8 @@ def test_phases_of_the_textbook(
     ]
     for phase, expected in figures:
         # The gradient of one residual stream is no part of the account.
-        own = phase.total_bytes - inputs - phase.terms.get("working", 0.0)
-        assert own == pytest.approx(expected, rel=1e-9), phase.name
+        total_bytes = phase.total_bytes - inputs - phase.terms.get("working", 0.0)
+        assert total_bytes == pytest.approx(expected, rel=1e-9), phase.name
 
 
 def test_backward_without_persistent_gradients() -> None:

@@ -78,8 +78,8 @@ def test_one_layer() -> None:
     stream, made = 4.0 * SEQ * HIDDEN, 4.0 * (BEHIND + HIDDEN + HIDDEN * VOCABULARY)
     shared = 4.0 * SEQ**2 + 2 * 4.0 * SEQ * 128
     held = 3 * 4.0 * SCORES + 7 * stream + made + shared
-    own = timeline.phase("backward").total_bytes - timeline.phase("start").total_bytes
-    assert own == pytest.approx(held, rel=1e-4)
+    total_bytes = timeline.phase("backward").total_bytes - timeline.phase("start").total_bytes
+    assert total_bytes == pytest.approx(held, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from planner.predict.links import assemble
 MEBIBYTE = 2.0**20
 # Log ratio from which a row's error counts in proportion only, and how far a fit may go.
 SOFT = 0.05
-REACH = 4.0
+MOST_FACTOR = 4.0
 START_UP = "start-up"
 SIZES = ((1.0, "below 1 MiB"), (16.0, "1-16 MiB"), (256.0, "16-256 MiB"), (math.inf, "> 256 MiB"))
 # Columns that identify a measurement; a second row with the same key is another quantity.
@@ -211,12 +211,15 @@ def soft_l1(error: float) -> float:
 def fit_stage(stage: Stage, rows: Iterable[Row]) -> tuple[dict[str, float], float]:
     """Fitted fields and the benchmark's start-up, s: soft-L1 on the log of the time ratio.
 
-    Each within a factor of `REACH` of what ships; starts of 1 us to 1 ms.
+    Each within a factor of `MOST_FACTOR` of what ships; starts of 1 us to 1 ms.
     """
     chosen = [row for row in rows if stage.rows(row) and row.payload_bytes >= MEBIBYTE]
     links = shipped_links(stage.gpu)
     start = {field: math.log(getattr(links, field)) for field in stage.free}
-    bounds = {field: (log - math.log(REACH), log + math.log(REACH)) for field, log in start.items()}
+    bounds = {
+        field: (log - math.log(MOST_FACTOR), log + math.log(MOST_FACTOR))
+        for field, log in start.items()
+    }
     start[START_UP], bounds[START_UP] = math.log(20e-6), (math.log(1e-6), math.log(1e-3))
 
     def objective(logs: dict[str, float]) -> float:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from math import fsum
 from operator import mul
 
-from planner.evidence.fit.judging import Judged, Residual, judge, summarised, without_own_errors
+from planner.evidence.fit.judging import (
+    Judged,
+    Residual,
+    judge,
+    summarised,
+    without_unmeasured_errors,
+)
 from planner.predict.uncertainty.measured_range import AXES
 from planner.predict.uncertainty.residuals import ResidualTable
 
@@ -126,7 +132,7 @@ def _judge(
     axis = name in AXES
     one_table = replace(
         table,
-        entries=summarised(without_own_errors(table, kept)),
+        entries=summarised(without_unmeasured_errors(table, kept)),
         growth=unit if axis else {},
         unmeasured={} if axis else unit,
     )
@@ -146,5 +152,5 @@ def _result(fold: Fold, kept: int, judged: Judged, inflation: float, growth: flo
 
 
 def _covered(judged: Judged, inflation: float, growth: float) -> float:
-    low, high = judged.ends(inflation, growth)
+    low, high = judged.bounds(inflation, growth)
     return float(((low <= judged.values) & (judged.values <= high)).mean())

@@ -122,10 +122,10 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
         if any(by != 1.0 for by in factors.get(result.row.source, {}).values()):
             places[result.row.source].append(index)
     for source, indices in places.items():
-        own_factors = factors[source]
+        source_factors = factors[source]
         costed = cost_predictions(
             [results[index] for index in indices],
-            lambda job, by=own_factors: _trial(job, by),  # type: ignore[misc]
+            lambda job, by=source_factors: _trial(job, by),  # type: ignore[misc]
         )
         for index, prediction in zip(indices, costed, strict=True):
             results[index] = prediction

@@ -19,7 +19,7 @@ from planner.predict.uncertainty.residuals import (
     ResidualTable,
     SourceResiduals,
     Spread,
-    ends,
+    bounds,
     represent,
 )
 
@@ -77,9 +77,9 @@ class Judged:
     known: Array
     deviation: Array
 
-    def ends(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
+    def bounds(self, inflation: float, growth: float = 1.0) -> tuple[Array, Array]:
         """Ends of the intervals, with the deviation for the unmeasured multiplied."""
-        return ends(
+        return bounds(
             self.middle,
             self.middle - inflation * (self.middle - self.low),
             self.middle + inflation * (self.high - self.middle),
@@ -88,7 +88,7 @@ class Judged:
 
     def coverage(self, inflation: float) -> HeldOut:
         """How many runs lie in their intervals."""
-        low, high = self.ends(inflation)
+        low, high = self.bounds(inflation)
         inside = (low <= self.values) & (self.values <= high)
         by_source = {}
         for source in np.unique(self.sources):
@@ -99,7 +99,7 @@ class Judged:
     def score(self, inflation: float, growth: float = 1.0) -> float:
         """Mean interval score (Gneiting & Raftery 2007, eq. 43: width plus 2/0.2 times what sticks
         out); a source weighs as the square root of its rows."""
-        low, high = self.ends(inflation, growth)
+        low, high = self.bounds(inflation, growth)
         outside = np.maximum(0.0, np.maximum(low - self.values, self.values - high))
         scores = high - low + 2.0 / (1.0 - COVERAGE) * outside
         return float(np.average(scores, weights=self.weights))
@@ -139,7 +139,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
         np.array([spread.low for spread in spreads]),
         np.array([spread.middle for spread in spreads]),
         np.array([spread.high for spread in spreads]),
-        np.array([table.own_error(residual.at) for residual in found]),
+        np.array([table.unmeasured_error(residual.at) for residual in found]),
         np.array(
             [
                 plain.further(residual.family, residual.at, residual.source).deviation
@@ -149,7 +149,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     )
 
 
-def without_own_errors(table: ResidualTable, found: Iterable[Residual]) -> list[Residual]:
+def without_unmeasured_errors(table: ResidualTable, found: Iterable[Residual]) -> list[Residual]:
     """The runs with what is left of their residuals for the spread of their family.
 
     A run whose step is mostly exposed communication or waiting for the CPU is off by that part's
@@ -161,7 +161,7 @@ def without_own_errors(table: ResidualTable, found: Iterable[Residual]) -> list[
     plain = replace(table, inflation=1.0)
     left = []
     for residual in found:
-        deviation = table.own_error(residual.at)
+        deviation = table.unmeasured_error(residual.at)
         if deviation > 0.0:
             spread = plain.spread(residual.family, residual.source)
             wide = 0.5 * (spread.high - spread.low)
@@ -189,7 +189,7 @@ def summarised(found: Iterable[Residual]) -> tuple[SourceResiduals, ...]:
             source=source,
             rows=len(runs),
             log_ratios=represent([run.value for run in runs]),
-            reach=ranges(run.at for run in runs),
+            measured=ranges(run.at for run in runs),
             bits=tuple(sorted({run.at.bits for run in runs} - {0})),
             **family._asdict(),
         )

@@ -28,7 +28,8 @@ from planner.job.job import Job
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.costed import cost_job
-from planner.search.explorer import Effort, Explorer, Point
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort, Point
 
 FIGURES = "layout_gains.toml"
 
@@ -72,7 +73,7 @@ def measure(case: Case) -> Values:
     explorer = job.explorer(Effort())
     uniform = _best_uniform(explorer)
     started = time.perf_counter()
-    rung = explorer.climb(0)
+    limit_result = explorer.climb(0)
     seconds = time.perf_counter() - started
     values: Values = {
         "name": case.name,
@@ -80,21 +81,21 @@ def measure(case: Case) -> Values:
         "limit_gib": explorer.limit_bytes / 2**30,
         "solve_s": seconds,
         "solved_shapes": float(len(explorer.solved_rows)),
-        "gap": rung.gap,
+        "gap": limit_result.gap,
     }
-    if rung.point is not None:
-        values |= _plan_values("solved", explorer, rung.point)
+    if limit_result.point is not None:
+        values |= _plan_values("solved", explorer, limit_result.point)
     if uniform is not None:
         values |= _plan_values("uniform", explorer, uniform)
         values["gain_there"] = _gain(uniform, _solved_there(explorer, uniform.row))
-        values["gain"] = _gain(uniform, rung.point)
-    ends = _best_with_ends(job.job)
-    if ends is not None:
-        values["gain_over_ends"] = _gain(ends, rung.point)
+        values["gain"] = _gain(uniform, limit_result.point)
+    uneven = _best_with_uneven_edges(job.job)
+    if uneven is not None:
+        values["gain_over_ends"] = _gain(uneven, limit_result.point)
     return values
 
 
-def _best_with_ends(job: Job) -> Point | None:
+def _best_with_uneven_edges(job: Job) -> Point | None:
     """The best plan with counts for the first and last stage only; None without pipelines."""
     if job.framework.parallelism.layouts != "any":
         return None
@@ -105,7 +106,7 @@ def _best_with_ends(job: Job) -> Point | None:
 
 
 def _best_uniform(explorer: Explorer) -> Point | None:
-    fitting = np.where(explorer.peak <= explorer.limit_bytes, explorer.pace, np.inf)
+    fitting = np.where(explorer.peak <= explorer.limit_bytes, explorer.sample_s, np.inf)
     row = int(np.argmin(fitting))
     return explorer.even_point(row) if np.isfinite(fitting[row]) else None
 
@@ -118,14 +119,14 @@ def _solved_there(explorer: Explorer, row: int) -> Point | None:
 
 
 def _gain(uniform: Point, found: Point | None) -> float:
-    return 0.0 if found is None else max(0.0, 1.0 - found.pace / uniform.pace)
+    return 0.0 if found is None else max(0.0, 1.0 - found.sample_s / uniform.sample_s)
 
 
 def _plan_values(prefix: str, explorer: Explorer, point: Point) -> Values:
     columns = explorer.columns
     gbs = float(columns["gbs"][point.row])
     return {
-        f"{prefix}_step_s": point.pace * gbs,
+        f"{prefix}_step_s": point.sample_s * gbs,
         f"{prefix}_gbs": gbs,
         f"{prefix}_peak_gib": point.peak / 2**30,
         f"{prefix}_plan": _describe(explorer, point),

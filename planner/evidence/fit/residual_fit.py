@@ -6,12 +6,12 @@
 `planner.predict.uncertainty.residuals` says how the file is read. Step times are predicted with the
 constants that leave a run's source out (`planner.evidence.fit.held_out`, whose file is read); the
 model's memory has no such constants. The constants of the intervals come from leaving one source
-out as well: every run is given the interval that the runs of all *other* sources make. `own_rows`,
-`source_power`, `communication` and `launches` are those of short lists with the best mean interval
-score; the runs' residuals keep what these two errors leave of them (`judging.without_own_errors`).
-`growth` and `unmeasured` come from ranges left out (`planner.evidence.fit.growth_fit`), and
-`inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or midway from
-that to the share of rows where this is less.
+out as well: every run is given the interval that the runs of all *other* sources make.
+`prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
+mean interval score; the runs' residuals keep what these two errors leave of them
+(`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
+(`planner.evidence.fit.growth_fit`), and `inflation` then makes these held-out intervals cover 80 %:
+in the mean over sources, or midway from that to the share of rows where this is less.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from planner.evidence.fit.judging import (
     held_out,
     judge,
     summarised,
-    without_own_errors,
+    without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
@@ -44,8 +44,8 @@ from planner.predict.uncertainty.residuals import ResidualTable
 
 # Below this a peak is mostly what libraries allocate, not the model.
 _SMALLEST_PEAK_GIB = 8.0
-# Tried for `own_rows`: from believing a family's own runs at once to hardly ever.
-_OWN_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
+# Tried for `prior_rows`: from believing a family's own runs at once to hardly ever.
+_PRIOR_ROWS = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Tried for `source_power`: from every source alike to halfway to every row alike.
 _SOURCE_POWERS = (0.0, 0.25, 0.5)
 # Tried for `communication` and `launches`.
@@ -89,20 +89,20 @@ def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
     entries = summarised(found)
     scored = []
     for power in _SOURCE_POWERS:
-        for own_rows in _OWN_ROWS:
-            table = ResidualTable(figure, entries, own_rows, 1.0, power)
+        for prior_rows in _PRIOR_ROWS:
+            table = ResidualTable(figure, entries, prior_rows, 1.0, power)
             judged = judge(table, found)
             inflation = judged.inflation()
-            scored.append((judged.score(inflation), own_rows, power, inflation))
-    _, own_rows, power, _ = min(scored)
-    table = _with_own_errors(ResidualTable(figure, entries, own_rows, 1.0, power), found)
-    table = replace(table, entries=summarised(without_own_errors(table, found)))
+            scored.append((judged.score(inflation), prior_rows, power, inflation))
+    _, prior_rows, power, _ = min(scored)
+    table = _with_unmeasured_errors(ResidualTable(figure, entries, prior_rows, 1.0, power), found)
+    table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
     table, folds = with_growth(table, found)
     table = replace(table, inflation=judge(table, found).inflation())
     return FittedTable(table, held_out(table, found), folds)
 
 
-def _with_own_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
+def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
     """The table with the errors of exposed communication and of waiting for the CPU, and its
     inflation. Of memory both are 0."""
     judged = judge(table, found)
@@ -141,7 +141,7 @@ def render(fitted: Sequence[FittedTable]) -> str:
 def _render_table(fitted: FittedTable) -> Iterator[str]:
     table, coverage = fitted.table, fitted.coverage
     yield f"[{table.figure}]"
-    yield f"own_rows = {table.own_rows:g}"
+    yield f"prior_rows = {table.prior_rows:g}"
     yield f"source_power = {table.source_power:g}"
     yield f"inflation = {table.inflation:g}"
     yield f"communication = {table.communication:g}"
@@ -168,8 +168,8 @@ def _render_table(fitted: FittedTable) -> Iterator[str]:
             yield f'{name} = "{getattr(entry, name)}"'
         yield f"rows = {entry.rows}"
         yield f"log_ratios = [{', '.join(f'{value:g}' for value in entry.log_ratios)}]"
-        axes = (f"{axis} = [{low:.6g}, {high:.6g}]" for axis, (low, high) in entry.reach.items())
-        yield f"reach = {{{', '.join(axes)}}}"
+        axes = (f"{axis} = [{low:.6g}, {high:.6g}]" for axis, (low, high) in entry.measured.items())
+        yield f"measured = {{{', '.join(axes)}}}"
         yield f"bits = {list(entry.bits)}"
 
 

@@ -224,13 +224,13 @@ def compare_activations(row: Row) -> Iterator[Compared]:
     context, key = single_device(row)
     table = pieces(context)
     # What another layer adds is one of the last kind.
-    layer, ends = table[context.model.kind_indices[-1]], table[len(context.model.kinds) :]
+    layer, vocab_layers = table[context.model.kind_indices[-1]], table[len(context.model.kinds) :]
     whole = bool(key.modules)
     casts = 0.0 if whole else _casts(layer, context, key)
-    outside = sum(_casts(piece, context, key) for piece in ends)
+    outside = sum(_casts(piece, context, key) for piece in vocab_layers)
     figures = (
         ("per_layer", _held_by_graph(layer, context, key)),
-        ("non_layer", sum(_held_by_graph(piece, context, key) for piece in ends)),
+        ("non_layer", sum(_held_by_graph(piece, context, key) for piece in vocab_layers)),
         ("weight_casts_per_layer", casts),
         ("weight_casts_non_layer", outside),
     )
@@ -272,8 +272,8 @@ def compare_megatron_activations(row: Row) -> Iterator[Compared]:
         sequence_parallel=row["sequence_parallel"] == "1",
         recompute=_CHECKPOINTING[row["recompute"] or "none"],
     )
-    layer, *ends = pieces(context)
-    outside = sum(_kept(piece, context, key) for piece in ends)
+    layer, *vocab_layers = pieces(context)
+    outside = sum(_kept(piece, context, key) for piece in vocab_layers)
     kept = (("per_layer", _kept(layer, context, key)), ("non_layer", outside))
     yield from figures_of(row, label(row), kept)
 
@@ -307,13 +307,13 @@ def megatron_rank(row: Row, profile: FrameworkProfile) -> list[tuple[str, float]
     first, last = stage == 0, stage == pp - 1
     # A tied head on a stage of its own holds a copy of the vocabulary table.
     copy = table_parameters(context, key) if model.tied_embeddings and not first else 0.0
-    own_head = head[0] - norm + copy if last else 0.0
-    dense = layers * layer[0] + first * embedding[0] + last * norm + own_head
+    head_alone = head[0] - norm + copy if last else 0.0
+    dense = layers * layer[0] + first * embedding[0] + last * norm + head_alone
     experts = layers * layer[1]
     return [
         ("params", dense + experts),
         ("embedding", first * embedding[0]),
-        ("head", own_head),
+        ("head", head_alone),
         ("expert", experts),
     ]
 

@@ -21,9 +21,9 @@ def compare_flop(row: Row) -> Iterator[Compared]:
     """
     context, key = single_device(row)
     table = pieces(context)
-    kinds, ends = context.model.kind_indices, table[len(context.model.kinds) :]
+    kinds, vocab_layers = context.model.kind_indices, table[len(context.model.kinds) :]
     layers = [_layer_flop(piece, context, Module(key.modules)) for piece in table]
-    outside = sum(_products_flop(piece.ops, context) for piece in ends)
+    outside = sum(_products_flop(piece.ops, context) for piece in vocab_layers)
     forward, backward, attention, attention_backward = layers[kinds[-1]]
     sums = [sum(layers[kind][way] for kind in kinds) for way in (0, 1)]
     totals = (sums[0] + outside, sums[1] + 2 * outside)

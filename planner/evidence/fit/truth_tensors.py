@@ -57,13 +57,13 @@ class Rule:
     def fits(self, tensor: Tensor, context: OpContext) -> bool:
         """Whether the rule is about this tensor."""
         sizes = _sizes(context)
-        ends = tuple(sizes[letter] for letter in self.trailing)
+        vocab_layers = tuple(sizes[letter] for letter in self.trailing)
         return (
             tensor.is_cast == self.is_cast
             and re.fullmatch(self.module, tensor.module) is not None
             and self.dtype in ("", tensor.dtype)
             and self.dimensions in (0, len(tensor.shape))
-            and (not ends or tensor.shape[-len(ends) :] == ends)
+            and (not vocab_layers or tensor.shape[-len(vocab_layers) :] == vocab_layers)
         )
 
 

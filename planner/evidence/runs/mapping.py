@@ -118,7 +118,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
         one_layout.block_layers,
         one_layout.recomputed,
         one_layout.placement,
-        mtp_apart=one_layout.mtp_apart,
+        mtp_standalone=one_layout.mtp_standalone,
     )
     return MappedRow(
         row=row,

@@ -118,12 +118,14 @@ def time_comparison(prediction: Prediction) -> Comparison | None:
     return Comparison(predicted, measured, interval)
 
 
-def time_interval(prediction: Prediction, seconds: float, *, own_source: bool = False) -> Interval:
+def time_interval(
+    prediction: Prediction, seconds: float, *, with_its_source: bool = False
+) -> Interval:
     """The interval of a predicted row's step time, without its own source unless asked for.
     Raises ValueError for a refused row."""
     if prediction.mapped is None:
         raise ValueError("a refused row has no interval")
-    without = "" if own_source else prediction.row.source
+    without = "" if with_its_source else prediction.row.source
     one_step_time_interval = step_time_interval(
         prediction.mapped.job, seconds, without, prediction.conditions
     )

@@ -82,7 +82,7 @@ class Parallelism(Frozen):
     """Interleaving: micro-batches per step must be a multiple of pp."""
     layouts: Literal["any", "even-or-ends", "even", "greedy"] = "any"
     """Which layer splits over stages the framework can express."""
-    lone_ends: bool = False
+    standalone_vocab: bool = False
     """The first block of a pipeline may hold the embedding alone, the last the head and the
     loss."""
     recompute_layers: Literal["same-on-every-stage", "any", "mixed", "all-or-none"] = "all-or-none"
@@ -100,7 +100,7 @@ class Parallelism(Frozen):
     mtp_copies_embedding: bool = False
     """A stage with multi-token prediction but without the embedding holds a copy of the vocabulary
     table, trained on both stages: its gradient is reduced between them."""
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
     """Multi-token prediction may stand in the block before one of head and loss alone."""
     shards_over_context: bool = False
     """Parameters are always sharded over the context-parallel ranks: no ZeRO-0 beside cp."""

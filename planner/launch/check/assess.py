@@ -150,7 +150,7 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     """A degree that the framework has and its profile lacks: its reader has said so."""
-    apart = {
+    told_by_rule = {
         place
         for problem in problems
         if problem.rule == "not-predictable"
@@ -159,7 +159,7 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     return (
         broken.rule.endswith("-supported")
         and bool(broken.places)
-        and apart.issuperset(broken.places)
+        and told_by_rule.issuperset(broken.places)
     )
 
 

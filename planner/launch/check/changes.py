@@ -158,7 +158,7 @@ def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Cand
 
 def _key(setup: Setup) -> object:
     asked = setup.request.model_dump_json()
-    layout = (setup.block_layers, setup.recomputed, setup.mtp_apart)
+    layout = (setup.block_layers, setup.recomputed, setup.mtp_standalone)
     return (asked, setup.degrees, setup.recompute, *layout)
 
 
@@ -287,7 +287,7 @@ def _completed(candidate: Candidate, base: Setup, job: Job, form: str) -> Candid
     degrees, before = setup.degrees, base.degrees
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
         blocks = _blocks(job, degrees, form)
-        setup = replace(setup, block_layers=blocks, recomputed=None, mtp_apart=False)
+        setup = replace(setup, block_layers=blocks, recomputed=None, mtp_standalone=False)
     return replace(candidate, setup=setup)
 
 

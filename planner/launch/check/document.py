@@ -69,13 +69,13 @@ def _plan_record(plan: Plan | None) -> Record:
     if plan is None:
         names = (*_PLAN_COLUMNS, *_INTERVALS)
         return dict.fromkeys(names, "")
-    ends: Mapping[str, float] = {
+    bounds: Mapping[str, float] = {
         "step_time_low_s": plan.step_time.low,
         "step_time_high_s": plan.step_time.high,
         "peak_low_bytes": plan.peak_interval.low,
         "peak_high_bytes": plan.peak_interval.high,
     }
-    return {name: getattr(plan, name) for name in _PLAN_COLUMNS} | dict(ends)
+    return {name: getattr(plan, name) for name in _PLAN_COLUMNS} | dict(bounds)
 
 
 _INTERVALS = ("step_time_low_s", "step_time_high_s", "peak_low_bytes", "peak_high_bytes")
@@ -93,7 +93,7 @@ def _configuration(setup: Setup) -> Record:
         "degrees": setup.degrees.model_dump(),
         "recompute": setup.recompute,
         "block_layers": setup.block_layers,
-        "mtp_apart": setup.mtp_apart,
+        "mtp_standalone": setup.mtp_standalone,
         "recomputed": setup.recomputed,
     }
 

@@ -145,7 +145,7 @@ def _layers(setup: Setup) -> tuple[tuple[int, ...], bool]:
 
     layers = setup.request.find_model().spec.layers
     blocks = setup.degrees.pp * setup.degrees.vpp
-    return setup.block_layers or even_split(layers, blocks), setup.mtp_apart
+    return setup.block_layers or even_split(layers, blocks), setup.mtp_standalone
 
 
 def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict[str, str]:

@@ -100,7 +100,7 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
         canonical_mode(found),
         found.block_layers,
         found.recomputed,
-        found.mtp_apart,
+        found.mtp_standalone,
     )
 
 

@@ -95,7 +95,10 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield Edit("--expert-tensor-parallel-size", str(degrees.etp))
     elif "etp" in changes:
         yield Edit("--expert-tensor-parallel-size", None)
-    moved = (before.block_layers, before.mtp_apart) != (after.block_layers, after.mtp_apart)
+    moved = (before.block_layers, before.mtp_standalone) != (
+        after.block_layers,
+        after.mtp_standalone,
+    )
     if {"pp", "vpp"} & changes.keys() or moved:
         yield from _megatron_layout(after)
     if "cp" in changes and found.cp_sizes:
@@ -162,7 +165,7 @@ def _megatron_layout(after: Setup) -> Iterator[Edit]:
     if len(set(blocks)) > 1:
         keep = "--pipeline-model-parallel-layout"
         mtp = after.request.find_model().spec.mtp_layers
-        yield Edit(keep, f'"{layout_text(blocks, mtp, after.mtp_apart)}"')
+        yield Edit(keep, f'"{layout_text(blocks, mtp, after.mtp_standalone)}"')
     elif degrees.vpp > 1:
         keep = "--num-layers-per-virtual-pipeline-stage"
         yield Edit(keep, str(blocks[0]))

@@ -40,7 +40,7 @@ class _Reader:
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, script: HfArguments
     ) -> None:
-        self.own, self.files, self.script, self.hints = document, files, script, script.hints
+        self.document, self.files, self.script, self.hints = document, files, script, script.hints
         self.launch = launch
         self.problems: list[Problem] = [*unknown_keys(document)]
         self.assumed: list[str] = []
@@ -52,7 +52,7 @@ class _Reader:
         shard = self._parallelism(self.hints.gpus or world or 1, tp, cp)
         self._complete()
         unknown = tuple(
-            setting for setting in self.own.settings.values() if not _is_known(setting.key)
+            setting for setting in self.document.settings.values() if not _is_known(setting.key)
         )
         precision, dtype = self._precision(framework)
         return Found(
@@ -76,10 +76,10 @@ class _Reader:
             optimizer_offload=float(self._on(f"{_F}offload_params")),
             precision=precision,
             dtype=dtype,
-            main_file=self.own.path,
+            main_file=self.document.path,
             where=self._where(),
-            settings=tuple(self.own.settings.values()),
-            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            settings=tuple(self.document.settings.values()),
+            unused=tuple(o for o in self.document.rest() if o not in unknown),
             unknown=unknown,
             problems=tuple(self.problems),
             assumed=tuple(self.assumed),
@@ -91,67 +91,67 @@ class _Reader:
             "zero": f"{_F}reshard_after_forward", "shard": f"{_P}dp_replicate_size",
             "recompute": f"{_F}activation_checkpointing",
         }  # fmt: skip
-        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        found = {name: self.document.settings.get(key) for name, key in keys.items()}
         return self.script.where | {name: item for name, item in found.items() if item is not None}
 
     def _on(self, key: str) -> bool:
-        return str(self.own.get(key, False)).lower() == "true"
+        return str(self.document.get(key, False)).lower() == "true"
 
     def _number(self, key: str, default: int) -> int:
-        value = self.own.get(key, default)
+        value = self.document.get(key, default)
         if isinstance(value, str) and value.isdigit():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < min(1, default):
             text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return default
         return value
 
     def _sharding(self) -> tuple[str, int]:
         """Profile and ZeRO stage."""
-        kind = str(self.own.get("distributed_type", "NO"))
+        kind = str(self.document.get("distributed_type", "NO"))
         if kind == "FSDP" and self._number(f"{_F}version", 1) > 1:
             self._wrapping()
             return "hf-fsdp2", 3 if self._reshards() else 2
         if kind == "FSDP":
             self._wrapping()
-            strategy = str(self.own.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
+            strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
             if strategy not in _STRATEGIES:
                 text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
-                place = self.own.place(f"{_F}sharding_strategy")
+                place = self.document.place(f"{_F}sharding_strategy")
                 self.problems.append(Problem("option-value", text, places=place))
             return "fsdp1", _STRATEGIES.get(strategy, 3)
         if kind in ("MULTI_GPU", "NO"):
             return "hf-transformers", 0
         text = f"distributed_type {kind} is not modelled here"
         fix = "give the DeepSpeed JSON instead" if kind == "DEEPSPEED" else ""
-        place = self.own.place("distributed_type")
+        place = self.document.place("distributed_type")
         self.problems.append(Problem("not-predictable", text, "warning", place, fix))
         return "hf-transformers", 0
 
     def _reshards(self) -> bool:
-        value = str(self.own.get(f"{_F}reshard_after_forward", True)).lower()
+        value = str(self.document.get(f"{_F}reshard_after_forward", True)).lower()
         if value not in ("true", "false"):
             key = f"{_F}reshard_after_forward"
             text = f"{key} {value}: version 2 takes true or false"
             self.problems.append(
                 Problem(
-                    "option-value", text, places=self.own.place(key), fix="true",
+                    "option-value", text, places=self.document.place(key), fix="true",
                     edits=(Edit(key, "true"),),
                 )
             )  # fmt: skip
         return value != "false"
 
     def _wrapping(self) -> None:
-        policy = self.own.get(f"{_F}auto_wrap_policy")
-        self.own.get(f"{_F}transformer_layer_cls_to_wrap")
+        policy = self.document.get(f"{_F}auto_wrap_policy")
+        self.document.get(f"{_F}transformer_layer_cls_to_wrap")
         if policy in (None, "NO_WRAP"):
             self.problems.append(
                 Problem(
                     "fsdp-wrapping",
                     "no fsdp_auto_wrap_policy: the whole model is one unit, gathered at once",
                     "warning",
-                    self.own.place(f"{_F}auto_wrap_policy"),
+                    self.document.place(f"{_F}auto_wrap_policy"),
                     "fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
                     (Edit(f"{_F}auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),),
                 )
@@ -160,16 +160,16 @@ class _Reader:
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
         """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
         replicate = self._number(f"{_P}dp_replicate_size", 1)
-        stated = f"{_P}dp_shard_size" in self.own.settings
+        stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self._number(f"{_P}dp_shard_size", 1)
         sp = self._number(f"{_P}sp_size", 1)
         if sp > 1 and cp > 1:
             keys = (f"{_P}sp_size", f"{_P}cp_size")
             text = "cp_size and sp_size exclude each other"
-            self.problems.append(Problem("cp-and-sp", text, places=self.own.place(*keys)))
+            self.problems.append(Problem("cp-and-sp", text, places=self.document.place(*keys)))
         if tp > 1 and ranks == 1 and replicate > 1:
             text = "tp with replicas needs dp_shard_size > 1"
-            place = self.own.place(f"{_P}tp_size")
+            place = self.document.place(f"{_P}tp_size")
             self.problems.append(Problem("tp-with-replicas", text, places=place))
         if stated and replicate * ranks * tp * cp * sp != world:
             self.problems.append(
@@ -177,15 +177,15 @@ class _Reader:
                     "world-size",
                     f"dp_replicate·dp_shard·tp·cp·sp = {replicate}·{ranks}·{tp}·{cp}·{sp} is not "
                     f"{world} processes",
-                    places=self.own.place(f"{_P}dp_shard_size", "num_processes"),
+                    places=self.document.place(f"{_P}dp_shard_size", "num_processes"),
                 )
             )
         if max(tp, cp, sp) > 1:
             what = "tp, cp and sp of accelerate"
-            place = self.own.place(f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
+            place = self.document.place(f"{_P}tp_size", f"{_P}cp_size", f"{_P}sp_size")
             text = f"{what} are not modelled: no prediction"
             self.problems.append(Problem("not-predictable", text, "warning", place))
-        strategy = str(self.own.get(f"{_F}sharding_strategy", "")).upper()
+        strategy = str(self.document.get(f"{_F}sharding_strategy", "")).upper()
         if strategy.startswith("HYBRID"):
             machines = self._number("num_machines", 1)
             return max(1, world // machines) if machines > 1 else 0
@@ -197,11 +197,11 @@ class _Reader:
         return "full" if self._on(f"{_F}activation_checkpointing") else "none"
 
     def _precision(self, framework: str) -> tuple[str, str | None]:
-        text = str(self.own.get("mixed_precision", "no"))
+        text = str(self.document.get("mixed_precision", "no"))
         precision = _PRECISIONS.get(text)
         if precision is None:
             known = ", ".join(_PRECISIONS)
-            place = self.own.place("mixed_precision")
+            place = self.document.place("mixed_precision")
             problem = Problem("option-value", f"mixed_precision {text}: {known}", places=place)
             self.problems.append(problem)
             return "bf16", None
@@ -209,7 +209,7 @@ class _Reader:
             return precision, "fp32" if precision == "fp32" else "amp"
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"
-            place = self.own.place("mixed_precision")
+            place = self.document.place("mixed_precision")
             self.problems.append(Problem("not-predictable", text, "warning", place))
             return "bf16", None
         return precision, None

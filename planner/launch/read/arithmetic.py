@@ -63,11 +63,11 @@ def _number(node: ast.expr, values: Mapping[str, str]) -> int:
             return _wrapped(int(number))
         case ast.Name(id=name):
             return _wrapped(int(values.get(name) or 0))
-        case ast.UnaryOp(op=own, operand=operand):
+        case ast.UnaryOp(op=operator, operand=operand):
             number = _number(operand, values)
-            return -number if isinstance(own, ast.USub) else int(not number)
-        case ast.BoolOp(op=own, values=parts):
-            every = all if isinstance(own, ast.And) else any
+            return -number if isinstance(operator, ast.USub) else int(not number)
+        case ast.BoolOp(op=operator, values=parts):
+            every = all if isinstance(operator, ast.And) else any
             return int(every(_number(part, values) for part in parts))
     return _binary(node, values)
 
@@ -75,12 +75,14 @@ def _number(node: ast.expr, values: Mapping[str, str]) -> int:
 def _binary(node: ast.expr, values: Mapping[str, str]) -> int:
     """Two operands and an operator of the whitelist."""
     match node:
-        case ast.BinOp(left=left, op=own, right=right):
+        case ast.BinOp(left=left, op=operator, right=right):
             one, two = _number(left, values), _number(right, values)
-            if isinstance(own, ast.Pow) and two >= 0:
+            if isinstance(operator, ast.Pow) and two >= 0:
                 return _wrapped(pow(one, two, 1 << _BITS))
-            if type(own) in _BINARY:
-                return _wrapped(_BINARY[type(own)](one, two))
-        case ast.Compare(left=left, ops=[own], comparators=[right]) if type(own) in _COMPARISONS:
-            return int(_COMPARISONS[type(own)](_number(left, values), _number(right, values)))
+            if type(operator) in _BINARY:
+                return _wrapped(_BINARY[type(operator)](one, two))
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
+            type(operator) in _COMPARISONS
+        ):
+            return int(_COMPARISONS[type(operator)](_number(left, values), _number(right, values)))
     raise _UnreadableError

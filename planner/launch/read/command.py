@@ -60,7 +60,7 @@ def whole_number(setting: Setting | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def take_apart(command: Command, files: Files) -> LaunchCommand | None:
+def split_command(command: Command, files: Files) -> LaunchCommand | None:
     """The launch that a command is; None if it starts no Python program."""
     words = command.words
     spelled = [_spelled(word, files) for word in words]

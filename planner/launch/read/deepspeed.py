@@ -90,7 +90,7 @@ class _Reader:
             seq=self.hints.seq,
             recompute=self.hints.recompute or "none",
             optimizer=self._optimizer(),
-            optimizer_kernel=None if self._own_optimizer() else self.script.kernel,
+            optimizer_kernel=None if self._config_optimizer() else self.script.kernel,
             attention=self.script.attention,
             optimizer_offload=self._offload(),
             precision="fp16" if self._on("fp16.enabled") else "bf16",
@@ -183,12 +183,12 @@ class _Reader:
             acc = 1
         return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
 
-    def _own_optimizer(self) -> bool:
+    def _config_optimizer(self) -> bool:
         """Whether DeepSpeed makes the optimizer, not the script."""
         return self.document.get("optimizer.type") not in (None, "auto")
 
     def _optimizer(self) -> str:
-        if not self._own_optimizer():
+        if not self._config_optimizer():
             return self.script.optimizer or "adamw"
         name = self.document.get("optimizer.type")
         known = _OPTIMIZERS.get(str(name).lower())

@@ -13,7 +13,7 @@ from planner.launch.read.document import Document
 from planner.launch.read.found import Edit, Problem
 
 # In any spelling.
-_OWN = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
+_DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
 # Else a class of torch.optim, as it is spelt there.
 _TORCH = (
     "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
@@ -29,7 +29,7 @@ def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
     if name in (None, "auto"):
         return
     place = document.place(_TYPE)
-    if str(name).lower() not in _OWN and name not in _TORCH:
+    if str(name).lower() not in _DEEPSPEED and name not in _TORCH:
         close = difflib.get_close_matches(str(name), ("AdamW", "Adam", "Lion", *_TORCH), n=1)
         fix = close[0] if close else "AdamW"
         yield Problem(

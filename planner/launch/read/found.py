@@ -131,10 +131,10 @@ class Found:
     `framework`: profile; `variations`: names of `planner.launch.check.variations` that the settings
     switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
     processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
-    block in order; `mtp_apart`: multi-token prediction in the block before the last. `settings`:
-    all that were read, by field of this class in `where`; `unused`: known and without effect on
-    memory and time; `unmodelled`: with an effect that the prediction leaves out, and which;
-    `unknown`: no such setting exists. `plan_gpus`: the machine, from a plan file.
+    block in order; `mtp_standalone`: multi-token prediction in the block before the last.
+    `settings`: all that were read, by field of this class in `where`; `unused`: known and without
+    effect on memory and time; `unmodelled`: with an effect that the prediction leaves out, and
+    which; `unknown`: no such setting exists. `plan_gpus`: the machine, from a plan file.
     """
 
     format: Format
@@ -158,7 +158,7 @@ class Found:
     grad_acc: int | None = None
     seq: int | None = None
     block_layers: tuple[int, ...] | None = None
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
     recompute: str = "none"
     recomputed: tuple[int, ...] | None = None
     optimizer: str = "adamw"

@@ -15,7 +15,7 @@ from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
     setting_of,
-    take_apart,
+    split_command,
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.document import (
@@ -172,8 +172,8 @@ def _read_shells(read: _Read, hints: Hints) -> None:
                 shell.written[embedded_text.name] = embedded_text.text
             else:
                 shell.read(embedded_text.text)
-    found = (take_apart(command, read.files) for command in shell.commands)
-    read.commands += [take_apart for take_apart in found if take_apart is not None]
+    found = (split_command(command, read.files) for command in shell.commands)
+    read.commands += [split_command for split_command in found if split_command is not None]
     for path, text in shell.written.items():
         _add_written(path, text, read)
     for file, line, what in shell.errors:

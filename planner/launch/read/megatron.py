@@ -54,7 +54,11 @@ _OPTIMIZERS = {
     "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
 }  # fmt: skip
 # (exp_avg, exp_avg_sq) -> the catalogue's name for them.
-_MOMENTS = {("bf16", "bf16"): "adamw-bf16", ("fp8", "fp16"): "adamw-fp8", ("fp32", "fp32"): "adamw"}
+_ADAM_STATES = {
+    ("bf16", "bf16"): "adamw-bf16",
+    ("fp8", "fp16"): "adamw-fp8",
+    ("fp32", "fp32"): "adamw",
+}
 _DEGREES = {
     "tp": "tensor-model-parallel-size",
     "pp": "pipeline-model-parallel-size",
@@ -118,7 +122,7 @@ class MegatronReader:
             vpp=split.vpp,
             world=self.launch.world,
             block_layers=split.blocks,
-            mtp_apart=split.mtp_apart,
+            mtp_standalone=split.mtp_standalone,
             main_file=self.launch.command.file,
             where=self._where(),
             settings=tuple(self.arguments.given.values()),
@@ -220,8 +224,8 @@ class MegatronReader:
         names = self._variations(degrees)
         if self._zero() >= _GRADIENTS_SHARDED:
             # Its gradients are added to no buffer, and in 16 bits anyway.
-            its_own = ("unfused-accumulation", "bf16-gradients")
-            return "megatron-fsdp", tuple(name for name in names if name not in its_own)
+            implied = ("unfused-accumulation", "bf16-gradients")
+            return "megatron-fsdp", tuple(name for name in names if name not in implied)
         if set(names) >= _NO_OVERLAP:
             rest = tuple(name for name in names if name not in (*_NO_OVERLAP, _GATHER_EXPOSED))
             return "megatron-core-no-overlap", rest
@@ -259,11 +263,11 @@ class MegatronReader:
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:
         """What the profile of Megatron-FSDP leaves out."""
-        apart = (
+        exclusive = (
             ("pipeline-model-parallel-size", degrees["pp"] > 1, "with a pipeline"),
             ("num-distributed-optimizer-instances", self._shard(degrees) > 0, "in groups (HSDP)"),
         )
-        for name, is_so, words in apart:
+        for name, is_so, words in exclusive:
             if is_so:
                 text = f"Megatron-FSDP {words} is not modelled"
                 place = self.arguments.place("use-megatron-fsdp", name)
@@ -321,7 +325,7 @@ class MegatronReader:
             "master": arguments.text("main-params-dtype"),
             "grad": arguments.text("main-grads-dtype"),
         }
-        base = _MOMENTS.get(moments)
+        base = _ADAM_STATES.get(moments)
         changes = [f"{key}={dtype}" for key, dtype in types.items() if dtype != "fp32"]
         if base is None:
             base = "adamw"

@@ -269,7 +269,7 @@ class _Reader(MegatronReader):
         self, launch: LaunchCommand, files: Files, hints: Hints, overrides: _Overrides
     ) -> None:
         super().__init__(launch, files, hints)
-        self.own = overrides
+        self.overrides = overrides
         self.problems += _unknown_fields(overrides)
         if not overrides.is_bare:
             text = (
@@ -298,16 +298,16 @@ class _Reader(MegatronReader):
         """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
         name = super()._optimizer()
         chosen = (
-            self.own.value("optimizer.use_precision_aware_optimizer") == "true"
-            and self.own.value("optimizer.main_grads_dtype") == "bf16"
-            and self.own.value("optimizer.optimizer_cpu_offload") != "true"
+            self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"
+            and self.overrides.value("optimizer.main_grads_dtype") == "bf16"
+            and self.overrides.value("optimizer.optimizer_cpu_offload") != "true"
         )
         return "adamw:grad=bf16" if name == "adamw" and chosen else name
 
     def _reduces_in_fp32(self) -> bool:
         """The precision recipe has the last word; its own default is fp32."""
-        stated = self.own.value("mixed_precision.grad_reduce_in_fp32")
-        return (stated or self.own.value("ddp.grad_reduce_in_fp32") or "true") == "true"
+        stated = self.overrides.value("mixed_precision.grad_reduce_in_fp32")
+        return (stated or self.overrides.value("ddp.grad_reduce_in_fp32") or "true") == "true"
 
 
 def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:

@@ -20,12 +20,12 @@ _MOST_BLOCKS = 4096
 
 @dataclass
 class Split:
-    """`blocks`: layers of each pipeline block in order; None: even. `mtp_apart`: multi-token
+    """`blocks`: layers of each pipeline block in order; None: even. `mtp_standalone`: multi-token
     prediction is in the block before the last."""
 
     vpp: int = 1
     blocks: tuple[int, ...] | None = None
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -42,7 +42,7 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
         _read_layout(arguments, layers, pp, split)
         return split
     if arguments.number(_FIRST) or arguments.number(_LAST):
-        _read_ends(arguments, layers, pp, split)
+        _read_edge_stages(arguments, layers, pp, split)
         return split
     counted = arguments.has(_EMBEDDING) + arguments.has(_LOSS)
     _read_even(arguments, layers + counted, pp, split)
@@ -87,7 +87,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None
     split.blocks = (per_stage // split.vpp,) * (pp * split.vpp)
 
 
-def _read_ends(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
+def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
     """The first and last stage hold what is stated, those between share the rest."""
     first, last = arguments.number(_FIRST), arguments.number(_LAST)
     left = layers - (first or 0) - (last or 0)
@@ -164,14 +164,14 @@ def _read_predictors(arguments: Arguments, stages: list[str], pp: int, split: Sp
     elif found and (refusal := _misplaced(stages, pp)):
         _refuse(split, arguments, "layout-mtp", f"--{_LAYOUT} {refusal}", _LAYOUT)
     elif found and "m" not in stages[-1]:
-        _read_apart(arguments, stages, pp, split)
+        _read_standalone(arguments, stages, pp, split)
 
 
-def _read_apart(arguments: Arguments, stages: list[str], pp: int, split: Split) -> None:
+def _read_standalone(arguments: Arguments, stages: list[str], pp: int, split: Split) -> None:
     """Multi-token prediction before the loss: in the block just before it, away from the
     embedding, as its profile has it; elsewhere with a warning."""
-    split.mtp_apart = "m" in stages[-2] and pp > 2
-    if split.mtp_apart:
+    split.mtp_standalone = "m" in stages[-2] and pp > 2
+    if split.mtp_standalone:
         return
     split.problems.append(
         Problem(

@@ -36,7 +36,7 @@ class _Reader:
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
     ) -> None:
-        self.own, self.launch, self.files, self.hints = document, launch, files, hints
+        self.document, self.launch, self.files, self.hints = document, launch, files, hints
         self.problems: list[Problem] = [*unknown_keys(document)]
 
     def found(self) -> Found:
@@ -50,7 +50,7 @@ class _Reader:
         zero = self._choice("optimizer.zero_stage", 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
         unknown = tuple(
-            setting for setting in self.own.settings.values() if not _is_known(setting.key)
+            setting for setting in self.document.settings.values() if not _is_known(setting.key)
         )
         self._beyond_the_model(cp, ep)
         engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
@@ -76,10 +76,10 @@ class _Reader:
             recompute=self.hints.recompute or self._recompute(),
             optimizer_kernel=self._kernel(),
             schedule=_ENGINES.get(engine) if pp > 1 else None,
-            main_file=self.own.path,
+            main_file=self.document.path,
             where=self._where(),
-            settings=tuple(self.own.settings.values()),
-            unused=tuple(o for o in self.own.rest() if o not in unknown),
+            settings=tuple(self.document.settings.values()),
+            unused=tuple(o for o in self.document.rest() if o not in unknown),
             unknown=unknown,
             problems=tuple(self.problems),
         )
@@ -92,7 +92,7 @@ class _Reader:
         ):
             if value > 1:
                 text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
-                place = self.own.place(f"parallelism.{name}")
+                place = self.document.place(f"parallelism.{name}")
                 self.problems.append(Problem("not-predictable", text, "warning", place))
 
     def _where(self) -> dict[str, Any]:
@@ -103,19 +103,19 @@ class _Reader:
             "seq": f"{tok}.sequence_length", "zero": "optimizer.zero_stage",
             "recompute": f"{par}.recompute_layer",
         }  # fmt: skip
-        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        found = {name: self.document.settings.get(key) for name, key in keys.items()}
         return {name: item for name, item in found.items() if item is not None}
 
     def _number(self, key: str, default: int) -> int:
-        value = self.own.get(key, default)
+        value = self.document.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             text = f"{key}: {value!r} is not a whole number of at least 1"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return default
         return value
 
     def _choice(self, key: str, default: object, choices: tuple[Any, ...]) -> Any:
-        value = self.own.get(key, default)
+        value = self.document.get(key, default)
         if value in choices:
             return value
         named = ", ".join(str(choice) for choice in choices)
@@ -124,7 +124,7 @@ class _Reader:
             Problem(
                 "option-value",
                 f"{key}: {value!r}; nanotron has {named}",
-                places=self.own.place(key),
+                places=self.document.place(key),
                 fix=close[0] if close else "",
                 edits=(Edit(key, close[0]),) if close else (),
             )
@@ -133,20 +133,20 @@ class _Reader:
 
     def _kernel(self) -> str | None:
         """How AdamW updates; None where the file does not say."""
-        fused = self.own.get("optimizer.optimizer_factory.torch_adam_is_fused")
+        fused = self.document.get("optimizer.optimizer_factory.torch_adam_is_fused")
         return {True: "fused", False: "forloop"}.get(fused) if isinstance(fused, bool) else None
 
     def _recompute(self) -> str:
-        self.own.get("parallelism.tp_recompute_allgather")
-        return "full" if self.own.get("parallelism.recompute_layer", False) is True else "none"
+        self.document.get("parallelism.tp_recompute_allgather")
+        return "full" if self.document.get("parallelism.recompute_layer", False) is True else "none"
 
     def _variations(self, tp: int) -> tuple[str, ...]:
         mode = self._choice("parallelism.tp_mode", "REDUCE_SCATTER", _TP_MODES)
-        self.own.get("parallelism.tp_linear_async_communication")
+        self.document.get("parallelism.tp_linear_async_communication")
         names = []
         if tp > 1 and mode == "ALL_REDUCE":
             names.append("no-sequence-parallel")
-        if not self.own.get("optimizer.accumulate_grad_in_fp32", True):
+        if not self.document.get("optimizer.accumulate_grad_in_fp32", True):
             names.append("bf16-gradients")
         return tuple(names)
 
@@ -155,19 +155,19 @@ class _Reader:
         from planner.job.models.errors import ModelError
         from planner.job.models.hf_config import model_from_hf_config
 
-        values = {name: self.own.get(f"{_M}.{name}") for name in _MODEL_KEYS}
+        values = {name: self.document.get(f"{_M}.{name}") for name in _MODEL_KEYS}
         config: dict[str, object] = {
             name: value for name, value in values.items() if value is not None
         }
-        experts = self.own.has(f"{_M}.moe_config")
+        experts = self.document.has(f"{_M}.moe_config")
         if experts:
             text = "experts of nanotron's own model are not read"
-            self.problems.append(model_unknown(text, self.own.place(_M)))
+            self.problems.append(model_unknown(text, self.document.place(_M)))
             return None
-        qwen = self.own.get(f"{_M}.is_qwen2_config", False)
-        self.own.get(f"{_M}.is_llama_config")
+        qwen = self.document.get(f"{_M}.is_qwen2_config", False)
+        self.document.get(f"{_M}.is_llama_config")
         config["model_type"] = "qwen2" if qwen else "llama"
-        where = f"{self.own.path} (model.model_config)"
+        where = f"{self.document.path} (model.model_config)"
         try:
             spec = model_from_hf_config(config, where=where)
         except ModelError as error:

@@ -87,7 +87,7 @@ class TorchtitanReader:
     def __init__(
         self, document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
     ) -> None:
-        self.own, self.launch, self.files, self.hints = document, launch, files, hints
+        self.document, self.launch, self.files, self.hints = document, launch, files, hints
         self.problems: list[Problem] = []
         self.assumed: list[str] = []
 
@@ -103,7 +103,7 @@ class TorchtitanReader:
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
         known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
-        unknown = [key for key in self.own.settings if not known(key)]
+        unknown = [key for key in self.document.settings if not known(key)]
         return Found(
             format=form,
             files=self.files.by_path,
@@ -123,15 +123,15 @@ class TorchtitanReader:
             recompute=self.hints.recompute or self._recompute(),
             optimizer=self._optimizer(),
             optimizer_kernel=self._kernel(),
-            optimizer_offload=float(bool(self.own.get(f"{_T}.enable_cpu_offload", False))),
+            optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
             cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            main_file=self.own.path,
+            main_file=self.document.path,
             where=self._where(),
-            settings=tuple(self.own.settings.values()),
-            unused=tuple(o for o in self.own.rest() if o.key not in unknown),
+            settings=tuple(self.document.settings.values()),
+            unused=tuple(o for o in self.document.rest() if o.key not in unknown),
             unmodelled=self._unmodelled(),
-            unknown=tuple(self.own.settings[key] for key in unknown),
+            unknown=tuple(self.document.settings[key] for key in unknown),
             problems=tuple(self.problems),
             assumed=tuple(self.assumed),
             **batch,
@@ -140,7 +140,7 @@ class TorchtitanReader:
 
     def _exchange(self) -> ContextKind:
         """Keys and values gathered after the first part of attention, or passed round."""
-        method = self.own.get(f"{_P}.context_parallel_rotate_method", "allgather")
+        method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
 
     def _where(self) -> dict[str, Any]:
@@ -148,24 +148,24 @@ class TorchtitanReader:
             "schedule": f"{_P}.pipeline_parallel_schedule",
             "recompute": f"{_A}.mode",
         }
-        found = {name: self.own.settings.get(key) for name, key in keys.items()}
+        found = {name: self.document.settings.get(key) for name, key in keys.items()}
         return {name: item for name, item in found.items() if item is not None}
 
     def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
         return tuple(
-            (self.own.settings[key], why)
+            (self.document.settings[key], why)
             for key, why in _UNMODELLED.items()
-            if self.own.get(key) and key in self.own.settings
+            if self.document.get(key) and key in self.document.settings
         )
 
     # --- degrees --------------------------------------------------------------------------------
 
     def _whole(self, key: str, default: int) -> int:
         """A whole number; anything else is a problem, and the default."""
-        value = self.own.get(key, default)
+        value = self.document.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             text = f"{key} = {value!r}: needs a whole number"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return default
         return value
 
@@ -174,7 +174,7 @@ class TorchtitanReader:
         for name in ("tp", "pp", "cp", "ep", "mbs"):
             if found[name] < 1:
                 text = f"{_DEGREES[name]} = {found[name]}: at least 1"
-                place = self.own.place(_DEGREES[name])
+                place = self.document.place(_DEGREES[name])
                 self.problems.append(Problem("option-value", text, places=place))
                 found[name] = 1
         return found
@@ -197,7 +197,7 @@ class TorchtitanReader:
                 Problem(
                     "expert-tensor-degree",
                     f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp",
-                    places=self.own.place(f"{_P}.expert_tensor_parallel_degree"),
+                    places=self.document.place(f"{_P}.expert_tensor_parallel_degree"),
                 )
             )
         return given
@@ -216,7 +216,7 @@ class TorchtitanReader:
                     "micro-batch",
                     f"pipeline_parallel_microbatch_size {mbs} does not divide local_batch_size "
                     f"{local}",
-                    places=self.own.place(_DEGREES["mbs"]),
+                    places=self.document.place(_DEGREES["mbs"]),
                 )
             )
             mbs = 1
@@ -227,7 +227,7 @@ class TorchtitanReader:
                     "the pipeline drains between gradient accumulations: slower than predicted; "
                     f"local_batch_size = {gbs // dp} would run them in one",
                     "warning",
-                    self.own.place(_DEGREES["gbs"], _DEGREES["mbs"]),
+                    self.document.place(_DEGREES["gbs"], _DEGREES["mbs"]),
                 )
             )
         return {"mbs": mbs, "gbs": gbs}
@@ -241,15 +241,15 @@ class TorchtitanReader:
                     "batch-size",
                     f"global_batch_size {gbs} is not a multiple of local_batch_size·dp = "
                     f"{local}·{dp}; nearest {near}",
-                    places=self.own.place(_DEGREES["gbs"], _DEGREES["mbs"]),
+                    places=self.document.place(_DEGREES["gbs"], _DEGREES["mbs"]),
                 )
             )
 
     # --- the model and its layers ---------------------------------------------------------------
 
     def _model(self) -> str | None:
-        name = str(self.own.get("model.name", "llama3"))
-        flavor = str(self.own.get("model.flavor", "debugmodel"))
+        name = str(self.document.get("model.name", "llama3"))
+        flavor = str(self.document.get("model.flavor", "debugmodel"))
         if self.hints.model:
             return self.hints.model
         known = MODELS.get((name.lower(), flavor.lower()))
@@ -257,7 +257,7 @@ class TorchtitanReader:
             self.problems.append(
                 model_unknown(
                     f"model {name} {flavor} is not in the catalogue",
-                    self.own.place("model.name", "model.flavor"),
+                    self.document.place("model.name", "model.flavor"),
                     "--model NAME, config.json or .toml",
                 )
             )
@@ -266,17 +266,19 @@ class TorchtitanReader:
     def _layout(self, degrees: dict[str, int], model: str | None) -> dict[str, Any]:
         """vpp, layers of each block and the schedule."""
         key = f"{_P}.pipeline_parallel_schedule"
-        text = str(self.own.get(key, "1F1B"))
+        text = str(self.document.get(key, "1F1B"))
         known = schedule_of(text)
         if known is None:
-            self.problems.append(_unknown_schedule(text, key, self.own.place(key)))
+            self.problems.append(_unknown_schedule(text, key, self.document.place(key)))
             known = ("1F1B", "1f1b", 1)
         if degrees["pp"] == 1:
             return {}
         name, schedule, least = known
         if schedule is None:
             why = f"schedule {name} is not modelled"
-            self.problems.append(Problem("not-predictable", why, "warning", self.own.place(key)))
+            self.problems.append(
+                Problem("not-predictable", why, "warning", self.document.place(key))
+            )
         usual = schedule in ("1f1b", "interleaved", None)
         layout: dict[str, Any] = {"schedule": None if usual else schedule, "vpp": least}
         return layout | self._blocks(degrees["pp"], least == 1, model)
@@ -285,11 +287,11 @@ class TorchtitanReader:
         from planner.job.models.catalog import load_model
 
         one_text = f"{_P}.pipeline_parallel_"
-        ends = (
+        less_layers = (
             self._whole(f"{one_text}first_stage_less_layers", 1),
             self._whole(f"{one_text}last_stage_less_layers", 1),
         )
-        parts = named_parts(self.own.get(f"{_P}.module_fqns_per_model_part"))
+        parts = named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
         if parts is not None:
             return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
         if model is None:
@@ -297,21 +299,21 @@ class TorchtitanReader:
         layers = load_model(model).spec.layers
         key = f"{one_text}layers_per_stage"
         per_stage = self._whole(key, 0) or None
-        chunks, problem = stage_count(layers, pp, per_stage, single, ends)
+        chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
         if problem is not None:
             self.problems.append(problem)
             return {"vpp": chunks}
-        blocks = stage_layers(layers, pp * chunks, ends)
+        blocks = stage_layers(layers, pp * chunks, less_layers)
         if blocks is None:
             text = f"{layers} layers cannot be split over {pp * chunks} stages"
-            self.problems.append(Problem("layers-per-stage", text, places=self.own.place(key)))
+            self.problems.append(Problem("layers-per-stage", text, places=self.document.place(key)))
         return {"vpp": chunks, "block_layers": blocks}
 
     # --- how it trains --------------------------------------------------------------------------
 
     def _zero(self, degrees: dict[str, int], shard: int) -> int:
         """FSDP as ZeRO: 3, or 2 where weights stay gathered until backward; DDP is 0."""
-        policy = str(self.own.get(f"{_P}.fsdp_reshard_after_forward", "default"))
+        policy = str(self.document.get(f"{_P}.fsdp_reshard_after_forward", "default"))
         if shard * degrees["cp"] == 1:
             return 0
         if policy == "always" or (policy == "default" and degrees["pp"] == 1):
@@ -319,57 +321,57 @@ class TorchtitanReader:
         if policy not in ("default", "never"):
             key = f"{_P}.fsdp_reshard_after_forward"
             text = f"{key} {policy!r}: default, always or never"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
         return 2
 
     def _recompute(self) -> str:
-        mode = str(self.own.get(f"{_A}.mode", "selective"))
-        option = str(self.own.get(f"{_A}.selective_ac_option", "2"))
+        mode = str(self.document.get(f"{_A}.mode", "selective"))
+        option = str(self.document.get(f"{_A}.selective_ac_option", "2"))
         if mode == "selective":
             if option.isdigit() and int(option) > 0:
                 return f"full/{option}" if int(option) > 1 else "full"
             if option != "op":
                 key = f"{_A}.selective_ac_option"
                 text = f"{key} {option!r}: op, or a number (every so-manieth layer)"
-                self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+                self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return "selective"
         if mode == "memory_budget":
-            return f"budget={self.own.get(f'{_A}.memory_budget', 0.5):g}"
+            return f"budget={self.document.get(f'{_A}.memory_budget', 0.5):g}"
         if mode not in ("none", "full"):
             key = f"{_A}.mode"
             text = f"{key} {mode!r}: none, selective, full or memory_budget"
-            self.problems.append(Problem("option-value", text, places=self.own.place(key)))
+            self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return "none"
         return mode
 
     def _optimizer(self) -> str:
-        name = str(self.own.get("optimizer.name", "AdamW"))
-        if self.own.get("optimizer.implementation") == _HALF_STATES:
+        name = str(self.document.get("optimizer.name", "AdamW"))
+        if self.document.get("optimizer.implementation") == _HALF_STATES:
             return "adamw-bf16"
         if name.lower() not in _OPTIMIZERS:
             text = f"optimizer {name} is not modelled; costed as AdamW"
-            place = self.own.place("optimizer.name")
+            place = self.document.place("optimizer.name")
             self.problems.append(Problem("not-modelled", text, "warning", place))
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
     def _in_bf16(self, name: str) -> bool:
         """Whether a type of `training` is bf16 where fp32 is usual."""
-        return str(self.own.get(f"{_T}.{name}", "float32")) == "bfloat16"
+        return str(self.document.get(f"{_T}.{name}", "float32")) == "bfloat16"
 
     def _kernel(self) -> str | None:
-        return _KERNELS.get(str(self.own.get("optimizer.implementation", "fused")))
+        return _KERNELS.get(str(self.document.get("optimizer.implementation", "fused")))
 
     def _precision(self) -> str:
         """fp8 and mxfp8 by the converters that replace linear layers."""
         self._types()
-        converters = [str(item) for item in self.own.get("model.converters", []) or []]
+        converters = [str(item) for item in self.document.get("model.converters", []) or []]
         if any("mx" in converter for converter in converters):
             return "mxfp8"
         if any("float8" in converter for converter in converters):
             return "fp8"
-        if str(self.own.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
+        if str(self.document.get(f"{_T}.mixed_precision_param", "bfloat16")) == "float32":
             text = "training in fp32 is not modelled for torchtitan"
-            place = self.own.place(f"{_T}.mixed_precision_param")
+            place = self.document.place(f"{_T}.mixed_precision_param")
             self.problems.append(Problem("not-predictable", text, "warning", place))
         return "bf16"
 
@@ -377,7 +379,10 @@ class TorchtitanReader:
         """Types that torchtitan does not have, which its parsers let through, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
-            value, place = str(self.own.get(key, "float32")), self.own.place(f"{_T}.{name}")
+            value, place = (
+                str(self.document.get(key, "float32")),
+                self.document.place(f"{_T}.{name}"),
+            )
             if value == "float16":
                 text = f"{key} = float16 is not modelled"
                 self.problems.append(Problem("not-predictable", text, "warning", place))
@@ -391,15 +396,15 @@ class TorchtitanReader:
 
     def _variations(self, degrees: dict[str, int]) -> tuple[str, ...]:
         names = []
-        compiled = bool(self.own.get("compile.enable", False))
-        components = self.own.get("compile.components", ["model", "loss"])
+        compiled = bool(self.document.get("compile.enable", False))
+        components = self.document.get("compile.components", ["model", "loss"])
         if not (compiled and "model" in components):
             names.append("eager-blocks")
-        if self.own.get(f"{_P}.enable_async_tensor_parallel", False) and degrees["tp"] > 1:
+        if self.document.get(f"{_P}.enable_async_tensor_parallel", False) and degrees["tp"] > 1:
             names.append("async-tp")
-        if self.own.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":
+        if self.document.get(f"{_P}.expert_parallel_comm_backend", "standard") == "deepep":
             names.append("fused-dispatch")
-        if self.own.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
+        if self.document.get(f"{_P}.enable_sequence_parallel", True) is False and degrees["tp"] > 1:
             names.append("no-sequence-parallel")
         if self._in_bf16("dtype"):
             names.append("bf16-parameters")

@@ -28,18 +28,20 @@ def schedule_of(text: str) -> tuple[str, str | None, int] | None:
 
 
 def stage_count(
-    layers: int, pp: int, per_stage: int | None, single: bool, ends: tuple[int, int]
+    layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
 ) -> tuple[int, Problem | None]:
     """Stages a rank, and what torchtitan refuses.
 
-    `ends`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and 0.3,
-    distributed/pipeline_parallel.py, pipeline_llm.
+    `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
+    0.3, distributed/pipeline_parallel.py, pipeline_llm.
     """
     if per_stage is None:
         return (1 if single else 2), None
-    stages = -(-(layers + sum(ends)) // max(1, per_stage))
+    stages = -(-(layers + sum(less_layers)) // max(1, per_stage))
     chunks, rest = divmod(stages, pp)
-    counted = f"{layers} layers and {sum(ends)} for the ends, {per_stage} a stage: {stages} stages"
+    counted = (
+        f"{layers} layers and {sum(less_layers)} for the ends, {per_stage} a stage: {stages} stages"
+    )
     if rest:
         return max(1, chunks), Problem(
             "layers-per-stage", f"{counted}, not a multiple of pipeline_parallel_degree {pp}"
@@ -48,7 +50,7 @@ def stage_count(
         return chunks, Problem(
             "layers-per-stage",
             f"{counted}, {chunks} a rank: this schedule takes one",
-            fix=f"pipeline_parallel_layers_per_stage = {-(-(layers + sum(ends)) // pp)}",
+            fix=f"pipeline_parallel_layers_per_stage = {-(-(layers + sum(less_layers)) // pp)}",
         )
     if not single and chunks < 2:
         return chunks, Problem(
@@ -57,7 +59,7 @@ def stage_count(
     return chunks, None
 
 
-def stage_layers(layers: int, stages: int, ends: tuple[int, int]) -> tuple[int, ...] | None:
+def stage_layers(layers: int, stages: int, less_layers: tuple[int, int]) -> tuple[int, ...] | None:
     """Layers of each stage in order; None where torchtitan refuses.
 
     The embedding counts as `ends[0]` layers of the first stage, norm and head as `ends[1]` of the
@@ -66,12 +68,12 @@ def stage_layers(layers: int, stages: int, ends: tuple[int, int]) -> tuple[int, 
     """
     if stages == 1:
         return (layers,)
-    each, extra = divmod(layers + sum(ends), stages)
-    if each == 0 or max(ends) > each:
+    each, extra = divmod(layers + sum(less_layers), stages)
+    if each == 0 or max(less_layers) > each:
         return None
     counts = [each + (at < extra) for at in range(stages)]
-    counts[0] -= ends[0]
-    counts[-1] -= ends[1]
+    counts[0] -= less_layers[0]
+    counts[-1] -= less_layers[1]
     return tuple(counts)
 
 

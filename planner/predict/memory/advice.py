@@ -47,7 +47,7 @@ class Setup:
     recompute: str = "none"
     block_layers: tuple[int, ...] | None = None
     recomputed: tuple[int, ...] | None = None
-    mtp_apart: bool = False
+    mtp_standalone: bool = False
 
     def plan(self) -> Plan:
         """Its memory and time. UsageError names every rule that it breaks."""
@@ -57,7 +57,7 @@ class Setup:
             self.recompute,
             self.block_layers,
             self.recomputed,
-            mtp_apart=self.mtp_apart,
+            mtp_standalone=self.mtp_standalone,
         )
 
 
@@ -123,7 +123,7 @@ def advise(
     block_layers: tuple[int, ...] | None = None,
     recomputed: tuple[int, ...] | None = None,
     *,
-    mtp_apart: bool = False,
+    mtp_standalone: bool = False,
     may_add_gpus: bool = False,
     watch: Watch | None = None,
     over: Over = lambda _what: False,
@@ -134,7 +134,7 @@ def advise(
     of them (`request.gpus` must then count them: `8xH100`). UsageError if the configuration
     itself breaks a rule. `over`: asked before each.
     """
-    setup = Setup(request, degrees, recompute, block_layers, recomputed, mtp_apart)
+    setup = Setup(request, degrees, recompute, block_layers, recomputed, mtp_standalone)
     return _Adviser(
         setup, may_add_gpus, watch or (lambda _what, _done, _total: None), over
     ).advice()
@@ -221,7 +221,7 @@ class _Adviser:
             recompute,
             setup.block_layers if same else None,
             recomputed if same else None,
-            setup.mtp_apart and same,
+            setup.mtp_standalone and same,
         )
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int]) -> Degrees | None:
@@ -314,7 +314,7 @@ class _Adviser:
         setup = self.setup
         try:
             placed = configure(
-                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_apart
+                job, setup.degrees, "full", setup.block_layers, recomputed, setup.mtp_standalone
             )
         except UsageError:
             return False
@@ -399,12 +399,12 @@ def _cost(move: Move) -> tuple[float, float]:
 
 def _pairs(moves: list[Move]) -> list[tuple[Change, ...]]:
     """Pairs of changes of different options, largest sum of savings first."""
-    pairs = [(one, two) for one, two in combinations(moves, 2) if _are_apart(one, two)]
+    pairs = [(one, two) for one, two in combinations(moves, 2) if _differ(one, two)]
     pairs.sort(key=lambda pair: -(pair[0].saved_bytes + pair[1].saved_bytes))
     return [(*one.changes, *two.changes) for one, two in pairs[:MOST_PAIRS]]
 
 
-def _are_apart(one: Move, two: Move) -> bool:
+def _differ(one: Move, two: Move) -> bool:
     first, second = one.changes[0], two.changes[0]
     shared = first.degrees.keys() & second.degrees.keys()
     return first.kind != second.kind and not shared

@@ -82,14 +82,16 @@ def configure(
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
-    mtp_apart: bool = False,
+    mtp_standalone: bool = False,
 ) -> Configuration:
     """A configuration of a job, checked against every rule; arguments as `planner.evaluate`.
 
     UsageError names the rules that it breaks.
     """
     one_mode = replace(job, recompute=(job.framework.recompute_mode(recompute),))
-    layout = given_layout(one_mode, degrees, block_layers, recomputed, mtp_apart=mtp_apart)
+    layout = given_layout(
+        one_mode, degrees, block_layers, recomputed, mtp_standalone=mtp_standalone
+    )
     return Configuration(one_mode, degrees, layout)
 
 
@@ -108,11 +110,13 @@ def memory_footprint(
     recompute: str = "none",
     block_layers: Sequence[int] | None = None,
     recomputed: Sequence[int] | None = None,
-    mtp_apart: bool = False,
+    mtp_standalone: bool = False,
 ) -> Footprint:
     """The memory of one given configuration; arguments and errors as `planner.evaluate`."""
     job = given_job(request)
-    return footprint_of(configure(job, degrees, recompute, block_layers, recomputed, mtp_apart))
+    return footprint_of(
+        configure(job, degrees, recompute, block_layers, recomputed, mtp_standalone)
+    )
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:

@@ -196,7 +196,12 @@ def _again(configuration: Configuration, job: Job, degrees: Degrees) -> Configur
     recomputed = layout.recomputed if configuration.job.recompute[0].mask else None
     exact = replace(job, batch=BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True))
     return configure(
-        exact, degrees, configuration.recompute, layout.block_layers, recomputed, layout.mtp_apart
+        exact,
+        degrees,
+        configuration.recompute,
+        layout.block_layers,
+        recomputed,
+        layout.mtp_standalone,
     )
 
 

@@ -85,8 +85,8 @@ def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
     table, count = job_pieces(job), len(job.model.kinds)
     if kinds == count:
         return table
-    staying = job_pieces(replace(job, activation_offload=(), offload_fraction=1.0))
-    return (*table[:count], *staying[:count], *table[count:])
+    resident = job_pieces(replace(job, activation_offload=(), offload_fraction=1.0))
+    return (*table[:count], *resident[:count], *table[count:])
 
 
 def _piece_rows(

@@ -147,7 +147,7 @@ def phase_memory(
     stage: Stage, phase: int, one_pass: Pass, name: str, kinds: tuple[str, ...] = ()
 ) -> PhaseMemory:
     """One phase of a pass; the core's number for it (`planner.cost.phase_records`)."""
-    terms, layers = stage.taken_apart(phase, one_pass)
+    terms, layers = stage.phase_detail(phase, one_pass)
     framework = stage.inputs.framework
     kept = Kept(
         kept_copies(phase, one_pass, stage.grid, framework),

@@ -24,7 +24,7 @@ _INPUT_FROM: Mapping[str, str] = {
     "attention/kv_norm": "attention/kv_down",
 }
 # Tensors that a row makes itself and keeps, instead of its input.
-_OWN = (
+_OUTPUTS = (
     "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
     "permutation",
 )  # fmt: skip
@@ -43,8 +43,8 @@ def stop_early(piece: Piece) -> Piece:
     if not keeping:
         return piece
     last = keeping[-1]
-    makes_own = any(_is_own(row) for row in piece.ops[last].saved if _is_dropped(row))
-    start = last + 1 if makes_own else last
+    makes_output = any(_is_made_here(row) for row in piece.ops[last].saved if _is_dropped(row))
+    start = last + 1 if makes_output else last
     ops = (*piece.ops[:start], *(_not_again(op) for op in piece.ops[start:]))
     return replace(piece, ops=ops)
 
@@ -84,8 +84,8 @@ def with_budget(piece: Piece, budget: float) -> Piece:
     is kept (torch._functorch.config.activation_memory_budget: a 0-1 knapsack).
     """
     choices = _choices(piece)
-    room = budget * sum(choice.size for choice in choices)
-    kept = _best(choices, room)
+    budget_bytes = budget * sum(choice.size for choice in choices)
+    kept = _best(choices, budget_bytes)
     dropped = [choice for choice, keep in zip(choices, kept, strict=True) if not keep]
     names = {name for choice in dropped for name in choice.names}
     rows = {name for choice in dropped for name in choice.rows}
@@ -121,7 +121,7 @@ def _choices(piece: Piece) -> list[_Choice]:
         for row in op.saved:
             if not _is_dropped(row) or not row.bytes_per_token:
                 continue
-            makers = (op.name,) if _is_own(row) else _makers(piece.ops, index, order)
+            makers = (op.name,) if _is_made_here(row) else _makers(piece.ops, index, order)
             if not makers:
                 continue
             sizes[makers] = sizes.get(makers, 0.0) + row.bytes_per_token
@@ -133,8 +133,8 @@ def _choices(piece: Piece) -> list[_Choice]:
     ]
 
 
-def _is_own(row: Saved) -> bool:
-    return row.name.rsplit("/", 1)[-1] in _OWN
+def _is_made_here(row: Saved) -> bool:
+    return row.name.rsplit("/", 1)[-1] in _OUTPUTS
 
 
 def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
@@ -161,9 +161,9 @@ def _time(op: Op) -> float:
     return op.tokens_factor * op.forward_bytes
 
 
-def _best(choices: Sequence[_Choice], room: float) -> list[bool]:
-    """Which choices to keep: those of greatest time within `room` bytes per token."""
-    slack = room * (1.0 + 1e-12)
+def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
+    """Which choices to keep: those of greatest time within `budget_bytes` bytes per token."""
+    slack = budget_bytes * (1.0 + 1e-12)
     if len(choices) > _EXACT_CHOICES:
         return _greedy(choices, slack)
     best, best_key = [False] * len(choices), (-1.0, 0.0)
@@ -175,12 +175,12 @@ def _best(choices: Sequence[_Choice], room: float) -> list[bool]:
     return best
 
 
-def _greedy(choices: Sequence[_Choice], room: float) -> list[bool]:
+def _greedy(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
     """By time per byte, where there are too many choices to try all."""
     kept = [False] * len(choices)
     ranked = sorted(range(len(choices)), key=lambda i: -choices[i].time / choices[i].size)
     for index in ranked:
-        if choices[index].size <= room:
+        if choices[index].size <= budget_bytes:
             kept[index] = True
-            room -= choices[index].size
+            budget_bytes -= choices[index].size
     return kept

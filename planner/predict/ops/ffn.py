@@ -229,12 +229,12 @@ def _router(context: OpContext, moe: MoeSpec) -> Op:
     experts = float(moe.experts)
     bias = experts if moe.router_bias else 0.0
     saved = context.saved
-    own_type = saved.router_input_bytes
+    type_bytes = saved.router_input_bytes
     inputs = linear_inputs(
         context, "moe/router", hidden, Shard.SEQUENCE, 1, Module.LAYERNORM, low_precision=False
     )
-    if own_type is not None:
-        inputs = (replace(inputs[0], bytes_per_token=own_type * hidden),)
+    if type_bytes is not None:
+        inputs = (replace(inputs[0], bytes_per_token=type_bytes * hidden),)
     copy = Saved(
         "moe/router/weight",
         0.0,
@@ -405,10 +405,10 @@ def _experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
     """Tensors in the type of the experts' products instead of that of others."""
-    own_type = context.saved.expert_bytes
-    if own_type is None:
+    type_bytes = context.saved.expert_bytes
+    if type_bytes is None:
         return saved
-    factor = own_type / context.saved.activation_bytes
+    factor = type_bytes / context.saved.activation_bytes
     return tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in saved)
 
 

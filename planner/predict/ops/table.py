@@ -10,10 +10,10 @@ from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.ops.attention import attention_rows
 from planner.predict.ops.checkpoint import stop_early, with_budget
 from planner.predict.ops.context import OpContext
-from planner.predict.ops.ends import embedding_rows, head_rows, mtp_loss_rows, mtp_rows
 from planner.predict.ops.ffn import ffn_rows
 from planner.predict.ops.offload import with_offload
 from planner.predict.ops.rows import Op, OpKind, Piece
+from planner.predict.ops.vocab_layers import embedding_rows, head_rows, mtp_loss_rows, mtp_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
     loss, which share a stage with the head unless the module stands apart."""
     model = context.model
     layers = [_layer(context, kind) for kind in model.kinds]
-    ends = [
+    vocab_layers = [
         Piece("embedding", embedding_rows(context)),
         Piece("head", head_rows(context)),
     ]
     if model.mtp_layers:
-        ends.append(Piece("mtp", mtp_rows(context)))
-        ends.append(Piece("mtp_loss", mtp_loss_rows(context)))
-    return (*layers, *ends)
+        vocab_layers.append(Piece("mtp", mtp_rows(context)))
+        vocab_layers.append(Piece("mtp_loss", mtp_loss_rows(context)))
+    return (*layers, *vocab_layers)
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
@@ -105,10 +105,10 @@ def flop_per_token(model: ModelSpec, seq: int, causal: bool = False) -> float:
     counts = [0] * len(all_pieces)
     for index in model.kind_indices:
         counts[index] += 1
-    ends = len(model.kinds)
-    counts[ends] = counts[ends + 1] = 1
+    vocab_layers = len(model.kinds)
+    counts[vocab_layers] = counts[vocab_layers + 1] = 1
     if model.mtp_layers:
-        counts[ends + 2] = counts[ends + 3] = model.mtp_layers
+        counts[vocab_layers + 2] = counts[vocab_layers + 3] = model.mtp_layers
     forward = 0.0
     for piece, count in zip(all_pieces, counts, strict=True):
         for op in piece.ops:

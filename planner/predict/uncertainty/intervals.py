@@ -24,9 +24,9 @@ from planner.predict.uncertainty.families import Family, Figure
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
-    Ends,
     Further,
     Spread,
+    Widths,
     shipped_further,
     shipped_spread,
 )
@@ -97,10 +97,10 @@ def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
     )
 
 
-def further_width(figure: Figure, deviation: Ends) -> Ends:
+def further_width(figure: Figure, deviation: Widths) -> Widths:
     """Half width, at 80 %, of the errors outside the residuals, of this standard deviation."""
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
-    wide: Ends = _Z * np.hypot(deviation, outside)
+    wide: Widths = _Z * np.hypot(deviation, outside)
     return wide
 
 
@@ -117,7 +117,7 @@ def family_text(spread: Spread) -> str:
     place = f" on {architecture}" if architecture else " on other GPUs"
     words = (model, f"{framework or 'other frameworks'}{place}", scale)
     noun = "run" if spread.rows == 1 else "runs"
-    wider = "" if spread.own_share >= 0.5 else ", and wider families"
+    wider = "" if spread.family_share >= 0.5 else ", and wider families"
     return f"{spread.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
 
 

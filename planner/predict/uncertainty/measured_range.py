@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 Range = tuple[float, float]
 # Lowest and highest measured value of each axis.
-Reach = Mapping[str, Range]
+MeasuredRanges = Mapping[str, Range]
 
 
 class Conditions(NamedTuple):
@@ -62,12 +62,12 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
     return {axis: (min(values), max(values)) for axis, values in found.items()}
 
 
-def common_reach(by_source: Iterable[Reach]) -> dict[str, Range]:
+def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
     """Of each axis what two sources reach, or the only one does."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
-    for reach in by_source:
-        for axis, (low, high) in reach.items():
+    for measured in by_source:
+        for axis, (low, high) in measured.items():
             lows[axis].append(low)
             highs[axis].append(high)
     return {axis: (_second(lows[axis]), -_second(-end for end in highs[axis])) for axis in lows}
@@ -79,10 +79,10 @@ def _second(values: Iterable[float]) -> float:
     return ordered[min(1, len(ordered) - 1)]
 
 
-def doublings(reach: Reach, at: Conditions) -> dict[str, float]:
+def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
     """How many doublings beyond the reach each axis lies; only those that do."""
     found = {}
-    for axis, (low, high) in reach.items():
+    for axis, (low, high) in measured.items():
         value = getattr(at, axis)
         if value > 0.0:
             beyond = max(log2(low / value), log2(value / high))
@@ -91,10 +91,10 @@ def doublings(reach: Reach, at: Conditions) -> dict[str, float]:
     return found
 
 
-def beyond_text(axis: str, reach: Reach, at: Conditions) -> str:
+def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
     """`65,536 GPUs (measured to 12,288)`."""
     value = getattr(at, axis)
-    low, high = reach[axis]
+    low, high = measured[axis]
     end = high if value > high else low
     word = "to" if value > high else "from"
     if axis == "overhead":

@@ -36,14 +36,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
 from planner.predict.uncertainty.measured_range import (
     Conditions,
-    Reach,
+    MeasuredRanges,
     beyond_text,
-    common_reach,
+    common_ranges,
     doublings,
 )
 
 Array = NDArray[np.float64]
-Ends = TypeVar("Ends", float, Array)
+Widths = TypeVar("Widths", float, Array)
 
 # An interval holds the true value with this probability.
 COVERAGE = 0.80
@@ -57,8 +57,8 @@ POINTS = 19
 class SourceResiduals(BaseModel):
     """Log ratios of one source in one family: all of them, or `POINTS` quantiles.
 
-    `reach`: lowest and highest value on each axis (`planner.predict.uncertainty.measured_range`);
-    `bits`: of the precisions measured.
+    `measured`: lowest and highest value on each axis
+    (`planner.predict.uncertainty.measured_range`); `bits`: of the precisions measured.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,7 +70,7 @@ class SourceResiduals(BaseModel):
     model: str
     rows: int = Field(ge=1)
     log_ratios: tuple[float, ...] = Field(min_length=1)
-    reach: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    measured: dict[str, tuple[float, float]] = Field(default_factory=dict)
     bits: tuple[int, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class SourceResiduals(BaseModel):
 class Spread:
     """Quantiles of ln(measured / predicted) at 10, 50 and 90 %, after inflation.
 
-    `rows` and `sources` are those of `family`; they make up `own_share` of the mixture.
+    `rows` and `sources` are those of `family`; they make up `family_share` of the mixture.
     """
 
     low: float
@@ -92,7 +92,7 @@ class Spread:
     family: Family
     rows: int
     sources: tuple[str, ...]
-    own_share: float
+    family_share: float
 
     def inflated(self, by: float) -> Spread:
         """Both sides so many times as far from the median."""
@@ -123,7 +123,7 @@ class ResidualTable:
 
     figure: Figure
     entries: tuple[SourceResiduals, ...]
-    own_rows: float
+    prior_rows: float
     inflation: float
     source_power: float = 0.5
     communication: float = 0.0
@@ -148,7 +148,7 @@ class ResidualTable:
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
         """The error to add for what was never measured, and for exposed communication."""
         view = self._view(without)
-        near = view.reach(family)
+        near = view.measured(family)
         beyond = doublings(near.axes, at)
         terms = {
             beyond_text(axis, near.axes, at): self.growth.get(axis, 0.0) * distance
@@ -163,10 +163,10 @@ class ResidualTable:
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         named = [text for text, size in terms.items() if size >= _NAMED]
         named.sort(key=lambda text: -terms[text])
-        own_error = self.own_error(at)
-        return Further(hypot(own_error, *terms.values()), tuple(named))
+        unmeasured_error = self.unmeasured_error(at)
+        return Further(hypot(unmeasured_error, *terms.values()), tuple(named))
 
-    def own_error(self, at: Conditions) -> float:
+    def unmeasured_error(self, at: Conditions) -> float:
         """Standard deviation of the errors in proportion to a part of the step."""
         return hypot(self.communication * at.exposed, self.launches * at.waiting)
 
@@ -198,7 +198,7 @@ class _ViewCache:
         if without not in self._known:
             entries = tuple(entry for entry in self._table.entries if entry.source != without)
             self._known[without] = _View(
-                self._table.figure, entries, self._table.own_rows, self._table.source_power
+                self._table.figure, entries, self._table.prior_rows, self._table.source_power
             )
         return self._known[without]
 
@@ -214,7 +214,7 @@ def _kind_text(kind: str, family: Family) -> str:
 class _Near(NamedTuple):
     """What runs of the same architecture (memory: framework) reach, or all runs without any."""
 
-    axes: Reach
+    axes: MeasuredRanges
     bits: frozenset[int]
 
 
@@ -237,12 +237,12 @@ class _View:
         self,
         figure: Figure,
         entries: tuple[SourceResiduals, ...],
-        own_rows: float,
+        prior_rows: float,
         source_power: float,
     ) -> None:
         self._figure: Figure = figure
         self._entries = entries
-        self._own_rows = own_rows
+        self._prior_rows = prior_rows
         self._power = source_power
         self._mixtures: dict[Family, _Mixture] = {}
         self._near: dict[str, _Near] = {}
@@ -267,13 +267,13 @@ class _View:
             if not self.has_runs(asked):
                 yield kind
 
-    def reach(self, family: Family) -> _Near:
+    def measured(self, family: Family) -> _Near:
         """What the nearest runs reach."""
         one_getattr = getattr(family, self._base)
         if one_getattr not in self._near:
             members = self._members(Family()._replace(**{self._base: one_getattr})) or self._entries
             self._near[one_getattr] = _Near(
-                common_reach(_merged(members)),
+                common_ranges(_merged(members)),
                 frozenset(bits for one in members for bits in one.bits),
             )
         return self._near[one_getattr]
@@ -291,14 +291,14 @@ class _View:
             family=family,
             rows=sum(member.rows for member in members),
             sources=tuple(sorted({member.source for member in members})),
-            own_share=self._own_share(family, members),
+            family_share=self._family_share(family, members),
         )
 
-    def _own_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
+    def _family_share(self, family: Family, members: Sequence[SourceResiduals]) -> float:
         if parent_family(family, self._figure) is None:
             return 1.0
         count = sum(rows**self._power for rows in _rows_by_source(members).values())
-        return count / (count + self._own_rows) if count else 0.0
+        return count / (count + self._prior_rows) if count else 0.0
 
     def _mixture(self, family: Family) -> _Mixture:
         if family not in self._mixtures:
@@ -307,7 +307,7 @@ class _View:
 
     def _mix(self, family: Family) -> _Mixture:
         members = self._members(family)
-        share = self._own_share(family, members)
+        share = self._family_share(family, members)
         values = np.array([value for member in members for value in member.log_ratios])
         weights = share * _weights(members, self._power)
         parent = parent_family(family, self._figure)
@@ -332,7 +332,7 @@ def _merged(members: Iterable[SourceResiduals]) -> list[dict[str, tuple[float, f
     merged: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for member in members:
         source = merged[member.source]
-        for axis, (low, high) in member.reach.items():
+        for axis, (low, high) in member.measured.items():
             other = source.get(axis, (low, high))
             source[axis] = (min(low, other[0]), max(high, other[1]))
     return list(merged.values())
@@ -351,7 +351,7 @@ def _weights(members: Sequence[SourceResiduals], power: float) -> Array:
     return weights / weights.sum() if weights.size else weights
 
 
-def ends(middle: Ends, low: Ends, high: Ends, further: Ends) -> tuple[Ends, Ends]:
+def bounds(middle: Widths, low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
     """Ends of intervals as ln(bound / predicted): an independent error of 80 % half width
     `further` widens both sides of the median; the prediction (0) lies inside."""
     below = np.hypot(middle - low, further)
@@ -384,7 +384,7 @@ def _parse_table(figure: Figure, block: dict[str, object]) -> ResidualTable:
     return ResidualTable(
         figure,
         tuple(SourceResiduals.model_validate(entry) for entry in entries),
-        float(str(block["own_rows"])),
+        float(str(block["prior_rows"])),
         float(str(block["inflation"])),
         float(str(block.get("source_power", 0.5))),
         float(str(block.get("communication", 0.0))),

@@ -265,7 +265,7 @@ def _phases(entry: Entry) -> Panel | None:
             plan.recompute,
             layout.block_layers,
             layout.recomputed if any(layout.recomputed) else None,
-            layout.mtp_apart,
+            layout.mtp_standalone,
         )
     except UsageError:
         return None

@@ -148,18 +148,18 @@ def _all_rows(rows: Sequence[Record], families: Sequence[str], labels: Sequence[
 
 def _row_cells(row: Record, family: str, label: str) -> tuple[str, ...]:
     seconds, gibibytes = _number(row, "step_time_s"), _number(row, "peak_mem_gib")
-    own_s, own_gib = row["predicted_step_time_s"], row["predicted_peak_mem_gib"]
-    interval = f"{row['predicted_low_s']:.4g}–{row['predicted_high_s']:.4g}" if own_s else ""
+    predicted_s, predicted_gib = row["predicted_step_time_s"], row["predicted_peak_mem_gib"]
+    interval = f"{row['predicted_low_s']:.4g}–{row['predicted_high_s']:.4g}" if predicted_s else ""
     return (
         label,
         family,
         _figure(seconds),
-        _figure(own_s),
+        _figure(predicted_s),
         interval,
-        _error(seconds, own_s),
+        _error(seconds, predicted_s),
         _figure(gibibytes),
-        _figure(own_gib),
-        _error(gibibytes, own_gib),
+        _figure(predicted_gib),
+        _error(gibibytes, predicted_gib),
         {True: "yes", False: "no", None: ""}[row["predicted_fits"]],
         row["error"] or ", ".join(row["assumed"]),
     )

@@ -67,7 +67,7 @@ def pool_bound_s(
     code: int,
     grad_acc: float,
     vpp: float,
-    lone_ends: float,
+    standalone_vocab: float,
 ) -> float:
     """No layout of a shape with its stages on `parts` has a shorter step, s; infinite if none fits.
 
@@ -82,8 +82,10 @@ def pool_bound_s(
     slowest_s = 0.0
     for first, end, layers, fewest in ranges:
         cheapest = [bounds.cheapest_layer(part.layers, first, end) for part in part_termss]
-        rooms = _Rooms(part_termss, parts, cheapest, live, code, layers, fewest, lone_ends)
-        slowest_s = rooms.least_s(slowest_s)
+        capacities = _Capacities(
+            part_termss, parts, cheapest, live, code, layers, fewest, standalone_vocab
+        )
+        slowest_s = capacities.least_s(slowest_s)
         if slowest_s == np.inf:
             return slowest_s
     seconds = [_pass_seconds(part, code, kinds) for part in part_termss]
@@ -103,7 +105,7 @@ def _pass_seconds(part: PartTerms, code: int, kinds: int) -> Array:
 
 
 @dataclass(frozen=True)
-class _Rooms:
+class _Capacities:
     """How many layers the stages have room for."""
 
     terms: Sequence[PartTerms]
@@ -113,17 +115,21 @@ class _Rooms:
     code: int
     layers: float
     fewest: float
-    lone_ends: float
+    standalone_vocab: float
 
     def fit(self, seconds: float) -> bool:
         """Whether all layers find room on stages that take at most `seconds` each."""
         total = 0.0
         for stage, part in enumerate(self.parts):
             empty, layer = self.terms[part].stages[stage], self.layer[part]
-            room = compiled.stage_room(empty, layer, self.code, seconds, self.live_bytes[part])
-            if room < bounds.fewest_layers(stage, len(self.parts), self.fewest, self.lone_ends):
+            capacity = compiled.stage_capacity(
+                empty, layer, self.code, seconds, self.live_bytes[part]
+            )
+            if capacity < bounds.fewest_layers(
+                stage, len(self.parts), self.fewest, self.standalone_vocab
+            ):
                 return False
-            total += room
+            total += capacity
         return total >= self.layers
 
     def least_s(self, low_s: float) -> float:

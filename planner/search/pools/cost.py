@@ -90,7 +90,7 @@ def only_stage(layout: Layout, stage: int) -> Layout:
     counts, recomputed = np.zeros_like(layout.counts), np.zeros_like(layout.recomputed)
     counts[..., stage] = layout.counts[..., stage]
     recomputed[..., stage] = layout.recomputed[..., stage]
-    return Layout(counts, recomputed, layout.mtp_apart)
+    return Layout(counts, recomputed, layout.mtp_standalone)
 
 
 def compose(steps: Array, stages: Array, grad_acc: float, vpp: float) -> Array:

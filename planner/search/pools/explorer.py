@@ -24,35 +24,42 @@ from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostedShapes
 from planner.predict.cost_model import Layout as KernelLayout
 from planner.predict.layouts import even_layout, kernel_layout, plain_context
-from planner.search.explorer import TIE, Effort, Progress, Stopped, gap_to_bound, stopped_by_signal
 from planner.search.layout_model import solve_layout
+from planner.search.limit_results import (
+    TIE,
+    Effort,
+    Progress,
+    Stopped,
+    gap_to_bound,
+    stopped_by_signal,
+)
 from planner.search.pools.bounds import PartTerms, part_terms, pool_bound_s
 from planner.search.pools.cost import CostedPool, PoolModel
 from planner.search.pools.terms import pool_context, pool_terms
 from planner.search.terms import recompute_code
 
 # Share of each GPU's limit at the rungs of the memory ladder.
-RUNGS = (1.0, 0.85, 0.7, 0.55)
+LIMIT_STEPS = (1.0, 0.85, 0.7, 0.55)
 
 Parts = tuple[int, ...]
-# Bound on the pace of a shape in one order, whether it is the sharp one, row, parts of the stages.
+# Bound on the pace of a shape in one order, whether it is the tight one, row, parts of the stages.
 Waiting = tuple[float, bool, int, Parts]
 
 
 @dataclass(frozen=True)
 class PoolPoint:
-    """A costed layout. `pace`: seconds of step time per sequence; `fill`: largest share of a
+    """A costed layout. `sample_s`: seconds of step time per sequence; `fill`: largest share of a
     GPU's memory that a stage takes at its peak."""
 
     row: int
     parts: Parts
     layout: Layout
-    pace: float
+    sample_s: float
     fill: float
 
 
 @dataclass(frozen=True)
-class PoolRung:
+class PoolLimitResult:
     """The fastest plan within a share of the memory, and a pace that no plan beats."""
 
     point: PoolPoint | None
@@ -61,7 +68,7 @@ class PoolRung:
     @property
     def gap(self) -> float:
         """Share of the pace that a better plan could save at most."""
-        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
+        return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
 
 
 class PoolExplorer:
@@ -132,7 +139,7 @@ class PoolExplorer:
             self._code(row),
             float(shape[f.SHAPE_GRAD_ACC]),
             float(shape[f.SHAPE_VPP]),
-            self.model.models[0].job_inputs.lone_ends,
+            self.model.models[0].job_inputs.standalone_vocab,
         )
         return bound_s / float(self.gbs[row])
 
@@ -172,7 +179,7 @@ class PoolExplorer:
     def _recomputes_all(self, row: int) -> bool:
         return self._recomputations[int(self.columns["recompute"][row])] == "all"
 
-    def explore(self, limits: Sequence[float]) -> list[PoolRung]:
+    def explore(self, limits: Sequence[float]) -> list[PoolLimitResult]:
         """The rungs under the limits of the parts, bytes.
 
         Once stopped, by its deadline or by Ctrl-C, it solves no more layouts.
@@ -181,31 +188,31 @@ class PoolExplorer:
         self.solved, self.solves, self.effort_s = [], 0, 0.0
         self._proven = {}
         with stopped_by_signal(self._interrupt):
-            return self._rungs()
+            return self._limit_results()
 
     def _interrupt(self) -> None:
         self.stopped = "interrupted"
 
-    def _rungs(self) -> list[PoolRung]:
-        rungs: list[PoolRung] = []
-        for index, share in enumerate(RUNGS):
-            self.progress("solving layouts", index, len(RUNGS))
-            rung = self._climb(share)
-            if rung.point is None and rungs:
+    def _limit_results(self) -> list[PoolLimitResult]:
+        limit_results: list[PoolLimitResult] = []
+        for index, share in enumerate(LIMIT_STEPS):
+            self.progress("solving layouts", index, len(LIMIT_STEPS))
+            limit_result = self._climb(share)
+            if limit_result.point is None and limit_results:
                 break
-            rungs.append(rung)
-            if rung.point is None:
+            limit_results.append(limit_result)
+            if limit_result.point is None:
                 break
-        return rungs
+        return limit_results
 
-    def _climb(self, share: float) -> PoolRung:
+    def _climb(self, share: float) -> PoolLimitResult:
         """The fastest plan whose stages take at most `share` of their limits.
 
-        Shapes wait with a quick bound, and again with a sharp one once they come first.
+        Shapes wait with a quick bound, and again with a tight one once they come first.
         """
         best = min(
             (pool_point for pool_point in self.solved if pool_point.fill <= share),
-            key=_by_pace,
+            key=_by_time,
             default=None,
         )
         waiting: list[Waiting] = [
@@ -216,23 +223,23 @@ class PoolExplorer:
         heapify(waiting)
         left = np.inf
         while waiting:
-            bound, sharp, row, parts = heappop(waiting)
-            target = np.inf if best is None else best.pace
+            bound, tight, row, parts = heappop(waiting)
+            target = np.inf if best is None else best.sample_s
             if np.isinf(bound) or bound * (1.0 + TIE) >= target or self._exhausted():
                 left = min(left, bound)
-                self._leave_open(waiting, target, (bound, sharp, row, parts))
+                self._leave_open(waiting, target, (bound, tight, row, parts))
                 break
-            if not sharp:
+            if not tight:
                 item = max(bound, self.bound(row, parts, share))
                 self._proven[row, parts] = item
                 heappush(waiting, (item, True, row, parts))
                 continue
             point, solved = self._solve(row, parts, share, target, bound)
             self._proven[row, parts] = max(bound, solved)
-            if point is not None and point.pace < target:
+            if point is not None and point.sample_s < target:
                 best = point
             left = min(left, solved)
-        return PoolRung(best, left if best is None else min(left, best.pace))
+        return PoolLimitResult(best, left if best is None else min(left, best.sample_s))
 
     def _leave_open(self, waiting: Sequence[Waiting], target: float, first: Waiting) -> None:
         """Note the shapes that may still beat `target`."""
@@ -324,8 +331,8 @@ class PoolExplorer:
         return even_layout(job, pp, vpp, bool(mode.mask))
 
 
-def _by_pace(point: PoolPoint) -> tuple[float, float, int]:
-    return point.pace, point.fill, point.row
+def _by_time(point: PoolPoint) -> tuple[float, float, int]:
+    return point.sample_s, point.fill, point.row
 
 
 def piece_seconds(part: CostedShapes, row: int, recomputes: bool) -> Array:

@@ -14,7 +14,6 @@ from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_pool
 from planner.job.request import Request
 from planner.predict.plan import Plan
-from planner.search.explorer import Effort, Progress
 from planner.search.infeasibility import (
     GIB,
     ConflictingRule,
@@ -23,7 +22,8 @@ from planner.search.infeasibility import (
     RelaxationKind,
     WhyNothingFits,
 )
-from planner.search.pools.explorer import PoolExplorer, PoolRung
+from planner.search.limit_results import Effort, Progress
+from planner.search.pools.explorer import PoolExplorer, PoolLimitResult
 from planner.search.pools.jobs import first_job
 from planner.search.relaxations import (
     OFFLOADED_SHARES,
@@ -45,7 +45,7 @@ Changes = Iterator[tuple[str, Request]]
 def pool_nothing_fits(
     request: Request,
     explorer: PoolExplorer,
-    rungs: list[PoolRung],
+    limit_results: list[PoolLimitResult],
     progress: Progress,
     search: Search,
 ) -> DoesNotFitError:
@@ -62,7 +62,7 @@ def pool_nothing_fits(
         legal=len(explorer.orders),
         usable_bytes=min(job.cluster.gpu.hbm_usable_bytes for job in jobs),
         limit_bytes=min(job.hbm_limit_bytes for job in jobs),
-        proven=not explorer.stopped and bool(np.isinf(rungs[0].bound)),
+        proven=not explorer.stopped and bool(np.isinf(limit_results[0].bound)),
         conflict=(_memory(explorer),),
         layouts=(),
         relaxations=relaxations,
@@ -75,7 +75,7 @@ def pool_nothing_fits(
 def _memory(explorer: PoolExplorer) -> ConflictingRule:
     """How far the lightest even layout overfills its fullest GPU."""
     row = explorer.lightest()
-    room = ", ".join(
+    shares_text = ", ".join(
         f"{limit / GIB:.1f} GiB on {job.cluster.gpu.name}"
         for job, limit in zip(explorer.model.jobs, explorer.limits, strict=True)
     )
@@ -88,7 +88,7 @@ def _memory(explorer: PoolExplorer) -> ConflictingRule:
         text=(
             f"the lightest even layout, {degrees}, recompute {mode}, takes "
             f"{explorer.even_fill(row):.0%} of the room on its fullest GPU; to fit with "
-            f"fit there are {room}"
+            f"fit there are {shares_text}"
         ),
     )
 

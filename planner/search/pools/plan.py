@@ -13,7 +13,7 @@ from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.job.pool import Pool
 from planner.job.request import Request
-from planner.predict.assumed_hardware import hardware_ledger
+from planner.predict.assumed_hardware import assumption_lines
 from planner.predict.assumptions import plan_assumptions, unmeasured_notes
 from planner.predict.costed_plan import CostedPlan, Outlook, assemble_plan, recomputed_share
 from planner.predict.device import half_precision
@@ -138,5 +138,5 @@ def pool_summary(pool: Pool, jobs: Sequence[Job], request: Request) -> JobSummar
         optimizer=job.optimizer.name,
         seq=job.seq,
         batch_target_sequences=job.batch.sequences,
-        assumed=hardware_ledger(tuple(jobs)),
+        assumed=assumption_lines(tuple(jobs)),
     )

@@ -22,11 +22,11 @@ from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.shapes import no_legal_shape, rule_context
 from planner.predict.space import enumerate_shapes, legal_shapes
 from planner.search.costed import likely_limit_bytes
-from planner.search.explorer import Effort, Progress
 from planner.search.front import ALIKE, SAVING, front, thin
+from planner.search.limit_results import Effort, Progress
 from planner.search.ordering import recommended, sort_value, stop_notes
 from planner.search.pools.cost import PoolModel
-from planner.search.pools.explorer import PoolExplorer, PoolPoint, PoolRung
+from planner.search.pools.explorer import PoolExplorer, PoolLimitResult, PoolPoint
 from planner.search.pools.jobs import pool_jobs
 from planner.search.pools.plan import pool_plan, pool_summary
 from planner.search.result import Counts, SearchResult
@@ -85,8 +85,10 @@ def search_pool(
     columns, considered = pool_shapes(pool, model)
     explorer = PoolExplorer(pool, model, columns, effort, progress)
     limits = [likely_limit_bytes(job, request.fit_probability) for job in jobs]
-    rungs = explorer.explore(limits)
-    points = [rung.point for rung in rungs if rung.point is not None]
+    limit_results = explorer.explore(limits)
+    points = [
+        limit_result.point for limit_result in limit_results if limit_result.point is not None
+    ]
     if not points and explorer.stopped == "interrupted":
         raise KeyboardInterrupt
     if not points and not explains:
@@ -94,7 +96,7 @@ def search_pool(
     if not points:
         from planner.search.pools.infeasible import pool_nothing_fits
 
-        raise pool_nothing_fits(request, explorer, rungs, explorer.progress, _fastest)
+        raise pool_nothing_fits(request, explorer, limit_results, explorer.progress, _fastest)
     plans = [
         pool_plan(
             model,
@@ -102,7 +104,7 @@ def search_pool(
             columns,
             pool_point,
             explorer.kernel_layout(pool_point.row, pool_point.layout),
-            _gap(rungs, pool_point),
+            _gap(limit_results, pool_point),
             OPTIMAL_WITHIN,
         )
         for pool_point in _short_front(points)
@@ -123,8 +125,8 @@ def search_pool(
         ),
         plans=tuple(plans[:top]),
         recommended=recommended(plans[:top]),
-        proven=all(rung.gap <= OPTIMAL_WITHIN for rung in rungs),
-        gap=max(rung.gap for rung in rungs),
+        proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
+        gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
         notes=(
             *stop_notes(explorer.stopped, effort.time_limit_s),
@@ -147,14 +149,14 @@ def _version() -> str:
 
 def _short_front(points: Sequence[PoolPoint]) -> list[PoolPoint]:
     unique = list(dict.fromkeys(points))
-    pace = np.array([item.pace for item in unique])
+    sample_s = np.array([item.sample_s for item in unique])
     fill = np.array([item.fill for item in unique])
-    kept = thin(pace, fill, front(pace, fill), ALIKE, SAVING)
+    kept = thin(sample_s, fill, front(sample_s, fill), ALIKE, SAVING)
     return [unique[index] for index in kept.tolist()]
 
 
-def _gap(rungs: Sequence[PoolRung], point: PoolPoint) -> float:
-    return min(rung.gap for rung in rungs if rung.point == point)
+def _gap(limit_results: Sequence[PoolLimitResult], point: PoolPoint) -> float:
+    return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
 def _mix_notes(explorer: PoolExplorer) -> Iterator[str]:
@@ -168,7 +170,7 @@ def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
     """What each part does alone, so that one sees what the others add."""
     from planner.predict.plan_text import step_time_text
 
-    pace_s = best.step_time_s / best.gbs
+    best_sample_s = best.step_time_s / best.gbs
     for text in pool.texts:
         try:
             trial = try_job(request.model_copy(update={"gpus": text}).resolve())
@@ -180,7 +182,7 @@ def alone_notes(request: Request, pool: Pool, best: Plan) -> Iterator[str]:
             continue
         used = plan.degrees.gpus
         where = text if used == parse_gpus(text).num_gpus else f"{used} of {text}"
-        ratio = plan.step_time_s / plan.gbs / pace_s
+        ratio = plan.step_time_s / plan.gbs / best_sample_s
         yield (
             f"{where} alone: {step_time_text(plan)} a step of {plan.gbs:,} sequences; by the cost "
             f"model the pool is {ratio:.2f} times as fast"

@@ -86,11 +86,11 @@ def _with_held(memory: MemoryNumbers | None, held: Sequence[int]) -> MemoryNumbe
     """The numbers with some units already taken on each stage, at every moment."""
     if memory is None:
         return None
-    moments = tuple(
+    phases = tuple(
         replace(
-            moment,
-            stage=tuple(size + more for size, more in zip(moment.stage, held, strict=True)),
+            phase,
+            stage=tuple(size + more for size, more in zip(phase.stage, held, strict=True)),
         )
-        for moment in memory.moments
+        for phase in memory.phases
     )
-    return replace(memory, moments=moments)
+    return replace(memory, phases=phases)

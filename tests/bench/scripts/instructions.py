@@ -48,8 +48,8 @@ def capture(path: Path, name: str, gpus: str, tokens: str) -> None:
     rows = sampled(columns)
     totals = (model.prefix, model.totals)
     arguments: tuple[Any, ...]
-    if hasattr(cost_model_module, "room"):
-        *space, stages = cost_model_module.room(len(model.pieces), int(columns["pp"].max()))
+    if hasattr(cost_model_module, "work_arrays"):
+        *space, stages = cost_model_module.work_arrays(len(model.pieces), int(columns["pp"].max()))
         arguments = (
             costed.shapes, rows.astype(np.float64), costed.keys, costed.costs, *totals,
             *model.inputs, False, *space, np.zeros_like(costed.steps), stages,

@@ -40,7 +40,7 @@ def test_errors_that_grow_give_a_growth_and_others_none() -> None:
 
 def test_folds_leave_out_ranges_and_whatever_has_several_kinds() -> None:
     other = Residual("x", FAMILY._replace(architecture="ampere", model="moe"), 0.0)
-    labels = [own.label for own in folds([*runs(0.0), other])]
+    labels = [fold.label for fold in folds([*runs(0.0), other])]
     assert {"gpus to 64", "without ampere", "without hopper", "without moe"} <= set(labels)
     assert "without dense" not in labels
     assert "without megatron-core" not in labels
@@ -49,7 +49,7 @@ def test_folds_leave_out_ranges_and_whatever_has_several_kinds() -> None:
 def test_a_fold_tells_the_coverage_before_and_after() -> None:
     found = runs(0.1)
     _, results = with_growth(ResidualTable("time", summarised(found), 4.0, 1.0), found)
-    wide = next(own for own in results if own.label == "gpus to 16")
+    wide = next(result for result in results if result.label == "gpus to 16")
     assert (wide.kept, wide.judged) == (12, 30)
     assert wide.covered_without < wide.covered_with <= 1.0
 

@@ -32,13 +32,13 @@ def odd_one_out() -> list[Prediction]:
     (rate,) = chosen_constants([RATE])
     rows = [row for row in read_rows(PUBLISHED) if row.source in SOURCES]
     usual = predict_rows(
-        [row for own in SOURCES for row in [r for r in rows if r.source == own][:3]]
+        [row for source in SOURCES for row in [r for r in rows if r.source == source][:3]]
     )
     fast = cost_predictions(usual, lambda job: TrialModel(job, dict.fromkeys(rate.fields, FACTOR)))
     return [
-        replace(own, row=replace(own.row, cells=own.row.cells | {"step_time_s": repr(measured)}))
-        for own, quick in zip(usual, fast, strict=True)
-        for measured in [(quick if own.row.source == SOURCES[0] else own).step_time_s]
+        replace(item, row=replace(item.row, cells=item.row.cells | {"step_time_s": repr(measured)}))
+        for item, quick in zip(usual, fast, strict=True)
+        for measured in [(quick if item.row.source == SOURCES[0] else item).step_time_s]
     ]
 
 
@@ -77,11 +77,11 @@ def test_a_row_is_predicted_with_the_factors_of_its_own_source(
 
 
 def test_the_file_is_read_as_it_was_written() -> None:
-    own = SourceErrors(3, 0.1, 0.2, -0.1, 0.15, 0.25, -0.12, {RATE: 0.95})
-    assert parse(render({"a b": own})) == {"a b": own}
+    source_errors = SourceErrors(3, 0.1, 0.2, -0.1, 0.15, 0.25, -0.12, {RATE: 0.95})
+    assert parse(render({"a b": source_errors})) == {"a b": source_errors}
 
 
 def test_the_shipped_file_names_constants_that_exist() -> None:
-    names = {name for own in shipped().values() for name in own.factors}
+    names = {name for item in shipped().values() for name in item.factors}
     assert names
     assert len(chosen_constants(sorted(names))) == len(names)

@@ -20,8 +20,8 @@ def test_every_case_has_figures() -> None:
 @pytest.mark.parametrize("name", ["Llama-3 70B, PP4 VPP5", "the same, a count a stage"])
 def test_a_case_measured_again_gives_its_figures(name: str) -> None:
     """Without gain (80 layers on 20 blocks), and with much (each stage its own count)."""
-    case = next(own for own in CASES if own.name == name)
-    row = next(own for own in shipped() if own["name"] == name)
+    case = next(item for item in CASES if item.name == name)
+    row = next(item for item in shipped() if item["name"] == name)
     again = measure(case)
     for field in ("solved_step_s", "uniform_step_s", "gain", "solved_peak_gib", "solved_plan"):
         expected = row[field] if isinstance(row[field], str) else pytest.approx(row[field], 2e-3)

@@ -28,7 +28,7 @@ SOURCES = ("korthikanti2022", "narayanan2021-table1", "megatron-jan2021")
 def rows() -> list[MeasuredRow]:
     """A few runs of three sources on A100."""
     chosen = [row for row in read_rows(PUBLISHED) if row.source in SOURCES]
-    return [row for own in SOURCES for row in [it for it in chosen if it.source == own][:4]]
+    return [row for source in SOURCES for row in [it for it in chosen if it.source == source][:4]]
 
 
 def made_with(constant: Constant, factor: float, rows: list[MeasuredRow]) -> list[Prediction]:
@@ -36,8 +36,8 @@ def made_with(constant: Constant, factor: float, rows: list[MeasuredRow]) -> lis
     changed = dict.fromkeys(constant.fields, factor)
     run = cost_predictions(predict_rows(rows), lambda job: TrialModel(job, changed))
     measured = [
-        replace(own.row, cells=own.row.cells | {"step_time_s": repr(own.step_time_s)})
-        for own in run
+        replace(item.row, cells=item.row.cells | {"step_time_s": repr(item.step_time_s)})
+        for item in run
     ]
     return predict_rows(measured)
 
@@ -68,7 +68,7 @@ def test_constants_without_a_run_have_no_fit(rows: list[MeasuredRow]) -> None:
     assert fit(constant, predict_rows(rows)) is None
 
 
-@pytest.mark.parametrize("constant", CONSTANTS, ids=lambda own: own.name)
+@pytest.mark.parametrize("constant", CONSTANTS, ids=lambda item: item.name)
 def test_shipped_values_lie_within_their_limits(constant: Constant) -> None:
     assert 0.0 < constant.shipped() <= constant.most
 

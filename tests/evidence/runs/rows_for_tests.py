@@ -27,9 +27,9 @@ def row(**changes: str) -> MeasuredRow:
 
 def predicted(seconds: float, gib: float = 1.0, **changes: str) -> Prediction:
     """A hand-made prediction for the row: so long a step, so much memory on every stage."""
-    own = row(**changes)
+    found = row(**changes)
     step = np.zeros(f.STEP_COLUMNS)
     step[[f.STEP_TIME, f.STEP_COMPUTE]] = seconds
     stages = np.zeros((2, f.STAGE_COLUMNS))
     stages[:, [f.STAGE_ALLOCATED, f.STAGE_PEAK]] = gib * 2**30
-    return Prediction(own, map_row(own), step=step, stages=stages)
+    return Prediction(found, map_row(found), step=step, stages=stages)

@@ -33,7 +33,7 @@ def _figures(prediction: Prediction) -> Sequence[object]:
 def test_predictions_are_equal_without_the_columns_of_origin() -> None:
     rows = list(read_rows(PUBLISHED))
     pairs = zip(predict_rows(rows), predict_rows(map(_blanked, rows)), strict=True)
-    changed = [own.row.line for own, blank in pairs if _figures(own) != _figures(blank)]
+    changed = [pair.row.line for pair, blank in pairs if _figures(pair) != _figures(blank)]
     assert changed == []
 
 

@@ -15,23 +15,27 @@ def test_a_complete_row_is_left_alone() -> None:
 
 
 def test_defaults_are_named_and_used() -> None:
-    (own,) = predict_rows([row(mbs="", gbs="", seq="", vocab="")])
-    assert own.error is None
-    assert own.mapped is not None
-    assert (own.mapped.job.seq, own.mapped.degrees.mbs, own.mapped.degrees.grad_acc) == (
+    (predict_row,) = predict_rows([row(mbs="", gbs="", seq="", vocab="")])
+    assert predict_row.error is None
+    assert predict_row.mapped is not None
+    assert (
+        predict_row.mapped.job.seq,
+        predict_row.mapped.degrees.mbs,
+        predict_row.mapped.degrees.grad_acc,
+    ) == (
         4096,
         1,
         32,
     )
-    texts = assumed(own)
+    texts = assumed(predict_row)
     for text in ("seq 4096", "mbs 1", "gbs 32", "vocab 50,304"):
         assert text in texts
-    assert own.row.text("seq") is None
+    assert predict_row.row.text("seq") is None
 
 
 def test_what_is_stated_is_not_assumed() -> None:
-    (own,) = predict_rows([row()])
-    assert assumed(own) == ()
+    (predict_row,) = predict_rows([row()])
+    assert assumed(predict_row) == ()
 
 
 def test_unstated_degrees_are_the_smallest_that_hold_the_state() -> None:
@@ -46,8 +50,8 @@ def test_unstated_gpus_leave_each_pipeline_the_usual_micro_batches() -> None:
     gaps = {"num_gpus": "", "dp": "", "tp": "2", "pp": "2", "mbs": "2", "gbs": "256"}
     assert complete(row(**gaps)).assumed == ("num_gpus 64",)
     assert complete(row(**gaps | {"dp": "4"})).assumed == ("num_gpus 16",)
-    (own,) = predict_rows([row(**gaps)])
-    assert own.error is None
+    (predict_row,) = predict_rows([row(**gaps)])
+    assert predict_row.error is None
 
 
 def test_unstated_degrees_divide_gpus_and_layers() -> None:
@@ -86,7 +90,7 @@ def test_experts_come_from_the_catalogue_or_are_the_usual_ones(moe: str, words: 
 def test_what_no_default_mends_is_refused_with_the_reason(
     cells: dict[str, str], reason: str
 ) -> None:
-    (own,) = predict_rows([row(**cells)])
-    assert own.error is not None
-    assert reason in own.error
-    assert own.step_time_s is None
+    (predict_row,) = predict_rows([row(**cells)])
+    assert predict_row.error is not None
+    assert reason in predict_row.error
+    assert predict_row.step_time_s is None

@@ -33,8 +33,8 @@ def test_a_record_holds_the_row_and_its_prediction() -> None:
 
 def test_tokens_are_those_of_the_stated_batch() -> None:
     """64 sequences in micro-batches of 3: 22, the last of one sequence."""
-    own = predicted(2.0, mbs="3", gbs="64")
-    (record,) = document([own], BY_SOURCE)["rows"]
+    found = predicted(2.0, mbs="3", gbs="64")
+    (record,) = document([found], BY_SOURCE)["rows"]
     seconds = record["predicted_step_time_s"]
     assert seconds == pytest.approx(2.0 * 64 / 66)
     assert record["predicted_tokens_per_s_per_gpu"] == pytest.approx(2048 / seconds)
@@ -43,7 +43,7 @@ def test_tokens_are_those_of_the_stated_batch() -> None:
 def test_the_summary_holds_families_and_both_parts() -> None:
     rows = [predicted(2.0, step_time_s="1"), predicted(1.0, recompute="", step_time_s="1")]
     summary: dict[str, Any] = document(rows, family_by("recompute"))["summary"]
-    assert [own["family"] for own in summary["families"]] == ["full", "recompute unstated"]
+    assert [family["family"] for family in summary["families"]] == ["full", "recompute unstated"]
     assert summary["time"]["mean"] == pytest.approx(0.5)
     assert summary["stated"]["time"]["mean"] == pytest.approx(1.0)
     assert summary["unstated"]["time"]["mean"] == pytest.approx(0.0)
@@ -62,8 +62,8 @@ def test_csv_columns_are_those_of_all_rows() -> None:
 
 
 def test_families_by_what_the_planner_makes_of_a_row() -> None:
-    own, other = predicted(1.0), predict_rows([row(tuning="lora")])[0]
-    assert family_by("profile, architecture,scale,kind")(own) == (
+    found, other = predicted(1.0), predict_rows([row(tuning="lora")])[0]
+    assert family_by("profile, architecture,scale,kind")(found) == (
         "megatron-lm-2022, ampere, several domains, dense"
     )
     assert family_by("profile")(other) == "refused"
@@ -73,7 +73,7 @@ def test_families_by_what_the_planner_makes_of_a_row() -> None:
 
 def test_worst_rows_are_worst_by_factor() -> None:
     rows = [predicted(seconds, step_time_s="1") for seconds in (1.5, 0.4, 1.0, 2.0)]
-    assert [own.predicted_s for own in worst_rows(rows, 3)] == [0.4, 2.0, 1.5]
+    assert [worst_row.predicted_s for worst_row in worst_rows(rows, 3)] == [0.4, 2.0, 1.5]
 
 
 def test_a_worst_row_says_why() -> None:
@@ -94,8 +94,8 @@ def test_a_worst_row_says_why() -> None:
 
 
 def test_terms_leave_out_what_is_small() -> None:
-    (own,) = predict_rows([row()])
-    shares = terms(own)
+    (predict_row,) = predict_rows([row()])
+    shares = terms(predict_row)
     assert shares[0][0] == "compute"
     assert all(share >= 0.05 for _, share in shares)
     assert sum(share for _, share in shares) <= 1.0 + 1e-9

@@ -51,10 +51,12 @@ def test_deepseek_v3_under_dualpipe() -> None:
 def _errors(common: dict[str, object], runs: tuple[dict[str, object], ...]) -> list[float]:
     """Predicted over measured step time, less one, of runs that share some cells."""
     cells = [common | run for run in runs]
-    texts = ({name: str(value) for name, value in own.items()} for own in cells)
-    predictions = predict_rows([row(**own) for own in texts])
+    texts = ({name: str(value) for name, value in cell.items()} for cell in cells)
+    predictions = predict_rows([row(**text) for text in texts])
     pairs = zip(predictions, cells, strict=True)
-    return [(own.step_time_s or 0.0) / float(str(each["step_time_s"])) - 1.0 for own, each in pairs]
+    return [
+        (pair.step_time_s or 0.0) / float(str(each["step_time_s"])) - 1.0 for pair, each in pairs
+    ]
 
 
 def test_llama_3_8b_under_torchtitan_on_mi300x() -> None:

@@ -215,7 +215,10 @@ def test_automodel_runs_its_pipeline_once_for_each_local_batch() -> None:
     alone = map_row(row(**(cells | {"pp": "1", "vpp": "1"}), pipeline_runs="4"))
     assert alone.batch_share == 1.0
     # Filled and drained four times, it bubbles four times as long.
-    fast, slow = (own.step_time_s for own in cost_predictions([_costed(once), _costed(often)]))
+    fast, slow = (
+        cost_prediction.step_time_s
+        for cost_prediction in cost_predictions([_costed(once), _costed(often)])
+    )
     assert fast is not None
     assert slow is not None
     assert 1.02 * fast < slow < 1.5 * fast

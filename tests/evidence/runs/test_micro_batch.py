@@ -18,14 +18,14 @@ SIZES = ("1", "2", "4", "8")
 
 
 def test_stated_micro_batches_have_no_alternative() -> None:
-    own = row(**SMALL, mbs="2")
-    assert other_micro_batches(own, map_row(own)) == []
+    found = row(**SMALL, mbs="2")
+    assert other_micro_batches(found, map_row(found)) == []
 
 
 def test_alternatives_leave_a_whole_number_of_micro_batches() -> None:
     """Three sequences a replica: two do not divide them, four are more than there are."""
-    own = row(**(SMALL | {"gbs": "96"}), mbs="")
-    assert [trial.degrees.mbs for trial in other_micro_batches(own, map_row(own))] == [1]
+    found = row(**(SMALL | {"gbs": "96"}), mbs="")
+    assert [trial.degrees.mbs for trial in other_micro_batches(found, map_row(found))] == [1]
 
 
 @pytest.fixture(scope="module")

@@ -53,10 +53,10 @@ def predictions() -> list[Prediction]:
 
 
 def test_the_head_over_odd_rows_is_predicted(predictions: list[Prediction]) -> None:
-    errors = [time_error(own) for own in predictions]
+    errors = [time_error(prediction) for prediction in predictions]
     assert errors == pytest.approx([0.0] * len(RUNS), abs=0.07)
 
 
 def test_the_best_layout_is_picked_and_all_are_in_order(predictions: list[Prediction]) -> None:
-    (own,) = rank_groups(predictions)
-    assert (own.pick, own.rank_correlation) == (1.0, pytest.approx(1.0))
+    (rank_group,) = rank_groups(predictions)
+    assert (rank_group.pick, rank_group.rank_correlation) == (1.0, pytest.approx(1.0))

@@ -48,32 +48,32 @@ TORCHTUNE = {
 
 def both(fields: dict[str, str]) -> tuple[Prediction, float, float]:
     """The prediction, its peak, and the peak if nothing were offloaded, GiB."""
-    (own,) = predict_rows([row(**fields)])
-    assert own.error is None, own.error
-    assert own.mapped is not None
-    job = replace(own.mapped.job, activation_offload=())
-    (plain,) = cost_predictions([replace(own, mapped=replace(own.mapped, job=job))])
-    sizes = [comparable_bytes(prediction) for prediction in (own, plain)]
+    (predict_row,) = predict_rows([row(**fields)])
+    assert predict_row.error is None, predict_row.error
+    assert predict_row.mapped is not None
+    job = replace(predict_row.mapped.job, activation_offload=())
+    (plain,) = cost_predictions([replace(predict_row, mapped=replace(predict_row.mapped, job=job))])
+    sizes = [comparable_bytes(prediction) for prediction in (predict_row, plain)]
     assert sizes[0] is not None
     assert sizes[1] is not None
-    return own, sizes[0] / 2**30, sizes[1] / 2**30
+    return predict_row, sizes[0] / 2**30, sizes[1] / 2**30
 
 
 @pytest.mark.parametrize(("mtp_layers", "measured"), MEGATRON_ROWS)
 def test_megatrons_own_runs(mtp_layers: str, measured: float) -> None:
     """Of about 4.8 GiB that the offload takes away all but the error is found."""
     fields = {**MEGATRON, "mtp_layers": mtp_layers, "peak_mem_gib": str(measured)}
-    own, predicted, without = both(fields)
-    assert own.mapped is not None
-    assert len(own.mapped.job.activation_offload) == 7
+    found, predicted, without = both(fields)
+    assert found.mapped is not None
+    assert len(found.mapped.job.activation_offload) == 7
     assert predicted == pytest.approx(measured, rel=0.13)
     assert without > 1.5 * measured
 
 
 def test_torchtunes_checkpoints() -> None:
-    own, predicted, without = both({**TORCHTUNE, "peak_mem_gib": "21.8"})
-    assert own.mapped is not None
-    assert own.mapped.job.activation_offload == ("checkpoints",)
+    found, predicted, without = both({**TORCHTUNE, "peak_mem_gib": "21.8"})
+    assert found.mapped is not None
+    assert found.mapped.job.activation_offload == ("checkpoints",)
     assert predicted == pytest.approx(21.8, rel=0.03)
     assert without - predicted == pytest.approx(1.3, abs=0.3)
-    assert own.step is not None
+    assert found.step is not None

@@ -16,6 +16,6 @@ def test_bins_hold_what_was_stated_and_what_ran() -> None:
 
 def test_rows_that_do_not_say_whether_they_fit_are_no_evidence() -> None:
     silent = [predicted(1.0, oom=""), predicted(1.0, oom="0", recompute="")]
-    assert [states_fit(own) for own in silent] == [None, None]
+    assert [states_fit(item) for item in silent] == [None, None]
     assert fit_reliability(silent) == []
     assert states_fit(predicted(1.0, oom="1")) is False

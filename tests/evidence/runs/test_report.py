@@ -80,31 +80,35 @@ def group(seconds: dict[str, float], **changes: str) -> list[Prediction]:
 
 
 def test_a_perfect_predictor_picks_the_best_and_ranks_all() -> None:
-    (own,) = rank_groups(group({mbs: float(time) for mbs, time in TIMES.items()}))
-    assert (own.runs, own.pick, own.rank_correlation) == (5, 1.0, pytest.approx(1.0))
+    (rank_group,) = rank_groups(group({mbs: float(time) for mbs, time in TIMES.items()}))
+    assert (rank_group.runs, rank_group.pick, rank_group.rank_correlation) == (
+        5,
+        1.0,
+        pytest.approx(1.0),
+    )
 
 
 def test_a_pick_is_the_measured_throughput_of_the_run_ranked_first() -> None:
-    (own,) = rank_groups(group({"1": 9.0, "2": 1.0, "4": 2.0, "8": 3.0, "16": 4.0}))
-    assert own.pick == pytest.approx(18 / 21)
+    (rank_group,) = rank_groups(group({"1": 9.0, "2": 1.0, "4": 2.0, "8": 3.0, "16": 4.0}))
+    assert rank_group.pick == pytest.approx(18 / 21)
 
 
 def test_a_pick_that_ran_out_of_memory_counts_nothing() -> None:
     failed = predicted(0.5, mbs="32", gbs="512", step_time_s="", oom="1")
-    (own,) = rank_groups([*group({mbs: float(time) for mbs, time in TIMES.items()}), failed])
-    assert own.pick == 0.0
-    assert own.rank_correlation == pytest.approx(1.0)
+    (rank_group,) = rank_groups([*group({mbs: float(time) for mbs, time in TIMES.items()}), failed])
+    assert rank_group.pick == 0.0
+    assert rank_group.rank_correlation == pytest.approx(1.0)
 
 
 def test_a_run_that_is_said_not_to_fit_is_not_picked() -> None:
     failed = predicted(0.5, gib=500.0, mbs="32", gbs="512", step_time_s="", oom="1")
-    (own,) = rank_groups([*group({mbs: float(time) for mbs, time in TIMES.items()}), failed])
-    assert own.pick == 1.0
+    (rank_group,) = rank_groups([*group({mbs: float(time) for mbs, time in TIMES.items()}), failed])
+    assert rank_group.pick == 1.0
 
 
 def test_runs_that_the_model_cannot_tell_apart_are_picked_together() -> None:
-    (own,) = rank_groups(group({"1": 1.0, "2": 1.0, "4": 2.0, "8": 3.0, "16": 4.0}))
-    assert own.pick == pytest.approx((18 / 20 + 18 / 21) / 2)
+    (rank_group,) = rank_groups(group({"1": 1.0, "2": 1.0, "4": 2.0, "8": 3.0, "16": 4.0}))
+    assert rank_group.pick == pytest.approx((18 / 20 + 18 / 21) / 2)
 
 
 def test_four_runs_make_no_group() -> None:

@@ -41,13 +41,13 @@ def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
         list(read_rows(tmp_path))
     for name in ("b", "a"):
         (tmp_path / f"{name}.csv").write_text(f"{HEADER}\n1,2,3,4,H100,8,nanotron\n")
-    assert [own.source for own in read_rows(tmp_path)] == ["a", "b"]
+    assert [read_row.source for read_row in read_rows(tmp_path)] == ["a", "b"]
 
 
 def test_lines_are_those_of_an_editor(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f'{HEADER}\n1,2,3,4,H100,8,"two\nlines"\n1,2,3,4,H100,8,x\n')
-    assert [own.line for own in read_rows(path)] == [3, 4]
+    assert [read_row.line for read_row in read_rows(path)] == [3, 4]
 
 
 def test_a_cell_that_is_no_number_is_named() -> None:
@@ -78,11 +78,11 @@ def test_a_measurement_must_be_positive() -> None:
     ],
 )
 def test_a_doubt_keeps_out_the_figures_that_it_touches(doubt: str, figures: set[str]) -> None:
-    own = row(doubt=doubt, step_time_s="2", peak_mem_gib="3", oom="0")
-    assert own.doubted == figures
-    assert (own.measurement("step_time_s") is None) == ("time" in figures)
-    assert (own.measurement("peak_mem_gib") is None) == ("memory" in figures)
-    assert (own.ran_out is None) == ("fit" in figures)
+    found = row(doubt=doubt, step_time_s="2", peak_mem_gib="3", oom="0")
+    assert found.doubted == figures
+    assert (found.measurement("step_time_s") is None) == ("time" in figures)
+    assert (found.measurement("peak_mem_gib") is None) == ("memory" in figures)
+    assert (found.ran_out is None) == ("fit" in figures)
 
 
 def test_doubted_figures_are_looked_at_alone() -> None:

@@ -144,8 +144,8 @@ def test_layers_beside_multi_token_prediction_are_as_even_as_they_get() -> None:
 
 
 def test_the_word_variant_stands_for_columns_that_are_not_there() -> None:
-    own = row(variant="compile cuda_graph moe_a2a_overlap hybridep")
-    facts = [own.fact(name) for name in ("compile", "cuda_graphs", "overlap", "ep_dispatch")]
+    found = row(variant="compile cuda_graph moe_a2a_overlap hybridep")
+    facts = [found.fact(name) for name in ("compile", "cuda_graphs", "overlap", "ep_dispatch")]
     assert facts == ["y", "y", "ep", "hybridep"]
     assert row(variant="compile", compile="n").fact("compile") == "n"
 
@@ -200,8 +200,8 @@ def test_float8_recipes(
 ) -> None:
     cells = {"compile": "y", "precision": "fp8", "fp8_recipe": recipe, "fp8_gather": gather}
     kernels = map_row(row(**(TITAN | cells))).job.framework.kernels
-    own = kernels.quantised_gathers, kernels.cast_traffic_bytes
-    assert own == (gathers, casts)
+    quantised_gathers = kernels.quantised_gathers, kernels.cast_traffic_bytes
+    assert quantised_gathers == (gathers, casts)
     assert kernels.parameter_communication_bytes == parameters
 
 
@@ -214,8 +214,8 @@ def test_fms_fsdp_compiles_in_its_later_rows() -> None:
 
 def test_weights_of_16_bits_have_no_other_copy() -> None:
     for stated, master in (("bf16", 0.0), ("fp32", 4.0)):
-        own = row(framework="NeMo AutoModel", state_precision=stated)
-        state = map_row(own).job.framework.state
+        found = row(framework="NeMo AutoModel", state_precision=stated)
+        state = map_row(found).job.framework.state
         assert (state.master_bytes, state.gradient_bytes) == (master, 2.0 + master / 2.0)
 
 
@@ -267,10 +267,10 @@ def test_recipes_of_mixtures_on_nvl72_use_graphs_and_hybridep(
 
 
 def test_bloom_waited_for_every_kernel() -> None:
-    own = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
-    bloom = map_row(row(host="blocking launches; PCIe and NUMA tuned", **own)).job.framework
+    values = {"framework": "Megatron-DeepSpeed", "precision": "fp16"}
+    bloom = map_row(row(host="blocking launches; PCIe and NUMA tuned", **values)).job.framework
     assert bloom.kernels.blocking_launches
-    assert not map_row(row(**own)).job.framework.kernels.blocking_launches
+    assert not map_row(row(**values)).job.framework.kernels.blocking_launches
 
 
 def test_megatron_of_before_april_2021_sends_whole_activations() -> None:
@@ -280,17 +280,17 @@ def test_megatron_of_before_april_2021_sends_whole_activations() -> None:
 
 
 def test_megatron_reduces_gradients_of_bf16_runs_in_fp32() -> None:
-    half, brain = (map_row(row(precision=own)).job.framework for own in ("fp16", "bf16"))
+    half, brain = (map_row(row(precision=item)).job.framework for item in ("fp16", "bf16"))
     assert half.kernels.gradient_communication_bytes == 2.0
     assert brain.kernels.gradient_communication_bytes == 4.0
 
 
 def test_ranks_of_latent_attention_are_no_lora() -> None:
-    own = {
+    values = {
         **GB200_MIXTURE,
         "moe": "MLA(no q_lora, kv_lora512, rope64); 64 experts top6, expert ffn 1408",
     }
-    mla = map_row(row(**own)).job.model.mla
+    mla = map_row(row(**values)).job.model.mla
     assert mla is not None
     assert (mla.q_lora_rank, mla.kv_lora_rank) == (None, 512)
     with pytest.raises(UnpredictableRowError, match="LoRA"):

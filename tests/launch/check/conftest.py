@@ -56,4 +56,4 @@ def read(write: Write) -> Read:
 
 def rules(found: Found, severity: str | None = "error") -> set[str]:
     """Names of the rules that are broken."""
-    return {own.rule for own in found.problems if severity in (None, own.severity)}
+    return {problem.rule for problem in found.problems if severity in (None, problem.severity)}

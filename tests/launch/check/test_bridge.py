@@ -39,17 +39,17 @@ def read(tmp_path: Path, script: str) -> Assessment:
     return assess(given.found, given.gpus, given.cluster)
 
 
-def rules(own: Assessment) -> dict[str, str]:
-    return {problem.rule: problem.text for problem in own.problems}
+def rules(assessment: Assessment) -> dict[str, str]:
+    return {problem.rule: problem.text for problem in assessment.problems}
 
 
 def test_overrides_are_read(tmp_path: Path) -> None:
-    own = read(tmp_path, SCRIPT)
-    assert own.found.framework == "megatron-bridge"
-    assert own.found.variations == ()
-    assert own.errors == ()
-    assert own.plan is not None
-    assert (own.plan.degrees.tp, own.plan.degrees.dp, own.plan.gbs) == (2, 4, 64)
+    found = read(tmp_path, SCRIPT)
+    assert found.found.framework == "megatron-bridge"
+    assert found.found.variations == ()
+    assert found.errors == ()
+    assert found.plan is not None
+    assert (found.plan.degrees.tp, found.plan.degrees.dp, found.plan.gbs) == (2, 4, 64)
 
 
 @pytest.mark.parametrize(
@@ -64,21 +64,21 @@ def test_what_differs_from_the_profile(
     given: str, wrong: str, variation: str, tmp_path: Path
 ) -> None:
     assert given in SCRIPT
-    own = read(tmp_path, SCRIPT.replace(given, wrong))
-    assert variation in own.found.variations
+    found = read(tmp_path, SCRIPT.replace(given, wrong))
+    assert variation in found.found.variations
     plain = read(tmp_path, SCRIPT)
-    assert own.plan is not None
+    assert found.plan is not None
     assert plain.plan is not None
-    assert own.plan.step_time_s > plain.plan.step_time_s
+    assert found.plan.step_time_s > plain.plan.step_time_s
 
 
 def test_gradients_in_fp32_take_more_memory(tmp_path: Path) -> None:
     plain = read(tmp_path, SCRIPT).plan
-    own = read(tmp_path, SCRIPT.replace("ddp.grad_reduce_in_fp32=false", ""))
-    assert own.found.variations == ("fp32-gradients",)
-    assert own.plan is not None
+    found = read(tmp_path, SCRIPT.replace("ddp.grad_reduce_in_fp32=false", ""))
+    assert found.found.variations == ("fp32-gradients",)
+    assert found.plan is not None
     assert plain is not None
-    assert own.plan.peak_bytes > plain.peak_bytes
+    assert found.plan.peak_bytes > plain.peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ def test_slips_are_named_by_field(more: str, rule: str, text: str, tmp_path: Pat
 
 
 def test_an_unseen_recipe_is_not_predicted(tmp_path: Path) -> None:
-    own = read(tmp_path, SCRIPT.replace("pretrain.py", "run_recipe.py --recipe llama3_8b"))
-    assert own.plan is None
-    assert own.errors == ()
-    assert "recipe sets" in own.unpredictable[0].text
+    found = read(tmp_path, SCRIPT.replace("pretrain.py", "run_recipe.py --recipe llama3_8b"))
+    assert found.plan is None
+    assert found.errors == ()
+    assert "recipe sets" in found.unpredictable[0].text
 
 
 def test_what_is_not_known_is_listed(tmp_path: Path) -> None:
-    own = read(tmp_path, SCRIPT.rstrip() + " model.some_new_field=3\n")
-    assert [setting.key for setting in own.found.unknown] == ["model.some_new_field"]
+    found = read(tmp_path, SCRIPT.rstrip() + " model.some_new_field=3\n")
+    assert [setting.key for setting in found.found.unknown] == ["model.some_new_field"]
 
 
 def test_a_folder_s_best_change_is_written(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_a_folder_s_best_change_is_written(tmp_path: Path) -> None:
 )
 def test_lists_in_every_spelling(written: str, tmp_path: Path) -> None:
     more = f"model.fine_grained_activation_offloading=true 'model.offload_modules={written}'"
-    own = read(
+    found = read(
         tmp_path, SCRIPT.replace("ddp.overlap_grad_reduce", f"{more} ddp.overlap_grad_reduce")
     )
-    assert own.found.activation_offload == "core_attn,attn_proj"
-    assert own.found.unknown == ()
+    assert found.found.activation_offload == "core_attn,attn_proj"
+    assert found.found.unknown == ()
 
 
 def test_overrides_are_mended_in_place(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_overrides_are_mended_in_place(tmp_path: Path) -> None:
         .replace("ddp.overlap_grad_reduce=true", "ddp.overlap_grad_reduce=false")
     )
     before = read(tmp_path, broken)
-    assert {own.rule for own in before.errors} >= {
+    assert {error.rule for error in before.errors} >= {
         "overlap-param-gather", "cuda-device-max-connections", "tp-comm-overlap",
     }  # fmt: skip
     script = str(tmp_path / "run.sh")
@@ -166,4 +166,4 @@ def test_overrides_are_mended_in_place(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_options_as_overrides(edits: tuple[Edit, ...], expected: dict[str, str]) -> None:
-    assert {own.key: own.value for own in as_overrides(edits)} == expected
+    assert {as_override.key: as_override.value for as_override in as_overrides(edits)} == expected

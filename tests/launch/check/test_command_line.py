@@ -75,19 +75,19 @@ def test_a_verdict_is_as_sure_as_the_prediction(fits: bool, probability: float, 
 
 def test_json_and_csv(write: Write) -> None:
     path = write("slow.sh", script(f"{SMALL} --use-distributed-optimizer --lr 1"))
-    own = document(path, *GPUS)
-    assert own["passes"] is True
-    assert {"settings", "unknown", "without_effect", "problems", "plan", "changes"} <= own.keys()
-    settings = {entry["key"]: entry for entry in own["settings"]}  # type: ignore[union-attr, index]
+    found = document(path, *GPUS)
+    assert found["passes"] is True
+    assert {"settings", "unknown", "without_effect", "problems", "plan", "changes"} <= found.keys()
+    settings = {entry["key"]: entry for entry in found["settings"]}  # type: ignore[union-attr, index]
     assert settings["--lr"]["line"] == 3
     rows = list(csv.DictReader(io.StringIO(check(path, *GPUS, "--csv").stdout)))
     assert rows[0]["change"] == "as it is"
-    changes = own["changes"]
+    changes = found["changes"]
     assert [row["change"] for row in rows[1:]] == [c["change"] for c in changes]  # type: ignore
     # The best changes are faster, each more than the next.
-    paces = [float(row["tokens_per_s"]) for row in rows]
-    assert paces[1:] == sorted(paces[1:], reverse=True)
-    assert min(paces[1:]) > paces[0]
+    rates = [float(row["tokens_per_s"]) for row in rows]
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+    assert min(rates[1:]) > rates[0]
 
 
 FIXABLE = {
@@ -118,8 +118,8 @@ def test_fix_makes_it_run(write: Write, name: str) -> None:
     assert path.read_text() == text
     # A reader looks at the content; endings help it.
     again = write(f"fixed-{file}", fixed.read_text())
-    own = document(again, *GPUS, *more)
-    assert [p for p in own["problems"] if p["severity"] == "error"] == []  # type: ignore[union-attr, index]
+    found = document(again, *GPUS, *more)
+    assert [p for p in found["problems"] if p["severity"] == "error"] == []  # type: ignore[union-attr, index]
     kept = [line for line in text.splitlines() if line in fixed.read_text().splitlines()]
     assert len(kept) >= len(text.splitlines()) - 5
 
@@ -145,7 +145,7 @@ def test_fixed_file_reads_as_the_change(
     before = document(path, *GPUS, *more)
     output = path.with_name(f"better-{file}")
     result = check(path, *GPUS, *more, "--fix", "-o", str(output))
-    changes = {own["change"]: own for own in before["changes"]}  # type: ignore[union-attr, index]
+    changes = {change["change"]: change for change in before["changes"]}  # type: ignore[union-attr, index]
     assert output.exists(), result.output
     made = result.stderr.splitlines()[0].rpartition(": ")[2]
     after = document(output, *GPUS, *more)

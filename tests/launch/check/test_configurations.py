@@ -68,8 +68,8 @@ def deepspeed(zero: str = "", more: str = "") -> str:
 def test_deepspeed(read: Read) -> None:
     found = read(deepspeed(), "ds.json", model="llama-3.1-8b", gpus=8)
     assert rules(found) == set()
-    own = as_request(found, "8xA100")
-    assert (own.degrees.zero, own.degrees.mbs, own.degrees.grad_acc) == (3, 2, 4)
+    result = as_request(found, "8xA100")
+    assert (result.degrees.zero, result.degrees.mbs, result.degrees.grad_acc) == (3, 2, 4)
     assert found.where["mbs"].line == 2
     assert any("no recomputation" in text for text in found.assumed)
 
@@ -153,9 +153,9 @@ def test_accelerate(read: Read) -> None:
         "a.yaml", model="llama-3.1-8b", mbs=2, grad_acc=4, gpus=8,
     )  # fmt: skip
     assert rules(found) == set()
-    own = as_request(found, "8xH100")
-    assert (found.framework, own.degrees.zero, own.recompute) == ("hf-fsdp2", 3, "full")
-    assert (own.degrees.mbs, own.degrees.grad_acc) == (2, 4)
+    result = as_request(found, "8xH100")
+    assert (found.framework, result.degrees.zero, result.recompute) == ("hf-fsdp2", 3, "full")
+    assert (result.degrees.mbs, result.degrees.grad_acc) == (2, 4)
     assert found.where["zero"].line == 9
 
 
@@ -204,8 +204,13 @@ def nanotron(parallelism: str = "", more: str = "") -> str:
 def test_nanotron(read: Read) -> None:
     found = read(nanotron(), "n.yaml")
     assert rules(found) == set()
-    own = as_request(found, "8xH100")
-    assert (own.degrees.dp, own.degrees.tp, own.degrees.zero, own.degrees.gbs) == (4, 2, 1, 32)
+    result = as_request(found, "8xH100")
+    assert (result.degrees.dp, result.degrees.tp, result.degrees.zero, result.degrees.gbs) == (
+        4,
+        2,
+        1,
+        32,
+    )
     assert found.shape is not None
     assert (found.shape.layers, found.shape.kv_heads, found.shape.vocab) == (16, 8, 128256)
     assert found.variations == ()
@@ -232,7 +237,9 @@ def test_nanotron_rules(
 def test_nanotron_shape_rules(read: Read) -> None:
     """tp must divide the key/value heads, dp·pp·tp the GPUs."""
     found = read(nanotron().replace("tp: 2", "tp: 16"), "n.yaml")
-    assert {"kv-heads-by-tp", "world-size"} <= {own.rule for own in assess(found, "8xH100").errors}
+    assert {"kv-heads-by-tp", "world-size"} <= {
+        error.rule for error in assess(found, "8xH100").errors
+    }
 
 
 def test_nanotron_settings(read: Read) -> None:
@@ -249,19 +256,19 @@ def test_nanotron_settings(read: Read) -> None:
 def test_what_nanotron_has_and_the_planner_has_not_is_no_error(
     more: str, what: str, read: Read
 ) -> None:
-    own = assess(read(nanotron(more), "n.yaml"), "16xH100")
-    found = {problem.rule: problem for problem in own.unpredictable}
+    result = assess(read(nanotron(more), "n.yaml"), "16xH100")
+    found = {problem.rule: problem for problem in result.unpredictable}
     assert what in found["not-predictable"].text
-    assert "context-supported" not in {problem.rule for problem in own.problems}
-    assert own.plan is None
+    assert "context-supported" not in {problem.rule for problem in result.problems}
+    assert result.plan is None
 
 
 def test_a_last_stage_without_layers_runs_and_is_not_modelled(read: Read) -> None:
     """Two layers and a larger head: nanotron's own example files have such stages."""
     small = nanotron().replace("num_hidden_layers: 16", "num_hidden_layers: 2")
-    own = assess(read(small.replace("pp: 1", "pp: 2"), "n.yaml"), "16xH100")
-    assert own.errors == ()
-    assert any("which is not modelled" in problem.text for problem in own.unpredictable)
+    found = assess(read(small.replace("pp: 1", "pp: 2"), "n.yaml"), "16xH100")
+    assert found.errors == ()
+    assert any("which is not modelled" in problem.text for problem in found.unpredictable)
 
 
 def test_context_parallelism_of_accelerate_is_no_error(read: Read) -> None:
@@ -269,6 +276,6 @@ def test_context_parallelism_of_accelerate_is_no_error(read: Read) -> None:
         "parallelism_config:\n  parallelism_config_cp_size: 4\n"
         "  parallelism_config_dp_shard_size: 2\n"
     )
-    own = assess(read(text, "a.yaml", model="llama-3.1-8b", seq=4096, mbs=1, gbs=64), "8xH100")
-    assert "context-supported" not in {problem.rule for problem in own.problems}
-    assert own.unpredictable
+    found = assess(read(text, "a.yaml", model="llama-3.1-8b", seq=4096, mbs=1, gbs=64), "8xH100")
+    assert "context-supported" not in {problem.rule for problem in found.problems}
+    assert found.unpredictable

@@ -26,48 +26,48 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 @pytest.fixture(scope="module")
-def own(found: Found) -> Assessment:
+def assessment(found: Found) -> Assessment:
     """The launch with its prediction."""
     return assess(found, "16xH100")
 
 
-def findings(own: Assessment, measured: Measured) -> Findings:
+def findings(assessment: Assessment, measured: Measured) -> Findings:
     """The comparison."""
-    assert own.setup is not None
-    assert own.job is not None
-    assert own.plan is not None
-    return compare(own.setup, own.job, own.plan, measured)
+    assert assessment.setup is not None
+    assert assessment.job is not None
+    assert assessment.plan is not None
+    return compare(assessment.setup, assessment.job, assessment.plan, measured)
 
 
-def plan_of(own: Assessment) -> Plan:
+def plan_of(assessment: Assessment) -> Plan:
     """The prediction."""
-    assert own.plan is not None
-    return own.plan
+    assert assessment.plan is not None
+    return assessment.plan
 
 
-def test_agreement_needs_no_explanation(own: Assessment) -> None:
-    result = findings(own, Measured(step_time_s=plan_of(own).step_time_s))
+def test_agreement_needs_no_explanation(assessment: Assessment) -> None:
+    result = findings(assessment, Measured(step_time_s=plan_of(assessment).step_time_s))
     assert result.comparisons[0].agrees
     assert not result.explanations
 
 
-def test_missing_recomputation_is_named(own: Assessment, found: Found) -> None:
+def test_missing_recomputation_is_named(assessment: Assessment, found: Found) -> None:
     """A run that recomputes without its file saying so is recognised."""
-    assert own.setup is not None
-    assert own.job is not None
+    assert assessment.setup is not None
+    assert assessment.job is not None
     slower = as_request(replace(found, recompute="full"), "16xH100").plan().step_time_s
-    plan = plan_of(own)
+    plan = plan_of(assessment)
     gap = Comparison("step time", slower, plan.step_time_s, plan.step_time)
-    best = explain_gap(own.setup, own.job, plan, gap)[0]
+    best = explain_gap(assessment.setup, assessment.job, plan, gap)[0]
     assert best.what == "full recomputation"
     assert best.predicted == pytest.approx(slower)
     assert best.near
 
 
-def test_slow_kernels_are_named(own: Assessment) -> None:
+def test_slow_kernels_are_named(assessment: Assessment) -> None:
     """Twice the step time: something is named, near or a part, and each closes some of the gap."""
-    predicted = plan_of(own).step_time_s
-    result = findings(own, Measured(step_time_s=2.0 * predicted))
+    predicted = plan_of(assessment).step_time_s
+    result = findings(assessment, Measured(step_time_s=2.0 * predicted))
     assert result.explanations
     for each in result.explanations:
         assert predicted < each.predicted < 3.0 * predicted
@@ -75,9 +75,9 @@ def test_slow_kernels_are_named(own: Assessment) -> None:
     assert gaps == sorted(gaps)
 
 
-def test_memory_beyond_the_interval(own: Assessment, found: Found) -> None:
+def test_memory_beyond_the_interval(assessment: Assessment, found: Found) -> None:
     eager = as_request(replace(found, attention="eager"), "16xH100").plan()
-    result = findings(own, Measured(memory_gib=eager.peak_bytes / 2**30))
+    result = findings(assessment, Measured(memory_gib=eager.peak_bytes / 2**30))
     assert not result.comparisons[0].agrees
     assert result.explanations[0].what.startswith("attention not fused")
     assert result.explanations[0].near
@@ -88,30 +88,30 @@ def test_memory_beyond_the_interval(own: Assessment, found: Found) -> None:
     [(0.5, "sparse"), (1.0, "")],
 )
 def test_sparse_peak_is_recognised_beside_a_step_time(
-    own: Assessment, factor: float, convention: str
+    assessment: Assessment, factor: float, convention: str
 ) -> None:
     """An MFU against the 2:1 sparse peak is half of this program's."""
-    plan = plan_of(own)
-    result = findings(own, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu * factor))
+    plan = plan_of(assessment)
+    result = findings(assessment, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu * factor))
     text = " ".join(result.verdicts)
     assert convention in text
     assert bool(text) == (factor != 1.0)
 
 
-def test_causal_convention_is_recognised(own: Assessment) -> None:
-    plan = plan_of(own)
-    result = findings(own, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu_causal))
+def test_causal_convention_is_recognised(assessment: Assessment) -> None:
+    plan = plan_of(assessment)
+    result = findings(assessment, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu_causal))
     assert "causal attention and dense" in " ".join(result.verdicts)
 
 
-def test_unusual_mfu_is_said(own: Assessment) -> None:
-    plan = plan_of(own)
-    result = findings(own, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu * 0.77))
+def test_unusual_mfu_is_said(assessment: Assessment) -> None:
+    plan = plan_of(assessment)
+    result = findings(assessment, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu * 0.77))
     assert "no usual way" in " ".join(result.verdicts)
 
 
-def test_without_a_step_time_the_verdict_is_conditional(own: Assessment) -> None:
-    result = findings(own, Measured(mfu=plan_of(own).mfu / 2.0))
+def test_without_a_step_time_the_verdict_is_conditional(assessment: Assessment) -> None:
+    result = findings(assessment, Measured(mfu=plan_of(assessment).mfu / 2.0))
     text = " ".join(result.verdicts)
     assert "only if counted" in text
     assert "--measured-step-time" in text

@@ -66,13 +66,13 @@ def test_mixtral_is_the_catalogues(read: Read) -> None:
         "--rotary-base 1000000 --moe-aux-loss-coeff 0.02 "
     )
     found = read(text, "launch.args")
-    own = found.shape
-    assert own is not None
+    shape = found.shape
+    assert shape is not None
     # One kind of layer is the same, listed or not.
-    assert set(own.kind_sequence) == set(load_model("mixtral-8x7b").spec.kind_sequence)
+    assert set(shape.kind_sequence) == set(load_model("mixtral-8x7b").spec.kind_sequence)
     names = _NAMES | {"layer_kinds"}
     expected = load_model("mixtral-8x7b").spec.model_dump(exclude=names)
-    assert own.model_dump(exclude=names) == expected
+    assert shape.model_dump(exclude=names) == expected
 
 
 def test_published_70b_on_64(read: Read) -> None:
@@ -87,9 +87,16 @@ def test_published_70b_on_64(read: Read) -> None:
     assert rules(found) == set()
     assert found.variations == ()
     setup = as_request(found, "64xH100")
-    own = setup.degrees
-    assert (own.tp, own.pp, own.vpp, own.cp, own.dp, own.zero) == (4, 4, 5, 2, 2, 1)
-    assert own.grad_acc == 64
+    degrees = setup.degrees
+    assert (degrees.tp, degrees.pp, degrees.vpp, degrees.cp, degrees.dp, degrees.zero) == (
+        4,
+        4,
+        5,
+        2,
+        2,
+        1,
+    )
+    assert degrees.grad_acc == 64
     assert setup.block_layers == (4,) * 20
 
 
@@ -212,8 +219,8 @@ def test_a_launch_without_any_overlap_has_its_own_profile(read: Read) -> None:
 
 def test_unmodelled_and_unused_are_apart(read: Read) -> None:
     found = read(script(f"{SMALL} --lr 1e-4 --rampup-batch-size 16 --log-interval 5"))
-    assert [own.key for own in found.unused] == ["--lr", "--log-interval"]
-    assert [(own.key, why.split(":")[0]) for own, why in found.unmodelled] == [
+    assert [item.key for item in found.unused] == ["--lr", "--log-interval"]
+    assert [(item.key, why.split(":")[0]) for item, why in found.unmodelled] == [
         ("--rampup-batch-size", "costed at the full batch")
     ]
 

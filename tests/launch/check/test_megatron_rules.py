@@ -108,13 +108,13 @@ def test_rule(read: Read, rule: str, wrong: str, right: str) -> None:
     found = read(script(f"{SMALL} {wrong}"))
     assert rule in rules(found)
     assert rule not in rules(read(script(f"{SMALL} {right}"), "right.sh"))
-    problem = next(own for own in found.problems if own.rule == rule)
+    problem = next(item for item in found.problems if item.rule == rule)
     assert problem.places or rule == "option-value"
 
 
 def problem_of(read: Read, arguments: str, rule: str) -> Problem:
     """The problem of a rule in a script."""
-    return next(own for own in read(script(arguments)).problems if own.rule == rule)
+    return next(problem for problem in read(script(arguments)).problems if problem.rule == rule)
 
 
 def test_offload_that_does_nothing_or_too_much(read: Read) -> None:
@@ -136,12 +136,12 @@ def test_offload_that_does_nothing_or_too_much(read: Read) -> None:
 def test_a_fraction_of_the_activations_is_costed(read: Read) -> None:
     """What stays is in the plan's memory; a fraction of nothing is none, and 0 is no offload."""
     given = f"{SMALL} {_FINE} --offload-modules core_attn attn_proj --activation-offload-fraction"
-    plans = [assess(read(script(f"{given} {own}")), "8xH100").plan for own in ("0.5", "1", "0")]
+    plans = [assess(read(script(f"{given} {item}")), "8xH100").plan for item in ("0.5", "1", "0")]
     half, whole, none = plans
     assert half is not None
     assert whole is not None
     assert none is not None
-    assert [own.activation_offload_fraction for own in (half, whole, none)] == [0.5, 1.0, 1.0]
+    assert [item.activation_offload_fraction for item in (half, whole, none)] == [0.5, 1.0, 1.0]
     assert none.activation_offload == ()
     assert none.time.offload_s < half.time.offload_s < whole.time.offload_s
     assert none.peak_bytes > half.peak_bytes > whole.peak_bytes
@@ -159,17 +159,17 @@ def test_chunks_of_one_layer_fail_with_several_modules(read: Read) -> None:
         "--num-virtual-stages-per-pipeline-rank 4 --offload-modules"
     )
     found = assess(read(script(f"{small} core_attn attn_proj")), "8xH100")
-    assert "offload-chunks" in {own.rule for own in found.errors}
+    assert "offload-chunks" in {error.rule for error in found.errors}
     assert "offload-chunks" not in {
-        own.rule for own in assess(read(script(f"{small} core_attn")), "8xH100").errors
+        error.rule for error in assess(read(script(f"{small} core_attn")), "8xH100").errors
     }
 
 
 def test_unknown_option_has_the_nearest_and_its_line(read: Read) -> None:
-    own = problem_of(read, f"{SMALL} \\\n --recompute-granularty full", "unknown-option")
-    assert own.fix == "--recompute-granularity"
-    assert own.places[0].endswith("launch.sh:4")
-    assert "refuses" in own.text
+    found = problem_of(read, f"{SMALL} \\\n --recompute-granularty full", "unknown-option")
+    assert found.fix == "--recompute-granularity"
+    assert found.places[0].endswith("launch.sh:4")
+    assert "refuses" in found.text
 
 
 def test_abbreviations_are_unknown(read: Read) -> None:
@@ -182,8 +182,8 @@ def test_connections_by_gpu_and_by_fsdp(read: Read) -> None:
     found = read(text)
     rule = "cuda-device-max-connections"
     hopper, blackwell = assess(found, "8xH100"), assess(found, "8xB200")
-    assert rule in {own.rule for own in hopper.errors}
-    assert rule not in {own.rule for own in blackwell.problems}
+    assert rule in {error.rule for error in hopper.errors}
+    assert rule not in {problem.rule for problem in blackwell.problems}
     fsdp = script(f"{SMALL} --use-megatron-fsdp --ckpt-format fsdp_dtensor")
     assert rule in rules(read(fsdp, "fsdp.sh"))
     assert rule in rules(read(text.replace("torchrun", f"{_OFF} torchrun"), "off.sh"))
@@ -214,7 +214,7 @@ _OFF = "CUDA_DEVICE_MAX_CONNECTIONS=8"
 def test_shape_rules_are_named_with_places(read: Read, rule: str, options: str, gpus: str) -> None:
     """Rules over degrees, also those that Megatron checks at run time only."""
     found = read(script(f"{SMALL} {options}"))
-    broken = {own.rule: own for own in assess(found, gpus).errors}
+    broken = {error.rule: error for error in assess(found, gpus).errors}
     assert rule in broken
     assert broken[rule].places
 
@@ -224,12 +224,14 @@ def test_ignored_rules_are_notes(read: Read) -> None:
     assert assess(found, "8xH100").verdict == "will not run"
     eased = assess(found, "8xH100", ignored=("unknown-option",))
     assert eased.verdict == "runs and fits"
-    assert [own.severity for own in eased.problems if own.rule == "unknown-option"] == ["note"]
+    assert [problem.severity for problem in eased.problems if problem.rule == "unknown-option"] == [
+        "note"
+    ]
 
 
 def test_other_world_is_a_warning(read: Read) -> None:
     found = read(script(SMALL))
-    assert "launched-processes" in {own.rule for own in assess(found, "16xH100").problems}
+    assert "launched-processes" in {problem.rule for problem in assess(found, "16xH100").problems}
 
 
 @pytest.mark.parametrize(
@@ -237,10 +239,10 @@ def test_other_world_is_a_warning(read: Read) -> None:
     ["--hybrid-layer-pattern M-M*", "--use-torch-fsdp2", "--experimental-attention-variant dsa"],
 )
 def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> None:
-    own = assess(read(script(f"{SMALL} {options}")), "8xH100")
-    assert own.plan is None
-    assert own.verdict == ("will not run" if own.errors else "cannot tell")
-    assert own.unpredictable
+    found = assess(read(script(f"{SMALL} {options}")), "8xH100")
+    assert found.plan is None
+    assert found.verdict == ("will not run" if found.errors else "cannot tell")
+    assert found.unpredictable
 
 
 @pytest.mark.parametrize(
@@ -249,35 +251,35 @@ def test_no_prediction_for_what_is_not_modelled(read: Read, options: str) -> Non
 )
 def test_offload_modules_are_problems_not_wrong_use(read: Read, offloaded: str, rule: str) -> None:
     flags = f"--fine-grained-activation-offloading --offload-modules {offloaded}"
-    own = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
-    found = [problem for problem in own.errors if problem.rule == rule]
+    result = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
+    found = [problem for problem in result.errors if problem.rule == rule]
     assert len(found) == 1
     assert found[0].places
     assert found[0].fix == "--offload-modules core_attn attn_proj"
 
 
 def test_a_precision_that_the_gpu_lacks_is_a_problem(read: Read) -> None:
-    own = assess(read(script(f"{SMALL} --fp8-format hybrid"), "run.sh"), "8xA100")
-    assert any("has no fp8" in problem.text for problem in own.errors)
+    found = assess(read(script(f"{SMALL} --fp8-format hybrid"), "run.sh"), "8xA100")
+    assert any("has no fp8" in problem.text for problem in found.errors)
 
 
 def test_wrong_levels_bring_no_second_error(read: Read) -> None:
     flags = (
         "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 4"
     )
-    own = read(script(f"{SMALL} {flags}"), "run.sh")
-    assert own.cp_sizes == (2, 2)
-    assert [edit.value for problem in own.problems for edit in problem.edits
+    found = read(script(f"{SMALL} {flags}"), "run.sh")
+    assert found.cp_sizes == (2, 2)
+    assert [edit.value for problem in found.problems for edit in problem.edits
             if problem.rule == "context-levels"] == ["2 2"]  # fmt: skip
 
 
 def test_uneven_stages_keep_their_multi_token_prediction(read: Read) -> None:
     flags = "--pipeline-model-parallel-size 2 --mtp-num-layers 1"
-    own = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
-    assert own.setup is not None
-    layers = own.setup.request.find_model().spec.layers
-    after = replace(own.setup, block_layers=(layers, 0))
-    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, after)}
+    found = assess(read(script(f"{SMALL} {flags}"), "run.sh"), "8xH100")
+    assert found.setup is not None
+    layers = found.setup.request.find_model().spec.layers
+    after = replace(found.setup, block_layers=(layers, 0))
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, after)}
     assert written["--pipeline-model-parallel-layout"] == f'"Et*{layers}|mL"'
 
 
@@ -285,17 +287,17 @@ def test_multi_token_prediction_before_the_loss_is_costed_there(read: Read) -> N
     """`m|L`, with layers before it or alone; its seconds are on the last stage but one."""
     plans = {}
     for layout in ("Et*5|t*5|t*6m|L", "Et*5|t*5|t*6|mL", "Et*8|t*8|m|L"):
-        own = assess(read(script(f"{SMALL} {_PREDICTS} '{layout}'")), "8xH100")
-        assert own.errors == ()
-        assert "not-modelled" not in {problem.rule for problem in own.problems}
-        assert own.plan is not None
-        plans[layout] = own.plan
-    apart, together, alone = plans.values()
-    assert (apart.layout.mtp_apart, together.layout.mtp_apart) == (True, False)
+        found = assess(read(script(f"{SMALL} {_PREDICTS} '{layout}'")), "8xH100")
+        assert found.errors == ()
+        assert "not-modelled" not in {problem.rule for problem in found.problems}
+        assert found.plan is not None
+        plans[layout] = found.plan
+    standalone, together, alone = plans.values()
+    assert (standalone.layout.mtp_standalone, together.layout.mtp_standalone) == (True, False)
     assert alone.layout.block_layers == (8, 8, 0, 0)
-    assert apart.stages[2].forward_s > together.stages[2].forward_s
-    assert apart.stages[3].forward_s < together.stages[3].forward_s
-    assert any("shapes" in text for text in apart.assumptions)
+    assert standalone.stages[2].forward_s > together.stages[2].forward_s
+    assert standalone.stages[3].forward_s < together.stages[3].forward_s
+    assert any("shapes" in text for text in standalone.assumptions)
 
 
 @pytest.mark.parametrize(
@@ -313,14 +315,14 @@ def test_multi_token_prediction_elsewhere_is_costed_with_a_warning(
 
 
 def test_a_changed_layout_keeps_multi_token_prediction_apart(read: Read) -> None:
-    own = assess(read(script(f"{SMALL} {_PREDICTS} 'Et*5|t*5|t*6m|L'"), "run.sh"), "8xH100")
-    assert own.setup is not None
-    assert own.setup.mtp_apart
-    after = replace(own.setup, block_layers=(6, 5, 5, 0))
-    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, after)}
+    found = assess(read(script(f"{SMALL} {_PREDICTS} 'Et*5|t*5|t*6m|L'"), "run.sh"), "8xH100")
+    assert found.setup is not None
+    assert found.setup.mtp_standalone
+    after = replace(found.setup, block_layers=(6, 5, 5, 0))
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, after)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*6|t*5|t*5m|L"'
-    back = replace(own.setup, mtp_apart=False)
-    written = {edit.key: edit.value for edit in edits_for(own.found, own.setup, back)}
+    back = replace(found.setup, mtp_standalone=False)
+    written = {edit.key: edit.value for edit in edits_for(found.found, found.setup, back)}
     assert written["--pipeline-model-parallel-layout"] == '"Et*5|t*5|t*6|mL"'
 
 

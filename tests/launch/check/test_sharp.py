@@ -27,9 +27,9 @@ def test_what_megatron_makes_of_it(
 ) -> None:
     found = read(script(f"{SMALL} {OVERLAPPED} {options}"), gpus=16)
     assert found.sharp is on
-    own = [problem for problem in found.problems if problem.rule == "sharp-group"]
-    assert [problem.severity for problem in own] == ([severity] if severity else [])
-    assert all(words in problem.text for problem in own)
+    chosen_problems = [problem for problem in found.problems if problem.rule == "sharp-group"]
+    assert [problem.severity for problem in chosen_problems] == ([severity] if severity else [])
+    assert all(words in problem.text for problem in chosen_problems)
     assert not found.unmodelled
 
 
@@ -52,7 +52,7 @@ def test_it_is_costed_where_the_switches_can(read: Read) -> None:
     assert switched.job is not None
     assert switched.job.cluster.sharp == "v3"
     assert switched.plan.step_time_s < plain.plan.step_time_s
-    assert not any(own.rule == "sharp-idle" for own in switched.problems)
+    assert not any(problem.rule == "sharp-idle" for problem in switched.problems)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_it_is_costed_where_the_switches_can(read: Read) -> None:
 )
 def test_where_they_cannot_it_runs_and_is_said(read: Read, gpus: str, words: str) -> None:
     found = assess(read(script(f"{SMALL} {OVERLAPPED} --use-sharp")), gpus=gpus)
-    idle = [own for own in found.problems if own.rule == "sharp-idle"]
-    assert [own.severity for own in idle] == ["warning"]
+    idle = [problem for problem in found.problems if problem.rule == "sharp-idle"]
+    assert [item.severity for item in idle] == ["warning"]
     assert words in idle[0].text
     assert found.plan is not None

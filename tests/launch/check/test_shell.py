@@ -70,7 +70,7 @@ def test_given_variables_win() -> None:
 
 def test_environment_of_a_command() -> None:
     command = shell_of("export A=1\nB=2\nC=3 run x").commands[-1]
-    assert {name: own.value for name, own in command.environment.items()} == {"A": "1", "C": "3"}
+    assert {name: item.value for name, item in command.environment.items()} == {"A": "1", "C": "3"}
 
 
 def test_places_are_those_of_the_definition() -> None:

@@ -44,9 +44,9 @@ def titan(parallelism: str = "", more: str = "") -> str:
 def test_torchtitan(read: Read) -> None:
     found = read(titan(), "a.toml", gpus=8)
     assert rules(found, None) == set()
-    own = as_request(found, "8xH100")
-    assert (own.degrees.tp, own.degrees.dp, own.degrees.zero) == (2, 4, 3)
-    assert (own.degrees.mbs, own.degrees.grad_acc, own.recompute) == (2, 1, "full")
+    result = as_request(found, "8xH100")
+    assert (result.degrees.tp, result.degrees.dp, result.degrees.zero) == (2, 4, 3)
+    assert (result.degrees.mbs, result.degrees.grad_acc, result.recompute) == (2, 1, "full")
     assert found.model == "llama-3.1-8b"
     assert found.where["mbs"].place.endswith("a.toml:7")
     assert found.variations == ()
@@ -59,26 +59,26 @@ def test_torchtitan_pipeline(read: Read) -> None:
         "pipeline_parallel_microbatch_size = 1"
     )
     found = read(text.replace("local_batch_size = 2", "local_batch_size = 8"), "a.toml", gpus=8)
-    own = as_request(found, "8xH100")
-    assert (own.degrees.pp, own.degrees.mbs, own.degrees.grad_acc) == (4, 1, 8)
+    result = as_request(found, "8xH100")
+    assert (result.degrees.pp, result.degrees.mbs, result.degrees.grad_acc) == (4, 1, 8)
     # 34 counted layers in 4 stages: 9, 9, 8, 8, less one at each end.
-    assert own.block_layers == (8, 9, 8, 7)
+    assert result.block_layers == (8, 9, 8, 7)
     # Weights stay gathered under a pipeline, unless told otherwise.
-    assert own.degrees.zero == 0
+    assert result.degrees.zero == 0
     assert rules(found) == set()
 
 
 @pytest.mark.parametrize(
-    ("layers", "stages", "ends", "expected"),
+    ("layers", "stages", "less_layers", "expected"),
     [
         (32, 4, (1, 1), (8, 9, 8, 7)), (30, 4, (1, 1), (7, 8, 8, 7)), (8, 2, (0, 0), (4, 4)),
         (8, 1, (1, 1), (8,)), (2, 8, (1, 1), None), (6, 4, (3, 1), None),
     ],
 )  # fmt: skip
 def test_stage_layers(
-    layers: int, stages: int, ends: tuple[int, int], expected: tuple[int, ...] | None
+    layers: int, stages: int, less_layers: tuple[int, int], expected: tuple[int, ...] | None
 ) -> None:
-    assert stage_layers(layers, stages, ends) == expected
+    assert stage_layers(layers, stages, less_layers) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_torchtitan_in_bf16_keeps_half_of_the_state(read: Read) -> None:
     """2 bytes of weights and 2 of each moment instead of three times 4: FSDP2 keeps no copy."""
     usual, half = (
         assess(
-            read(titan().replace("[training]", f"[training]\n{own}"), "a.toml", gpus=8), "8xH100"
+            read(titan().replace("[training]", f"[training]\n{item}"), "a.toml", gpus=8), "8xH100"
         ).plan
-        for own in ("", 'dtype = "bfloat16"')
+        for item in ("", 'dtype = "bfloat16"')
     )
     assert usual is not None
     assert half is not None
@@ -170,7 +170,7 @@ def test_unknown_schedule_is_found_late(read: Read) -> None:
     found = read(titan('pipeline_parallel_schedule = "interleaved1f1b"'), "a.toml")
     assert rules(found) == set()
     wrong = read(titan('pipeline_parallel_schedule = "zbv"'), "b.toml")
-    problem = next(own for own in wrong.problems if own.rule == "unknown-schedule")
+    problem = next(item for item in wrong.problems if item.rule == "unknown-schedule")
     assert problem.late
     assert "ZBVZeroBubble" in problem.fix
 
@@ -226,4 +226,4 @@ def mine():
 def test_older_torchtitan_keys_have_their_new_names(old: str, new: str, read: Read) -> None:
     text = titan().replace("[training]", f"[training]\n{old} = 1", 1)
     problems = read(text, "t.toml").problems
-    assert new in {own.fix for own in problems if own.rule == "unknown-option"}
+    assert new in {problem.fix for problem in problems if problem.rule == "unknown-option"}

@@ -46,8 +46,8 @@ class Case:
     layout: Layout
 
     def __str__(self) -> str:
-        own = self.degrees.model_dump()
-        named = " ".join(f"{name}{value}" for name, value in own.items() if value != 1)
+        model_dump = self.degrees.model_dump()
+        named = " ".join(f"{name}{value}" for name, value in model_dump.items() if value != 1)
         return f"{self.job.model.name} {self.job.framework.name} {named} {self.layout}"
 
 
@@ -87,7 +87,7 @@ def random_case(seed: int) -> Case:
     layout = even_layout(job, pp, vpp, bool(mode.mask))
     if recomputation(mode, job.framework) == "shared" and rng.random() < 0.5:
         count = rng.randint(1, max(layout.block_layers))
-        taken = [min(count, own) for own in layout.block_layers]
+        taken = [min(count, block_layer) for block_layer in layout.block_layers]
         layout = replace(layout, recomputed=tuple(sum(taken[s::pp]) for s in range(pp)))
     return Case(job, degrees, layout)
 
@@ -142,20 +142,22 @@ def demand_views(case: Case, name: str) -> None:
     """The heaviest phase that a view shows is the compiled peak, its terms add up, none is
     negative, and the tensors kept in every phase add up to their term."""
     stages = compiled_stages(case)
-    for own, compiled in zip(
+    for stage_account, compiled in zip(
         stage_accounts(case.job, case.degrees, case.layout), stages, strict=True
     ):
-        where = f"{name}, stage {own.stage}: {case}"
-        assert own.allocated_bytes == pytest.approx(compiled[f.STAGE_ALLOCATED], rel=1e-12), where
-        assert own.total_bytes == pytest.approx(compiled[f.STAGE_PEAK], rel=1e-12), where
-        assert own.peak.total_bytes == own.allocated_bytes, where
-        for phase in (*own.later_steps, *inner_phases(own)):
-            demand_sums(case.job, own, phase, where)
+        where = f"{name}, stage {stage_account.stage}: {case}"
+        assert stage_account.allocated_bytes == pytest.approx(
+            compiled[f.STAGE_ALLOCATED], rel=1e-12
+        ), where
+        assert stage_account.total_bytes == pytest.approx(compiled[f.STAGE_PEAK], rel=1e-12), where
+        assert stage_account.peak.total_bytes == stage_account.allocated_bytes, where
+        for phase in (*stage_account.later_steps, *inner_phases(stage_account)):
+            demand_sums(case.job, stage_account, phase, where)
 
 
-def inner_phases(own: StageAccount) -> list[PhaseMemory]:
+def inner_phases(stage_account: StageAccount) -> list[PhaseMemory]:
     """Every phase of every backward of a stage, also those that are not its heaviest."""
-    core = own.core
+    core = stage_account.core
     return [
         phase_memory(core, phase, each, f"phase {phase}")
         for each in passes(core.held, core.grid.grad_acc, core.inputs.framework)
@@ -164,11 +166,11 @@ def inner_phases(own: StageAccount) -> list[PhaseMemory]:
     ]
 
 
-def demand_sums(job: Job, own: StageAccount, phase: PhaseMemory, where: str) -> None:
+def demand_sums(job: Job, stage_account: StageAccount, phase: PhaseMemory, where: str) -> None:
     """Terms of a phase and the tensors that it keeps."""
     where = f"{where}, {phase.name} at {phase.at}"
     rounding = 1e-9 * phase.total_bytes
     assert sum(phase.terms.values()) == pytest.approx(phase.total_bytes, rel=1e-9), where
     assert min(phase.terms.values()) >= -rounding, (where, phase.terms)
-    kept = sum(tensor.size_bytes for tensor in kept_tensors(job, own.core, phase))
+    kept = sum(tensor.size_bytes for tensor in kept_tensors(job, stage_account.core, phase))
     assert kept == pytest.approx(phase.terms["activations"], abs=rounding), where

@@ -38,16 +38,23 @@ def test_activations_grow_with_each_forward_of_the_warm_up() -> None:
 
 
 def test_later_stages_hold_fewer_microbatches() -> None:
-    assert [own.in_flight for own in pipeline_accounts()] == [4, 3, 2, 1]
+    assert [pipeline_account.in_flight for pipeline_account in pipeline_accounts()] == [4, 3, 2, 1]
 
 
 def test_totals_add_up() -> None:
-    for own in pipeline_accounts():
-        outside = sum(own.outside.values())
-        assert own.total_bytes == pytest.approx(own.allocated_bytes + outside)
-        assert own.allocated_bytes < own.reserved_bytes < own.total_bytes
-        assert own.peak.total_bytes == max(
-            phase.total_bytes for phase in (*own.first_step, *own.later_steps)
+    for pipeline_account in pipeline_accounts():
+        outside = sum(pipeline_account.outside.values())
+        assert pipeline_account.total_bytes == pytest.approx(
+            pipeline_account.allocated_bytes + outside
+        )
+        assert (
+            pipeline_account.allocated_bytes
+            < pipeline_account.reserved_bytes
+            < pipeline_account.total_bytes
+        )
+        assert pipeline_account.peak.total_bytes == max(
+            phase.total_bytes
+            for phase in (*pipeline_account.first_step, *pipeline_account.later_steps)
         )
 
 
@@ -62,8 +69,8 @@ def test_megatron_holds_18_bytes_a_parameter_between_steps() -> None:
     """2 + 4 + 4 + 8, gradients in buffers of their own; nothing else but inputs and workspaces."""
     job = make_job("llama-3-8b")
     layout = even_layout(job, 1, 1, recomputes=False)
-    (own,) = stage_accounts(job, Degrees(dp=8), layout)
-    start = own.later_steps[0]
+    (stage_account,) = stage_accounts(job, Degrees(dp=8), layout)
+    start = stage_account.later_steps[0]
     held = start.total_bytes - start.terms["inputs"] - start.terms["workspaces"]
     padded = parameter_count(job.model).total
     assert held == pytest.approx(18.0 * padded, rel=1e-3)
@@ -73,10 +80,10 @@ def test_embedding_gradient_is_the_peak_of_a_stage_with_few_layers() -> None:
     """A table of 2 GiB, made in 16 bit beside its buffer, on a stage whose layers keep little."""
     job = make_job("llama-3-70b", "16xH100")
     layout = Layout(8, 1, (1, 12, 12, 11, 11, 11, 11, 11), (0,) * 8)
-    own = stage_accounts(replace(job, seq=256), Degrees(pp=8, dp=2, zero=1), layout)[0]
-    assert own.peak.at == "embedding"
+    found = stage_accounts(replace(job, seq=256), Degrees(pp=8, dp=2, zero=1), layout)[0]
+    assert found.peak.at == "embedding"
     table = 128256 * 8192
-    assert own.peak.terms["working"] == pytest.approx(2.0 * table + 2.0 * 256 * 8192)
+    assert found.peak.terms["working"] == pytest.approx(2.0 * table + 2.0 * 256 * 8192)
 
 
 def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
@@ -85,8 +92,8 @@ def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
     kept = []
     for count in (1, 4, 8):
         layout = Layout(4, 1, (8, 8, 8, 8), (count,) * 4)
-        own = stage_accounts(job, PIPELINE, layout, full)[0]
-        kept.append({p.name: p for p in own.later_steps}["forward end"].terms["activations"])
+        found = stage_accounts(job, PIPELINE, layout, full)[0]
+        kept.append({p.name: p for p in found.later_steps}["forward end"].terms["activations"])
     per_layer = (kept[0] - kept[1]) / 3
     assert per_layer == pytest.approx((kept[1] - kept[2]) / 4)
     assert per_layer > 0
@@ -96,8 +103,8 @@ def test_layers_that_recompute_keep_less_than_those_that_do_not() -> None:
 def test_ddp_buckets_are_a_second_copy_of_the_gradients(dp: int, copies: int) -> None:
     job = make_job("gpt2", "8xH100", "nanogpt")
     layout = even_layout(job, 1, 1, recomputes=False)
-    (own,) = stage_accounts(job, Degrees(dp=dp), layout)
-    sync = {phase.name: phase for phase in own.later_steps}["gradient reduction"]
+    (stage_account,) = stage_accounts(job, Degrees(dp=dp), layout)
+    sync = {phase.name: phase for phase in stage_account.later_steps}["gradient reduction"]
     gradients = sync.terms["gradients"] + sync.terms["gradient buckets"]
     assert gradients == pytest.approx(copies * 2 * parameter_count(job.model).total)
 
@@ -128,19 +135,19 @@ def test_solver_is_told_no_less_than_a_layout_holds(
     columns = degrees | {"pp": pp, "zero": zero, "recompute": 0}
     for grad_acc in (1, 2, 8):
         shape = columns | {"grad_acc": grad_acc}
-        costed = model.cost_shapes({own: np.array([value]) for own, value in shape.items()})
+        costed = model.cost_shapes({item: np.array([value]) for item, value in shape.items()})
         numbers = memory_numbers(shape_terms(model, costed, 0, kind), 1e12)
         first, second = sorted(rng.sample(range(1, layers), 2))
         blocks = (first, second - first, layers - second)
         count = rng.randint(1, max(blocks)) if kind == "shared" else layers
-        again = tuple(min(count, own) if mode != "none" else 0 for own in blocks)
+        again = tuple(min(count, block) if mode != "none" else 0 for block in blocks)
         layout = Layout(pp, 1, blocks, again)
         ctx = plain_context(job, pp, 1, kind)
         _, stages = model.cost_layout(costed, 0, kernel_layout(model, layout, ctx))
         held = zip(ctx.counts(layout), ctx.recomputed_counts(layout), strict=True)
-        for stage, (own, remade) in enumerate(held):
-            told = numbers.peak(stage, own, remade) * numbers.unit_bytes
+        for stage, (entry, remade) in enumerate(held):
+            told = numbers.peak(stage, entry, remade) * numbers.unit_bytes
             allocated = stages[stage, f.STAGE_ALLOCATED]
             assert told >= allocated * (1 - 1e-12)
-            if sum(count > 0 for count in own) == 1 and zero < 2:
+            if sum(count > 0 for count in entry) == 1 and zero < 2:
                 assert told == pytest.approx(allocated, rel=1e-3)

@@ -76,12 +76,12 @@ def test_evaluate_memory_and_explain(words: str, tmp_path: Path) -> None:
     assert shown["total_bytes"] == plan["peak_bytes"] == explained["plan"]["peak_bytes"]
     assert shown["heaviest_stage"] == plan["heaviest_stage"]
     assert shown["fit_probability"] == plan["fit_probability"]
-    for stage, own in zip(plan["stages"], shown["stages"], strict=True):
-        assert stage["peak"] == own["total_bytes"]
-        assert stage["allocated"] == own["allocated_bytes"]
-        assert stage["in_flight"] == own["in_flight"]
-        parts = sum(part["bytes"] for part in own["peak_parts"])
-        assert parts == pytest.approx(own["total_bytes"], rel=1e-9)
+    for stage, item in zip(plan["stages"], shown["stages"], strict=True):
+        assert stage["peak"] == item["total_bytes"]
+        assert stage["allocated"] == item["allocated_bytes"]
+        assert stage["in_flight"] == item["in_flight"]
+        parts = sum(part["bytes"] for part in item["peak_parts"])
+        assert parts == pytest.approx(item["total_bytes"], rel=1e-9)
     heaviest = plan["stages"][plan["heaviest_stage"]]
     terms = [term["amount"] for term in explained["memory"]]
     assert sum(terms) == pytest.approx(heaviest["peak"], rel=1e-9)
@@ -92,9 +92,9 @@ def test_evaluate_memory_and_explain(words: str, tmp_path: Path) -> None:
 
 def at_peak(shown: Any, *names: str) -> float:
     """Bytes of some terms at the peak of the heaviest stage that `memory` shows."""
-    own = shown["stages"][shown["heaviest_stage"]]
-    peak = own["peak"]
-    phases = [each for each in own["phases"] if each["step"] == peak["step"]]
+    stages = shown["stages"][shown["heaviest_stage"]]
+    peak = stages["peak"]
+    phases = [each for each in stages["phases"] if each["step"] == peak["step"]]
     (phase,) = [each for each in phases if each["phase"] == peak["phase"]]
     return sum(phase["terms"][name] for name in names)
 
@@ -113,18 +113,18 @@ def test_search_says_the_same(words: str) -> None:
     result = SearchResult.model_validate(run(search.command, f"{words} -q"))
     assert result.plans
     for plan in result.plans:
-        own = f"{words} {plan_words(plan)}"
-        (again,) = run(evaluate.command, own)["plans"]
-        shown = run(memory.command, own)
+        found = f"{words} {plan_words(plan)}"
+        (again,) = run(evaluate.command, found)["plans"]
+        shown = run(memory.command, found)
         assert shown["total_bytes"] == again["peak_bytes"]
-        assert again["peak_bytes"] == pytest.approx(plan.peak_bytes, rel=1e-12), own
+        assert again["peak_bytes"] == pytest.approx(plan.peak_bytes, rel=1e-12), found
         assert again["heaviest_stage"] == plan.heaviest_stage
 
 
 def plan_words(plan: Plan) -> str:
     """The options that ask for a plan."""
-    own = plan.degrees.model_dump(exclude={"shard"})
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in own.items()]
+    model_dump = plan.degrees.model_dump(exclude={"shard"})
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in model_dump.items()]
     words.append(f"--recompute {plan.recompute}")
     words.append(f"--layers-per-stage {','.join(map(str, plan.layout.block_layers))}")
     if any(plan.layout.recomputed):

@@ -172,8 +172,8 @@ def test_llama_3_70b_takes_141_gb_at_bf16() -> None:
 def test_sixteen_bits_are_two_bytes_a_parameter(model: str) -> None:
     deployment = serving(model)
     padding = deployment.padded_vocabulary - deployment.model.vocab
-    ends = 1 if deployment.model.tied_embeddings else 2
-    extra = padding * (deployment.model.hidden * ends + deployment.model.head_bias)
+    vocab_layers = 1 if deployment.model.tied_embeddings else 2
+    extra = padding * (deployment.model.hidden * vocab_layers + deployment.model.head_bias)
     expected = 2 * (parameter_count(deployment.model).total + extra)
     assert parameters(stage_weights(deployment, 0)) == pytest.approx(expected, rel=1e-12)
 

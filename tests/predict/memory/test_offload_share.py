@@ -49,23 +49,23 @@ def test_evaluate_and_the_account_hold_the_same(seed: int) -> None:
     """Equal to the last digit; terms and kept tensors add up."""
     rng = random.Random(seed)
     model, degrees = CASES[seed % len(CASES)]
-    own = request(model, degrees, rng.choice(MODULES), round(rng.uniform(0.02, 0.98), 3))
+    found = request(model, degrees, rng.choice(MODULES), round(rng.uniform(0.02, 0.98), 3))
     blocks, mode = split(model, degrees, rng), rng.choice(("none", "layernorm"))
-    if "norm" in own.activation_offload or own.activation_offload == "all":
+    if "norm" in found.activation_offload or found.activation_offload == "all":
         mode = "none"
-    plan = evaluate(own, degrees, mode, blocks)
-    account = memory_footprint(own, degrees, mode, blocks)
+    plan = evaluate(found, degrees, mode, blocks)
+    account = memory_footprint(found, degrees, mode, blocks)
     for stage, held in zip(plan.stages, account.stages, strict=True):
-        assert stage.allocated == held.allocated_bytes == held.peak.total_bytes, (seed, own)
+        assert stage.allocated == held.allocated_bytes == held.peak.total_bytes, (seed, found)
         for phase in held.later_steps:
             demand_sums(account.configuration.job, held, phase, f"seed {seed}")
 
 
 def costed(fraction: float | None, degrees: Degrees) -> Plan:
-    own = request("gpt2-medium", degrees, "core_attn,attn_proj", fraction or 1.0)
+    found = request("gpt2-medium", degrees, "core_attn,attn_proj", fraction or 1.0)
     if fraction is None:
-        own = own.model_copy(update={"activation_offload": "off"})
-    return evaluate(own, degrees)
+        found = found.model_copy(update={"activation_offload": "off"})
+    return evaluate(found, degrees)
 
 
 def test_what_stays_and_what_is_back_by_hand() -> None:
@@ -92,10 +92,10 @@ def test_what_stays_and_what_is_back_by_hand() -> None:
 
 def test_less_on_the_host_takes_less_time_and_more_memory() -> None:
     degrees = Degrees(pp=4, mbs=8, grad_acc=8)
-    plans = [costed(own, degrees) for own in (1.0, 0.8, 0.6, 0.4, 0.2)]
-    times = [own.step_time_s for own in plans]
-    peaks = [own.peak_bytes for own in plans]
-    hosts = [own.stages[0].offloaded for own in plans]
+    plans = [costed(item, degrees) for item in (1.0, 0.8, 0.6, 0.4, 0.2)]
+    times = [plan.step_time_s for plan in plans]
+    peaks = [plan.peak_bytes for plan in plans]
+    hosts = [plan.stages[0].offloaded for plan in plans]
     assert times == sorted(times, reverse=True)
     assert peaks == sorted(peaks)
     assert hosts == sorted(hosts, reverse=True)
@@ -105,7 +105,7 @@ def test_less_on_the_host_takes_less_time_and_more_memory() -> None:
 def test_a_divided_layer_is_on_the_gpu_and_copied() -> None:
     """Seven of twelve groups leave: three layers and one of the fourth's two modules."""
     degrees = Degrees(pp=4, mbs=8, grad_acc=8)
-    divided, more, less = (costed(own, degrees) for own in (0.55, 0.64, 0.45))
+    divided, more, less = (costed(item, degrees) for item in (0.55, 0.64, 0.45))
     assert kept_groups(12, 0.55) == 5
     assert kept_groups(12, 0.64) == 4
     assert kept_groups(12, 0.45) == 6

@@ -43,8 +43,8 @@ def accounts(job: Job, degrees: Degrees = PIPELINE) -> tuple[StageAccount, ...]:
     return stage_accounts(job, degrees, even_layout(job, degrees.pp, degrees.vpp, False))
 
 
-def between_steps(own: StageAccount) -> dict[str, float]:
-    return dict(own.later_steps[0].terms)
+def between_steps(stage_account: StageAccount) -> dict[str, float]:
+    return dict(stage_account.later_steps[0].terms)
 
 
 def added(one: Job, other: Job, degrees: Degrees = PIPELINE) -> list[dict[str, float]]:
@@ -104,22 +104,22 @@ def test_frameworks_that_do_not() -> None:
 def test_parameters_of_the_model_stay() -> None:
     """A copy is no parameter more: FLOP and count come from the op table."""
     job = deepseek()
-    _, own = cost(CostModel(job), pp=4, tp=2, ep=8, dp=8, zero=1, grad_acc=8)
+    _, found = cost(CostModel(job), pp=4, tp=2, ep=8, dp=8, zero=1, grad_acc=8)
     _, bare = cost(
         CostModel(with_parallelism(job, NO_COPY)), pp=4, tp=2, ep=8, dp=8, zero=1, grad_acc=8
     )
-    assert own[f.STEP_COMPUTE] == bare[f.STEP_COMPUTE]
-    assert own[f.STEP_OPTIMIZER] >= bare[f.STEP_OPTIMIZER]
+    assert found[f.STEP_COMPUTE] == bare[f.STEP_COMPUTE]
+    assert found[f.STEP_OPTIMIZER] >= bare[f.STEP_OPTIMIZER]
 
 
 def test_its_gradient_crosses_the_pipeline() -> None:
     """All fp32 gradients of the table's half leave by one NIC, at 50 GB/s at most."""
     job = deepseek()
     shape = {"pp": 4, "tp": 2, "ep": 8, "dp": 64, "zero": 1, "grad_acc": 8}
-    _, own = cost(CostModel(job), **shape)
+    _, found = cost(CostModel(job), **shape)
     _, bare = cost(CostModel(with_parallelism(job, NO_COPY)), **shape)
     least_s = 4 * TABLE / 2 / 50e9
-    assert least_s < own[f.STEP_PP] - bare[f.STEP_PP] < 1.5 * least_s
+    assert least_s < found[f.STEP_PP] - bare[f.STEP_PP] < 1.5 * least_s
 
 
 CASES = [

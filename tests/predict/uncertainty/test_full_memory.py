@@ -162,8 +162,8 @@ def sweep() -> list[MeasuredRow]:
         "peak_mem_gib",
     )  # fmt: skip
     return [
-        MeasuredRow("sweep.csv", line, shape | dict(zip(names, map(str, own), strict=True)))
-        for line, own in enumerate(SWEEP_80B, start=2)
+        MeasuredRow("sweep.csv", line, shape | dict(zip(names, map(str, item), strict=True)))
+        for line, item in enumerate(SWEEP_80B, start=2)
     ]
 
 

@@ -131,17 +131,17 @@ def test_a_family_of_few_runs_says_that_it_leans_on_others() -> None:
 def test_fit_probability_follows_two_half_normals(only: Callable[..., None]) -> None:
     only(*(index / 100 for index in range(-2, 9)))
     limit = JOB.hbm_limit_bytes
-    own, _ = spread_of(JOB, "memory")
+    found, _ = spread_of(JOB, "memory")
     at = {
-        0.5: own.middle,
-        0.9: own.high,
-        0.1: own.low,
-        NormalDist().cdf(2 * Z): own.middle + 2 * (own.high - own.middle),
+        0.5: found.middle,
+        0.9: found.high,
+        0.1: found.low,
+        NormalDist().cdf(2 * Z): found.middle + 2 * (found.high - found.middle),
     }
     for probability, log_ratio in at.items():
         assert fit_probability(JOB, limit / exp(log_ratio), limit) == pytest.approx(probability)
     assert fit_probability(JOB, limit, 0.0) == 0.0
-    assert log(peak_interval(JOB, limit).high / limit) == pytest.approx(own.high)
+    assert log(peak_interval(JOB, limit).high / limit) == pytest.approx(found.high)
 
 
 def test_less_memory_is_likelier_to_fit() -> None:

@@ -9,7 +9,7 @@ from planner.predict.uncertainty.measured_range import (
     UNKNOWN,
     Conditions,
     beyond_text,
-    common_reach,
+    common_ranges,
     doublings,
     ranges,
 )
@@ -17,9 +17,9 @@ from planner.predict.uncertainty.measured_range import (
 
 def test_an_axis_reaches_as_far_as_two_sources() -> None:
     sources = [{"gpus": (8.0, 64.0)}, {"gpus": (32.0, 512.0)}, {"gpus": (1.0, 8.0)}]
-    assert common_reach(sources) == {"gpus": (8.0, 64.0)}
-    assert common_reach(sources[:1]) == {"gpus": (8.0, 64.0)}
-    assert common_reach([]) == {}
+    assert common_ranges(sources) == {"gpus": (8.0, 64.0)}
+    assert common_ranges(sources[:1]) == {"gpus": (8.0, 64.0)}
+    assert common_ranges([]) == {}
 
 
 def test_ranges_leave_out_what_is_not_known() -> None:
@@ -29,10 +29,10 @@ def test_ranges_leave_out_what_is_not_known() -> None:
 
 
 def test_distances_are_doublings_on_either_side() -> None:
-    reach = {"gpus": (8.0, 64.0), "hidden": (1024.0, 8192.0)}
-    assert doublings(reach, Conditions(gpus=256, hidden=512)) == {"gpus": 2.0, "hidden": 1.0}
-    assert doublings(reach, Conditions(gpus=8, hidden=8192)) == {}
-    assert doublings(reach, UNKNOWN) == {}
+    measured = {"gpus": (8.0, 64.0), "hidden": (1024.0, 8192.0)}
+    assert doublings(measured, Conditions(gpus=256, hidden=512)) == {"gpus": 2.0, "hidden": 1.0}
+    assert doublings(measured, Conditions(gpus=8, hidden=8192)) == {}
+    assert doublings(measured, UNKNOWN) == {}
 
 
 @pytest.mark.parametrize("axis", AXES)

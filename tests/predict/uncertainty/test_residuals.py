@@ -12,7 +12,7 @@ from planner.evidence.fit.judging import (
     Residual,
     held_out,
     summarised,
-    without_own_errors,
+    without_unmeasured_errors,
 )
 from planner.evidence.fit.residual_fit import fit, fit_all, render, residuals
 from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
@@ -35,26 +35,26 @@ def runs(source: str, family: Family, *values: float) -> list[Residual]:
     return [Residual(source, family, value) for value in values]
 
 
-def table(*found: Residual, own_rows: float = 0.0, figure: Figure = "time") -> ResidualTable:
+def table(*found: Residual, prior_rows: float = 0.0, figure: Figure = "time") -> ResidualTable:
     """A table without mixing unless asked for."""
-    return ResidualTable(figure, summarised(found), own_rows, 1.0)
+    return ResidualTable(figure, summarised(found), prior_rows, 1.0)
 
 
 def test_quantiles_of_one_family() -> None:
-    own = table(*runs("a", NEAR, *(index / 100 for index in range(11)))).spread(NEAR)
-    assert own.middle == pytest.approx(0.05)
-    assert own.low == pytest.approx(0.006)
-    assert own.high == pytest.approx(0.094)
-    assert (own.rows, own.sources, own.own_share) == (11, ("a",), 1.0)
+    spread = table(*runs("a", NEAR, *(index / 100 for index in range(11)))).spread(NEAR)
+    assert spread.middle == pytest.approx(0.05)
+    assert spread.low == pytest.approx(0.006)
+    assert spread.high == pytest.approx(0.094)
+    assert (spread.rows, spread.sources, spread.family_share) == (11, ("a",), 1.0)
 
 
 def test_inflation_widens_around_the_median() -> None:
     plain = table(*runs("a", NEAR, 0.0, 0.1, 0.3))
     wide = ResidualTable("time", plain.entries, 0.0, 2.0).spread(NEAR)
-    own = plain.spread(NEAR)
-    assert wide.middle == own.middle
-    assert wide.high - wide.middle == pytest.approx(2 * (own.high - own.middle))
-    assert wide.middle - wide.low == pytest.approx(2 * (own.middle - own.low))
+    spread = plain.spread(NEAR)
+    assert wide.middle == spread.middle
+    assert wide.high - wide.middle == pytest.approx(2 * (spread.high - spread.middle))
+    assert wide.middle - wide.low == pytest.approx(2 * (spread.middle - spread.low))
 
 
 def test_errors_of_a_part_of_the_step_do_not_widen_its_family() -> None:
@@ -69,14 +69,14 @@ def test_errors_of_a_part_of_the_step_do_not_widen_its_family() -> None:
         for value in steady
     ]
     raw = ResidualTable("time", summarised(found), 0.0, 1.0, launches=0.4)
-    left = without_own_errors(raw, found)
-    assert [own.value for own in left if not own.at.waiting] == [*steady, *steady]
-    moved = [own.value for own in left if own.at.waiting]
+    left = without_unmeasured_errors(raw, found)
+    assert [item.value for item in left if not item.at.waiting] == [*steady, *steady]
+    moved = [item.value for item in left if item.at.waiting]
     assert max(moved) < 0.75 * 3.0 * max(steady)
     assert min(moved) > 0.75 * 3.0 * min(steady)
     narrower = replace(raw, entries=summarised(left)).spread(NEAR)
     assert narrower.high - narrower.low < 0.85 * (raw.spread(NEAR).high - raw.spread(NEAR).low)
-    assert without_own_errors(replace(raw, launches=0.0), found) == found
+    assert without_unmeasured_errors(replace(raw, launches=0.0), found) == found
 
 
 def near(middle: float, count: int) -> list[float]:
@@ -89,19 +89,19 @@ def test_a_large_source_does_not_drown_a_small_one() -> None:
     zero."""
     found = (*runs("big", NEAR, *near(0.0, 100)), *runs("small", NEAR, *near(0.5, 4)))
     whole = table(*found)
-    own = whole.spread(NEAR)
-    assert own.middle == pytest.approx(0.0, abs=0.01)
-    assert own.high == pytest.approx(0.5, abs=0.01)
+    spread = whole.spread(NEAR)
+    assert spread.middle == pytest.approx(0.0, abs=0.01)
+    assert spread.high == pytest.approx(0.5, abs=0.01)
     assert 0.05 < replace(whole, source_power=0.0).spread(NEAR).middle < 0.4
 
 
 def test_few_own_runs_lean_on_the_wider_family() -> None:
     found = (*runs("a", NEAR, *near(0.0, 4)), *runs("b", FAR, *near(1.0, 16)))
-    own = table(*found, own_rows=2.0).spread(NEAR)
-    assert own.own_share == pytest.approx(0.5)
-    assert own.family == NEAR
-    assert own.high == pytest.approx(1.0, abs=0.01)
-    assert table(*found, own_rows=0.0).spread(NEAR).high == pytest.approx(0.0, abs=0.01)
+    spread = table(*found, prior_rows=2.0).spread(NEAR)
+    assert spread.family_share == pytest.approx(0.5)
+    assert spread.family == NEAR
+    assert spread.high == pytest.approx(1.0, abs=0.01)
+    assert table(*found, prior_rows=0.0).spread(NEAR).high == pytest.approx(0.0, abs=0.01)
 
 
 def test_leaving_a_source_out_excludes_every_run_of_it() -> None:
@@ -125,13 +125,13 @@ def test_time_is_nearest_on_the_same_gpu_memory_in_the_same_framework() -> None:
 
 @pytest.mark.parametrize("figure", ["time", "memory"])
 def test_every_family_is_part_of_those_that_are_wider(figure: Figure) -> None:
-    for own in (NEAR, *wider_families(NEAR, figure)):
-        assert own.includes(NEAR)
-        parent = parent_family(own, figure)
-        assert (parent is None) == (own == Family())
+    for item in (NEAR, *wider_families(NEAR, figure)):
+        assert item.includes(NEAR)
+        parent = parent_family(item, figure)
+        assert (parent is None) == (item == Family())
         if parent is not None:
-            assert parent.includes(own)
-            assert sum(map(bool, parent)) == sum(map(bool, own)) - 1
+            assert parent.includes(item)
+            assert sum(map(bool, parent)) == sum(map(bool, item)) - 1
 
 
 def far_out(source: str, value: float, **at: float) -> Residual:
@@ -153,9 +153,9 @@ def test_the_error_grows_with_each_doubling_beyond_what_two_sources_reach() -> N
 
 
 def test_exposed_communication_adds_its_share_of_the_step() -> None:
-    own = replace(table(far_out("a", 0.0, overhead=4.0)), communication=0.3)
-    assert own.further(NEAR, Conditions(overhead=2.0)) == Further(pytest.approx(0.15))  # type: ignore[arg-type]
-    assert own.further(NEAR, Conditions()) == Further()
+    found = replace(table(far_out("a", 0.0, overhead=4.0)), communication=0.3)
+    assert found.further(NEAR, Conditions(overhead=2.0)) == Further(pytest.approx(0.15))  # type: ignore[arg-type]
+    assert found.further(NEAR, Conditions()) == Further()
 
 
 def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
@@ -171,9 +171,9 @@ def test_the_fit_sees_that_steps_that_communicate_err_more() -> None:
 
 
 def test_waiting_for_the_cpu_adds_its_share_of_the_step() -> None:
-    own = replace(table(far_out("a", 0.0)), launches=0.4, communication=0.3)
-    assert own.further(NEAR, Conditions(waiting=0.5)) == Further(pytest.approx(0.2))  # type: ignore[arg-type]
-    both = own.further(NEAR, Conditions(waiting=0.5, overhead=2.0))
+    found = replace(table(far_out("a", 0.0)), launches=0.4, communication=0.3)
+    assert found.further(NEAR, Conditions(waiting=0.5)) == Further(pytest.approx(0.2))  # type: ignore[arg-type]
+    both = found.further(NEAR, Conditions(waiting=0.5, overhead=2.0))
     assert both.deviation == pytest.approx((0.2**2 + 0.15**2) ** 0.5)
 
 
@@ -191,15 +191,15 @@ def test_the_fit_sees_that_steps_that_wait_for_the_cpu_err_more() -> None:
 def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
     found = (Residual("a", NEAR, 0.0, Conditions(bits=16)), Residual("b", ELSEWHERE, 0.0))
     unmeasured = {"architecture": 0.3, "framework": 0.04, "model": 0.2, "bits": 0.05}
-    own = replace(table(*found), unmeasured=unmeasured)
-    assert own.further(NEAR, Conditions(bits=16)) == Further()
-    other = own.further(FAR._replace(model="moe"), Conditions(bits=8))
+    result = replace(table(*found), unmeasured=unmeasured)
+    assert result.further(NEAR, Conditions(bits=16)) == Further()
+    other = result.further(FAR._replace(model="moe"), Conditions(bits=8))
     assert other.deviation == pytest.approx((0.04**2 + 0.2**2 + 0.05**2) ** 0.5)
     assert other.reasons == (
         "no run of moe models on hopper", "no run in 8 bits", "no run of megatron-core on hopper",
     )  # fmt: skip
     # The framework and dense models were measured, elsewhere.
-    new = own.further(NEAR._replace(architecture="volta"), Conditions())
+    new = result.further(NEAR._replace(architecture="volta"), Conditions())
     assert new == Further(0.3, ("no run of nanotron on volta",))
 
 
@@ -244,7 +244,7 @@ def test_the_fit_inflates_until_held_out_intervals_cover_eighty_percent() -> Non
     fitted = fit(found, "time")
     assert held_out(fitted.table, found).covered == pytest.approx(0.8, abs=0.02)
     assert fitted.coverage == held_out(fitted.table, found)
-    assert fitted.table.own_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
+    assert fitted.table.prior_rows in (1.0, 2.0, 4.0, 8.0, 16.0)
     assert fitted.table.source_power in (0.0, 0.25, 0.5)
 
 
@@ -257,15 +257,15 @@ def test_a_refit_writes_what_the_loader_reads() -> None:
     fitted = fit_all(rows)
     tables = parse_tables(tomllib.loads(render(fitted)))
     assert set(tables) == {"time", "memory"}
-    for own in (one.table for one in fitted):
-        read = tables[own.figure]
-        assert read.inflation == pytest.approx(own.inflation)
-        assert (read.source_power, read.growth) == (own.source_power, own.growth)
-        assert read.unmeasured == own.unmeasured
-        for entry, wrote in zip(read.entries, own.entries, strict=True):
+    for item in (one.table for one in fitted):
+        read = tables[item.figure]
+        assert read.inflation == pytest.approx(item.inflation)
+        assert (read.source_power, read.growth) == (item.source_power, item.growth)
+        assert read.unmeasured == item.unmeasured
+        for entry, wrote in zip(read.entries, item.entries, strict=True):
             assert entry.log_ratios == wrote.log_ratios
             assert entry.bits == wrote.bits == (16,)
-            assert set(entry.reach) == set(wrote.reach) >= {"gpus", "seq", "hidden"}
+            assert set(entry.measured) == set(wrote.measured) >= {"gpus", "seq", "hidden"}
 
 
 def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:
@@ -277,13 +277,17 @@ def test_small_peaks_unstated_recompute_and_toy_models_do_not_count() -> None:
     ]
     assert len(residuals(rows, "memory")) == 1
     timed = residuals(rows, "time")
-    assert [own.counts for own in timed] == [True, True, True, False]
-    assert sum(own.rows for own in summarised(timed)) == 3
+    assert [item.counts for item in timed] == [True, True, True, False]
+    assert sum(item.rows for item in summarised(timed)) == 3
 
 
 def test_the_shipped_tables_answer_for_any_family() -> None:
-    for figure, own in shipped_tables().items():
-        assert figure == own.figure
-        for family in (*own.families(), Family("new", "new", "one domain", "moe"), Family()):
-            spread = own.spread(family)
+    for figure, shipped_table in shipped_tables().items():
+        assert figure == shipped_table.figure
+        for family in (
+            *shipped_table.families(),
+            Family("new", "new", "one domain", "moe"),
+            Family(),
+        ):
+            spread = shipped_table.spread(family)
             assert spread.low < spread.middle < spread.high

@@ -45,13 +45,13 @@ def test_equal_parts_cost_what_one_cluster_does(shape: dict[str, int]) -> None:
     columns = columns_of(shape)
     layout, step, stages = even(CostModel(make_job("llama-3-8b", "32xH100")), columns)
     _, model = pool_model("16xH100", "16xH100")
-    own, rows = model.cost_layout(model.cost_shapes(columns), 0, layout, (0, 0, 1, 1))
+    cost_layout, rows = model.cost_layout(model.cost_shapes(columns), 0, layout, (0, 0, 1, 1))
     np.testing.assert_allclose(rows, stages, rtol=1e-12)
     for column in (
         f.STEP_TIME, f.STEP_BUBBLE, f.STEP_PP, f.STEP_DP, f.STEP_OPTIMIZER, f.STEP_COMPUTE,
         f.STEP_TP, f.STEP_CP, f.STEP_RECOMPUTE, f.STEP_PEAK_BYTES, f.STEP_ALLOCATED_BYTES,
     ):  # fmt: skip
-        assert own[column] == pytest.approx(step[column], rel=1e-9, abs=1e-12)
+        assert cost_layout[column] == pytest.approx(step[column], rel=1e-9, abs=1e-12)
 
 
 def test_stages_cost_what_their_own_gpu_does() -> None:

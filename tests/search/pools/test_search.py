@@ -15,8 +15,8 @@ from constraints.rule import Layout
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.explorer import Effort
 from planner.search.infeasibility import DoesNotFitError
+from planner.search.limit_results import Effort
 from planner.search.pools.cost import PoolModel
 from planner.search.pools.explorer import PoolExplorer, PoolPoint
 from planner.search.pools.jobs import pool_jobs
@@ -58,24 +58,24 @@ def explorer_of(request: Request) -> PoolExplorer:
 def splits(layers: int, blocks: int) -> Iterator[tuple[int, ...]]:
     """All ways to put layers into blocks in order, empty ones too."""
     for cuts in combinations(range(layers + blocks - 1), blocks - 1):
-        ends = (-1, *cuts, layers + blocks - 1)
-        yield tuple(high - low - 1 for low, high in pairwise(ends))
+        cut_points = (-1, *cuts, layers + blocks - 1)
+        yield tuple(high - low - 1 for low, high in pairwise(cut_points))
 
 
-def every_point(own: PoolExplorer) -> Iterator[PoolPoint]:
+def every_point(pool_explorer: PoolExplorer) -> Iterator[PoolPoint]:
     """All legal layouts of all shapes in all orders, costed by the kernel."""
-    roomy = [1e15] * len(own.limits)
-    for row, orders in enumerate(own.orders):
-        pp, vpp = int(own.columns["pp"][row]), int(own.columns["vpp"][row])
+    roomy = [1e15] * len(pool_explorer.limits)
+    for row, orders in enumerate(pool_explorer.orders):
+        pp, vpp = int(pool_explorer.columns["pp"][row]), int(pool_explorer.columns["vpp"][row])
         for parts in orders:
-            terms = pool_terms(own.model, own.costed, row, parts)
-            ctx = pool_context(own.model, own.costed, row, parts, roomy, terms)
-            for blocks in splits(own.model.jobs[0].model.layers, pp * vpp):
+            terms = pool_terms(pool_explorer.model, pool_explorer.costed, row, parts)
+            ctx = pool_context(pool_explorer.model, pool_explorer.costed, row, parts, roomy, terms)
+            for blocks in splits(pool_explorer.model.jobs[0].model.layers, pp * vpp):
                 plain = Layout(pp, vpp, blocks, (0,) * pp, ctx.placement)
                 for again in product(*(range(count + 1) for count in plain.stage_layers)):
                     layout = Layout(pp, vpp, blocks, again, ctx.placement)
                     if all(rule.check(layout, ctx) for rule in LAYOUT_RULES):
-                        yield own.cost(row, parts, layout)
+                        yield pool_explorer.cost(row, parts, layout)
 
 
 @pytest.mark.parametrize(
@@ -92,36 +92,36 @@ def test_search_equals_brute_force(model_file: str, gpus: str, changes: dict[str
         model=model_file, gpus=gpus, gbs=8, require=("tp == 1", "cp == 1", "mbs == 2"),
         **changes,
     )  # fmt: skip
-    own = explorer_of(request)
-    limits = [0.55 * job.hbm_limit_bytes for job in own.model.jobs]
-    rungs = own.explore(limits)
-    points = list(every_point(own))
+    found = explorer_of(request)
+    limits = [0.55 * job.hbm_limit_bytes for job in found.model.jobs]
+    limit_results = found.explore(limits)
+    points = list(every_point(found))
     assert len(points) >= 40
-    for rung, share in zip(rungs, (1.0, 0.85, 0.7, 0.55), strict=False):
-        best = min((point.pace for point in points if point.fill <= share), default=np.inf)
-        if rung.point is None:
+    for limit_result, share in zip(limit_results, (1.0, 0.85, 0.7, 0.55), strict=False):
+        best = min((point.sample_s for point in points if point.fill <= share), default=np.inf)
+        if limit_result.point is None:
             assert np.isinf(best)
             continue
-        assert best * (1 - 1e-9) <= rung.point.pace <= best * (1 + 2.0 * OPTIMAL_WITHIN)
-        assert rung.bound <= best * (1 + 1e-9)
-        assert rung.gap <= 2.0 * OPTIMAL_WITHIN
-    assert rungs[0].point is not None
+        assert best * (1 - 1e-9) <= limit_result.point.sample_s <= best * (1 + 2.0 * OPTIMAL_WITHIN)
+        assert limit_result.bound <= best * (1 + 1e-9)
+        assert limit_result.gap <= 2.0 * OPTIMAL_WITHIN
+    assert limit_results[0].point is not None
     evenly = [
-        own.cost(row, parts, own._even(row))
-        for row, orders in enumerate(own.orders)
+        found.cost(row, parts, found._even(row))
+        for row, orders in enumerate(found.orders)
         for parts in orders
     ]
-    assert own.fitting() == len({point.row for point in evenly if point.fill <= 1.0})
+    assert found.fitting() == len({point.row for point in evenly if point.fill <= 1.0})
     # No bound is above what some layout of its shape and order reaches.
     for share in (1.0, 0.7):
-        for row, orders in enumerate(own.orders):
+        for row, orders in enumerate(found.orders):
             for parts in orders:
                 reached = [
-                    point.pace
+                    point.sample_s
                     for point in points
                     if (point.row, point.parts) == (row, parts) and point.fill <= share
                 ]
-                bound = own.bound(row, parts, share)
+                bound = found.bound(row, parts, share)
                 assert bound <= min(reached, default=np.inf) * (1 + 1e-9)
 
 
@@ -145,10 +145,10 @@ def test_plans_say_where_stages_live(mixed: SearchResult) -> None:
 
 
 def test_the_same_with_any_number_of_workers(mixed: SearchResult) -> None:
-    own = explorer_of(mixed.request)
-    own.effort = Effort(workers=2)
-    limits = [job.hbm_limit_bytes for job in own.model.jobs]
-    first = own.explore(limits)[0].point
+    found = explorer_of(mixed.request)
+    found.effort = Effort(workers=2)
+    limits = [job.hbm_limit_bytes for job in found.model.jobs]
+    first = found.explore(limits)[0].point
     again = explorer_of(mixed.request).explore(limits)[0].point
     assert first is not None
     assert again is not None
@@ -180,27 +180,27 @@ def test_nothing_fits_names_changes_that_were_searched() -> None:
     why = caught.value.why
     assert why.proven
     assert "GiB on A100" in why.conflict[0].text
-    assert {own.kind for own in why.relaxations} >= {"condition", "gpus"}
-    for own in why.relaxations:
-        assert own.plan.fits
-    doubled = next(own for own in why.relaxations if own.kind == "gpus")
+    assert {relaxation.kind for relaxation in why.relaxations} >= {"condition", "gpus"}
+    for item in why.relaxations:
+        assert item.plan.fits
+    doubled = next(relaxation for relaxation in why.relaxations if relaxation.kind == "gpus")
     gpus = doubled.change.removeprefix("--gpus ")
     assert find_plans(request.model_copy(update={"gpus": gpus}), top=1).plans[0].fits
 
 
 def test_ctrl_c_keeps_what_is_known(mixed: SearchResult) -> None:
     """Also before anything is known: then it is an interrupt like any other."""
-    own = explorer_of(mixed.request)
-    limits = [job.hbm_limit_bytes for job in own.model.jobs]
+    found = explorer_of(mixed.request)
+    limits = [job.hbm_limit_bytes for job in found.model.jobs]
 
     def interrupt(_what: str, done: int, _total: int) -> None:
         if done == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    own.progress = interrupt
-    rungs = own.explore(limits)
-    assert own.stopped == "interrupted"
-    assert rungs[0].point is not None
+    found.progress = interrupt
+    limit_results = found.explore(limits)
+    assert found.stopped == "interrupted"
+    assert limit_results[0].point is not None
 
 
 def test_rules_that_leave_nothing_are_named() -> None:

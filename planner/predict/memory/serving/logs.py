@@ -182,8 +182,8 @@ def spread_of(deployment: Deployment) -> Spread:
     gpus = tuple(dict.fromkeys(c.row.deployment.gpu.name for c in used))
     residuals = sorted(c.residual_with_graphs() if graphs else c.residual_bytes for c in used)
     errors = sorted(abs(c.residual_bytes) / c.measured_bytes for c in used)
-    ends = (0.0, 1.0) if uncovered else (_LOW, _HIGH)
-    low, high = (_quantile(residuals, end) for end in ends)
+    quantiles = (0.0, 1.0) if uncovered else (_LOW, _HIGH)
+    low, high = (_quantile(residuals, end) for end in quantiles)
     return Spread(min(low, 0.0), max(high, 0.0), len(used), gpus, uncovered, _quantile(errors, 0.5))
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
-from planner.cost import sharp_bounds
+from planner.cost import tight_bounds
 from planner.job.request import Request
 from planner.search.costed import cost_job
-from planner.search.explorer import Effort, Explorer
+from planner.search.explorer import Explorer
+from planner.search.limit_results import Effort
 from planner.search.terms import layout_context, shape_terms
 from tests.search.brute import all_bounds, every_layout
 
@@ -61,9 +62,9 @@ def wide_head(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
     return explorer_of(str(path))
 
 
-def context_of(own: Explorer, row: int, limit: float) -> LayoutContext:
-    job, mode = own.cost_model.job, int(own.columns["recompute"][row])
-    terms = shape_terms(own.cost_model, own.costed, row, own.recomputations[mode])
+def context_of(explorer: Explorer, row: int, limit: float) -> LayoutContext:
+    job, mode = explorer.cost_model.job, int(explorer.columns["recompute"][row])
+    terms = shape_terms(explorer.cost_model, explorer.costed, row, explorer.recomputations[mode])
     return layout_context(terms, job.model, job.framework, job.recompute[mode], limit)
 
 
@@ -76,41 +77,41 @@ def legal(ctx: LayoutContext) -> Iterator[Layout]:
 
 
 @pytest.mark.parametrize("which", ["alternating", "wide_head"])
-def test_no_layout_beats_the_sharp_bound(which: str, request: pytest.FixtureRequest) -> None:
+def test_no_layout_beats_the_tight_bound(which: str, request: pytest.FixtureRequest) -> None:
     """Every layout under several limits; blocks of up to four layers beyond two stages."""
-    own: Explorer = request.getfixturevalue(which)
-    plain, sharper, checked = all_bounds(own), 0, 0
-    for position, row in enumerate(own.rows.tolist()):
-        if own.columns["pp"][row] * own.columns["vpp"][row] > 4:
+    found: Explorer = request.getfixturevalue(which)
+    plain, tighter, checked = all_bounds(found), 0, 0
+    for position, row in enumerate(found.rows.tolist()):
+        if found.columns["pp"][row] * found.columns["vpp"][row] > 4:
             continue
         for index in (0, 4, 8):
-            limit = float(own.limits[index])
-            paces = [
-                point.pace
-                for layout in legal(context_of(own, row, limit))
-                if (point := own.cost(row, layout)).peak <= limit
+            limit = float(found.limits[index])
+            sample_times = [
+                point.sample_s
+                for layout in legal(context_of(found, row, limit))
+                if (point := found.cost(row, layout)).peak <= limit
             ]
-            bound = own._sharpen(position, index, np.inf)
-            assert bound <= min(paces, default=np.inf) * (1.0 + 1e-9)
-            whole_blocks = own._sharpen(position, index, np.inf)
-            assert bound <= whole_blocks <= min(paces, default=np.inf) * (1.0 + 1e-9)
-            sharper += bound > plain[position, index] * (1.0 + 1e-6)
-            checked += bool(paces)
+            bound = found._tighten(position, index, np.inf)
+            assert bound <= min(sample_times, default=np.inf) * (1.0 + 1e-9)
+            whole_blocks = found._tighten(position, index, np.inf)
+            assert bound <= whole_blocks <= min(sample_times, default=np.inf) * (1.0 + 1e-9)
+            tighter += bound > plain[position, index] * (1.0 + 1e-6)
+            checked += bool(sample_times)
     assert checked >= 3
-    assert sharper >= 2
+    assert tighter >= 2
 
 
 def test_a_wide_head_is_alone_and_cpsat_agrees_with_exhaustion(wide_head: Explorer) -> None:
     """The best layout leaves the last block to the head; CP-SAT finds one as fast."""
-    own, alone = wide_head, 0
-    for row in np.flatnonzero((own.columns["pp"] == 4) & (own.columns["vpp"] == 1)).tolist():
-        limit = float(own.limits[0])
-        points = [own.cost(row, layout) for layout in legal(context_of(own, row, limit))]
-        best = min(points, key=lambda point: point.pace)
-        found = own.solution(row, limit).layout
+    result, alone = wide_head, 0
+    for row in np.flatnonzero((result.columns["pp"] == 4) & (result.columns["vpp"] == 1)).tolist():
+        limit = float(result.limits[0])
+        points = [result.cost(row, layout) for layout in legal(context_of(result, row, limit))]
+        best = min(points, key=lambda point: point.sample_s)
+        found = result.solution(row, limit).layout
         assert found is not None
-        point = own.cost(row, found)
-        assert point.pace <= best.pace * 1.002
+        point = result.cost(row, found)
+        assert point.sample_s <= best.sample_s * 1.002
         assert point.peak <= limit
         alone += found.block_layers[-1] == 0
     assert alone >= 1
@@ -121,9 +122,9 @@ def test_frameworks_that_cannot_write_it_keep_a_layer_in_every_block(
 ) -> None:
     path = tmp_path_factory.mktemp("model") / "wide.toml"
     path.write_text(MODEL.format(vocab=256000))
-    own = explorer_of(str(path), "torchtitan")
-    row = int(np.flatnonzero((own.columns["pp"] == 4) & (own.columns["vpp"] == 1))[0])
-    found = own.solution(row, 1e15).layout
+    result = explorer_of(str(path), "torchtitan")
+    row = int(np.flatnonzero((result.columns["pp"] == 4) & (result.columns["vpp"] == 1))[0])
+    found = result.solution(row, 1e15).layout
     assert found is not None
     assert min(found.block_layers) == 1
 
@@ -133,7 +134,7 @@ def test_the_largest_deficit_is_that_of_the_cheapest_run() -> None:
     layers = np.array([[1.0], [4.0]])
     mean = (4 * 1.0 + 2 * 4.0) / 6
     # The last two layers, both of the cheap kind.
-    assert sharp_bounds.largest_deficit(layers, 0, prefix, mean) == pytest.approx(2 * mean - 2.0)
+    assert tight_bounds.largest_deficit(layers, 0, prefix, mean) == pytest.approx(2 * mean - 2.0)
 
 
 @pytest.mark.parametrize(("layers", "blocks", "each", "expected"), [
@@ -141,10 +142,10 @@ def test_the_largest_deficit_is_that_of_the_cheapest_run() -> None:
 ])  # fmt: skip
 def test_shared_layers(layers: int, blocks: int, each: int, expected: int) -> None:
     """Blocks of 3, 3, 2, 2 layers with two recomputed each: eight."""
-    assert sharp_bounds.shared_layers(layers, blocks, each) == expected
+    assert tight_bounds.shared_layers(layers, blocks, each) == expected
 
 
 def test_a_short_block_of_the_head_recomputes_fewer() -> None:
     """Nine layers on three blocks: as 3, 3, 3 six recompute, as 4, 4, 1 five."""
-    assert sharp_bounds.fewest_shared(9, 3, 2, 0, 0) == 6
-    assert sharp_bounds.fewest_shared(9, 3, 2, 3, 0) == 5
+    assert tight_bounds.fewest_shared(9, 3, 2, 0, 0) == 6
+    assert tight_bounds.fewest_shared(9, 3, 2, 3, 0) == 5

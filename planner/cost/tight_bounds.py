@@ -1,4 +1,4 @@
-"""Sharper lower bounds on the step time of one shape, for those that come first in a search.
+"""Tighter lower bounds on the step time of one shape, for those that come first in a search.
 
 `planner.cost.bounds` takes every layer at the cost of the cheapest kind, and any number of layers
 of a stage as recomputed. Two facts about layouts are used here besides:
@@ -36,10 +36,10 @@ from planner.cost.bounds import (
     RECOMPUTE_SOME,
     STAGE_BYTES,
     STAGE_DEFERRED,
-    STAGE_ENDS,
     STAGE_FLIGHT,
     STAGE_OPTIMIZER_BYTES,
     STAGE_SECONDS,
+    STAGE_VOCAB,
     empty_stages,
     fewest_layers,
     layer_columns,
@@ -141,7 +141,7 @@ def fitting_layers(
     if some:
         freed = flight * most_freed(layers)
     busy = LAYER_WORKING_RECOMPUTED if recompute == RECOMPUTE_ALL else LAYER_WORKING
-    work = max(stage[STAGE_ENDS], least(layers, busy) + least(layers, LAYER_GATHER))
+    work = max(stage[STAGE_VOCAB], least(layers, busy) + least(layers, LAYER_GATHER))
     update = stage[STAGE_OPTIMIZER_BYTES] - blocks * deficit[LAYER_OPTIMIZER_BYTES]
     best = -1.0
     for count in range(fits.shape[0]):
@@ -154,7 +154,7 @@ def fitting_layers(
             - min(float(count), blocks) * short
             - again * freed
         )
-        held += work if count > 0 else stage[STAGE_ENDS]
+        held += work if count > 0 else stage[STAGE_VOCAB]
         in_update = update + count * mean[LAYER_OPTIMIZER_BYTES]
         if held <= limit_bytes and in_update <= limit_bytes:
             best = float(count)
@@ -189,7 +189,7 @@ def layers_in_time(
 @jit
 def slowest_stage_s(
     stages: Array, layers: Array, prefix: Array, recompute: int, each: float, blocks: float,
-    head: int, head_layers: float, limit_bytes: float, lone_ends: float, low_s: float,
+    head: int, head_layers: float, limit_bytes: float, standalone_vocab: float, low_s: float,
 ) -> float:  # fmt: skip
     """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit."""
     pp, total = stages.shape[0], prefix.shape[1] - 1
@@ -203,12 +203,12 @@ def slowest_stage_s(
     high_s = low_s + greatest(stages, STAGE_SECONDS)
     high_s += (greatest(layers, LAYER_SECONDS) + again_s) * total
     if not _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
-                head_layers, lone_ends, high_s):  # fmt: skip
+                head_layers, standalone_vocab, high_s):  # fmt: skip
         return np.inf
     for _ in range(BISECTIONS):
         middle_s = 0.5 * (low_s + high_s)
         if _fit(stages, fits, layers, mean, deficit, recompute, each, blocks, head,
-                head_layers, lone_ends, middle_s):  # fmt: skip
+                head_layers, standalone_vocab, middle_s):  # fmt: skip
             high_s = middle_s
         else:
             low_s = middle_s
@@ -218,7 +218,8 @@ def slowest_stage_s(
 @jit
 def _fit(
     stages: Array, fits: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
-    each: float, blocks: float, head: int, head_layers: float, lone_ends: float, seconds: float,
+    each: float, blocks: float, head: int, head_layers: float, standalone_vocab: float,
+    seconds: float,
 ) -> bool:  # fmt: skip
     """Whether all layers find room on stages that take at most `seconds` each."""
     pp, total = stages.shape[0], fits.shape[1] - 1
@@ -227,12 +228,12 @@ def _fit(
         fewer = head_layers if stage == head else 0.0
         count = layers_in_time(
             seconds, stages[stage], layers, mean, deficit, recompute, each, blocks, fewer,
-            lone_ends, total,
+            standalone_vocab, total,
         )  # fmt: skip
-        room = fits[stage, count] if count >= 0 else -1.0
-        if room < fewest_layers(stage, pp, blocks, lone_ends):
+        capacity = fits[stage, count] if count >= 0 else -1.0
+        if capacity < fewest_layers(stage, pp, blocks, standalone_vocab):
             return False
-        found += room
+        found += capacity
     return bool(found >= total)
 
 
@@ -252,15 +253,15 @@ def shared_span_s(
     for largest in range(1, count + 1):
         beside = others * (largest - 1.0)
         remade = min(each, float(largest)) + others * min(each, largest - 1.0)
-        own_s = max(slowest_s, (largest + beside) * layer_s + remade * again_s)
+        stage_time_s = max(slowest_s, (largest + beside) * layer_s + remade * again_s)
         again = count * min(1.0, each / largest)
         total_s = plain_s + again * again_s
-        least_s = min(least_s, grad_acc * own_s + share * max(0.0, total_s - own_s))
+        least_s = min(least_s, grad_acc * stage_time_s + share * max(0.0, total_s - stage_time_s))
     return least_s
 
 
 @jit
-def sharp_bound_s(
+def tight_bound_s(
     grid: Row, recompute: int, limit_bytes: float, key: Row, costs: Rows, prefix: Array,
     totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows,
 ) -> float:  # fmt: skip
@@ -293,7 +294,7 @@ def sharp_bound_s(
                 continue
         slowest_s = slowest_stage_s(
             stages, layers, prefix, recompute, float(each), blocks, head, head_layers, limit,
-            job.lone_ends, plain_s / pp,
+            job.standalone_vocab, plain_s / pp,
         )  # fmt: skip
         if slowest_s == np.inf:
             continue
@@ -309,25 +310,25 @@ def sharp_bound_s(
 
 @jit
 def bound_shapes(
-    shapes: Rows, recompute: Array, limits_bytes: Array, sharp: bool, keys: Rows, costs: Rows,
+    shapes: Rows, recompute: Array, limits_bytes: Array, tight: bool, keys: Rows, costs: Rows,
     prefix: Array, totals: Array, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
     network: Rows, out: Array,
 ) -> None:  # fmt: skip
     """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
 
-    `recompute[shape]`: RECOMPUTE_* code. `sharp`: those of this module, each by itself.
+    `recompute[shape]`: RECOMPUTE_* code. `tight`: those of this module, each by itself.
     """
     for index in range(shapes.shape[0]):
         grid, code = shapes[index], int(recompute[index])
         key, cost = keys[int(grid.key)], costs[int(grid.key)]
-        if not sharp:
+        if not tight:
             layout_bounds_s(
                 grid, code, limits_bytes, key, cost, totals, job, framework, gpu, network,
                 out[index],
             )  # fmt: skip
             continue
         for limit in range(limits_bytes.shape[0]):
-            out[index, limit] = sharp_bound_s(
+            out[index, limit] = tight_bound_s(
                 grid, code, limits_bytes[limit], key, cost, prefix, totals, job, framework, gpu,
                 network,
             )  # fmt: skip

@@ -31,49 +31,49 @@ BLOCKS = (20, 20, 21, 0)
 def layouts(job: Job, degrees: Degrees, blocks: tuple[int, ...]) -> tuple[Layout, Layout]:
     """The same layers, multi-token prediction with the head and apart from it."""
     together = replace(even_layout(job, degrees.pp, degrees.vpp, False), block_layers=blocks)
-    return together, replace(together, mtp_apart=True)
+    return together, replace(together, mtp_standalone=True)
 
 
 def between(job: Job, layout: Layout) -> list[dict[str, float]]:
-    return [between_steps(own) for own in stage_accounts(job, PIPELINE, layout)]
+    return [between_steps(stage_account) for stage_account in stage_accounts(job, PIPELINE, layout)]
 
 
 def test_the_module_and_its_table_move_and_the_head_stays() -> None:
     """bf16 weights of all stages add up to the same; the stage before the last has the table."""
     job = deepseek()
-    together, apart = (between(job, own) for own in layouts(job, PIPELINE, BLOCKS))
-    assert apart[:2] == together[:2]
+    together, standalone = (between(job, layout) for layout in layouts(job, PIPELINE, BLOCKS))
+    assert standalone[:2] == together[:2]
     for term in ("weights", "gradients", "master weights", "optimizer state"):
-        moved = together[3][term] - apart[3][term]
-        assert moved == pytest.approx(apart[2][term] - together[2][term])
+        moved = together[3][term] - standalone[3][term]
+        assert moved == pytest.approx(standalone[2][term] - together[2][term])
         assert moved > 0.0
     # What is left on the last stage: norm and output matrix.
-    assert apart[3]["weights"] == pytest.approx(2 * (TABLE / 2 + 7_168))
+    assert standalone[3]["weights"] == pytest.approx(2 * (TABLE / 2 + 7_168))
     without = deepseek(mtp_layers=0)
     _, bare = layouts(without, PIPELINE, BLOCKS)
-    assert apart[3] == pytest.approx(between(without, replace(bare, mtp_apart=False))[3])
+    assert standalone[3] == pytest.approx(between(without, replace(bare, mtp_standalone=False))[3])
 
 
 def test_a_tied_head_keeps_a_copy_too() -> None:
     """Three stages train the table: embedding, multi-token prediction, head."""
     tied = deepseek(tied_embeddings=True)
-    _, apart = layouts(tied, PIPELINE, BLOCKS)
-    untied = between(deepseek(), apart)
-    assert [own["weights"] for own in between(tied, apart)] == pytest.approx(
-        [own["weights"] for own in untied]
+    _, standalone = layouts(tied, PIPELINE, BLOCKS)
+    untied = between(deepseek(), standalone)
+    assert [item["weights"] for item in between(tied, standalone)] == pytest.approx(
+        [item["weights"] for item in untied]
     )
 
 
 def test_two_microbatches_wait_at_the_module() -> None:
     """1F1B runs two micro-batches ahead on the last stage but one, one on the last."""
     job = deepseek()
-    _, apart = layouts(job, PIPELINE, BLOCKS)
-    own = stage_accounts(job, PIPELINE, apart)[2]
-    assert (own.core.held.full, own.core.held.head) == (2.0, 2.0)
-    forward = next(each for each in own.later_steps if each.name.startswith("forward 2/2"))
-    kept = own.core.holds.layer_kept + own.core.holds.mtp_kept
+    _, standalone = layouts(job, PIPELINE, BLOCKS)
+    found = stage_accounts(job, PIPELINE, standalone)[2]
+    assert (found.core.held.full, found.core.held.head) == (2.0, 2.0)
+    forward = next(each for each in found.later_steps if each.name.startswith("forward 2/2"))
+    kept = found.core.holds.layer_kept + found.core.holds.mtp_kept
     assert forward.terms["activations"] == pytest.approx(2 * kept)
-    tensors = kept_tensors(job, own.core, forward)
+    tensors = kept_tensors(job, found.core, forward)
     assert sum(each.size_bytes for each in tensors) == pytest.approx(forward.terms["activations"])
     assert not any(each.name == "head/loss" for each in tensors)
 
@@ -83,11 +83,11 @@ def test_losses_stay_with_the_head() -> None:
     one, two = (deepseek(mtp_layers=modules) for modules in (1, 2))
     sizes = []
     for job in (one, two):
-        _, apart = layouts(job, PIPELINE, BLOCKS)
-        own = stage_accounts(job, PIPELINE, apart)[3]
-        assert own.layers == 0
-        forward = next(each for each in own.later_steps if each.name == "forward end")
-        tensors = {each.name: each for each in kept_tensors(job, own.core, forward)}
+        _, standalone = layouts(job, PIPELINE, BLOCKS)
+        found = stage_accounts(job, PIPELINE, standalone)[3]
+        assert found.layers == 0
+        forward = next(each for each in found.later_steps if each.name == "forward end")
+        tensors = {each.name: each for each in kept_tensors(job, found.core, forward)}
         assert tensors["head/loss"].copies == 1 + job.model.mtp_layers
         sizes.append(tensors["head/loss"].size_bytes)
     logits = 1024 * 129_280 / 2
@@ -114,7 +114,7 @@ def test_views_show_it(
     job = deepseek(mtp_layers=modules, tied_embeddings=tied)
     recompute = (job.framework.recompute_mode(mode),)
     job = replace(job, optimizer=load_optimizer(optimizer), recompute=recompute)
-    alone = even_layout(job, degrees.pp, degrees.vpp, mode == "full", mtp_apart=True)
+    alone = even_layout(job, degrees.pp, degrees.vpp, mode == "full", mtp_standalone=True)
     assert alone.block_layers[-2:] == (0, 0)
     blocks = (alone.block_layers[0] - 3, *alone.block_layers[1:-2], 3, 0)
     behind = replace(alone, block_layers=blocks)
@@ -137,7 +137,7 @@ def test_seconds_move_with_the_module_and_the_bubble_sees_them() -> None:
     """All stages together take as long; the last one is left with head and loss."""
     job = deepseek()
     (_, with_head), (_, without) = (
-        cost_of(job, PIPELINE, own) for own in layouts(job, PIPELINE, BLOCKS)
+        cost_of(job, PIPELINE, layout) for layout in layouts(job, PIPELINE, BLOCKS)
     )
     passes = [f.STAGE_FORWARD_S, f.STAGE_BACKWARD_S]
     before, after = with_head[:, passes].sum(axis=1), without[:, passes].sum(axis=1)
@@ -154,7 +154,7 @@ def test_what_travels_to_the_loss_is_wider() -> None:
     bytes, for which the CPU waits before it issues the next kernel."""
     job = deepseek()
     degrees = PIPELINE.model_copy(update={"dp": 64})
-    steps = [cost_of(job, degrees, own)[0] for own in layouts(job, degrees, BLOCKS)]
+    steps = [cost_of(job, degrees, layout)[0] for layout in layouts(job, degrees, BLOCKS)]
     more = float(steps[1][f.STEP_PP] - steps[0][f.STEP_PP])
     # tp 2 with sequence parallelism: half of it a rank, over a NIC of 50 GB/s.
     wire = 2 * 9 * 1024 * 7_168 * 2 / 2 / 50e9
@@ -169,6 +169,6 @@ def stages(job: Job, layout: Layout) -> tuple[StageAccount, ...]:
 
 def test_the_last_stage_gets_lighter() -> None:
     job = deepseek()
-    together, apart = layouts(job, PIPELINE, BLOCKS)
-    assert stages(job, apart)[3].total_bytes < stages(job, together)[3].total_bytes
-    assert stages(job, apart)[2].total_bytes > stages(job, together)[2].total_bytes
+    together, standalone = layouts(job, PIPELINE, BLOCKS)
+    assert stages(job, standalone)[3].total_bytes < stages(job, together)[3].total_bytes
+    assert stages(job, standalone)[2].total_bytes > stages(job, together)[2].total_bytes

@@ -21,8 +21,8 @@ from planner.search.layout_model import SolverOptions
 # half is for the solver, and for the lighter of two plans that are as fast.
 TIE = 0.5 * OPTIMAL_WITHIN
 # Rungs of the memory ladder: each is this share of the one above.
-RUNG = 0.93
-RUNGS = 24
+LIMIT_STEP = 0.93
+LIMIT_STEPS = 24
 # Plans slower than this many times the fastest are not looked for.
 SLOWEST = 1.5
 # Work for all layouts of one search, in CP-SAT's deterministic seconds, and at most so
@@ -61,27 +61,27 @@ class Effort:
 
 @dataclass(frozen=True)
 class Point:
-    """A costed layout. `pace`: seconds of step time per sequence; `peak`: bytes.
+    """A costed layout. `sample_s`: seconds of step time per sequence; `peak`: bytes.
 
     `source`: whose rows these are, where several costed jobs are searched as one.
     """
 
     row: int
     layout: Layout
-    pace: float
+    sample_s: float
     peak: float
     source: int = 0
 
 
-def gap_to_bound(pace: float | None, bound: float) -> float:
+def gap_to_bound(sample_s: float | None, bound: float) -> float:
     """Share of a pace (None: no plan found) that a better plan could save, none beating `bound`."""
-    if pace is None:
+    if sample_s is None:
         return 0.0 if np.isinf(bound) else 1.0
-    return max(0.0, 1.0 - bound / pace)
+    return max(0.0, 1.0 - bound / sample_s)
 
 
 @dataclass(frozen=True)
-class Rung:
+class LimitResult:
     """The fastest plan found within a memory limit, and the bound that no plan beats."""
 
     limit_bytes: float
@@ -91,7 +91,7 @@ class Rung:
     @property
     def gap(self) -> float:
         """Share of the pace that a better plan could save at most."""
-        return gap_to_bound(None if self.point is None else self.point.pace, self.bound)
+        return gap_to_bound(None if self.point is None else self.point.sample_s, self.bound)
 
 
 @dataclass
@@ -103,24 +103,24 @@ class Spent:
     stopped: Stopped = ""
 
 
-def all_rungs(
-    climb: Callable[[int], Rung], progress: Progress, fastest: float = np.inf
-) -> list[Rung]:
+def all_limit_results(
+    climb: Callable[[int], LimitResult], progress: Progress, fastest: float = np.inf
+) -> list[LimitResult]:
     """The rungs from the limit down, until nothing fits or plans become far too slow.
 
     `fastest`: best pace known within more memory.
     """
-    rungs: list[Rung] = []
-    for index in range(RUNGS):
-        progress("solving layouts", index, RUNGS)
-        rung = climb(index)
-        if rung.point is None or rung.point.pace > SLOWEST * fastest:
-            if not rungs:
-                rungs.append(rung)
+    limit_results: list[LimitResult] = []
+    for index in range(LIMIT_STEPS):
+        progress("solving layouts", index, LIMIT_STEPS)
+        limit_result = climb(index)
+        if limit_result.point is None or limit_result.point.sample_s > SLOWEST * fastest:
+            if not limit_results:
+                limit_results.append(limit_result)
             break
-        fastest = min(fastest, rung.point.pace)
-        rungs.append(rung)
-    return rungs
+        fastest = min(fastest, limit_result.point.sample_s)
+        limit_results.append(limit_result)
+    return limit_results
 
 
 @contextmanager
