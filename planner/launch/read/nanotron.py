@@ -188,7 +188,7 @@ class _Reader:
         names = (name for name in config if name in error)
         heads = ("num_attention_heads", "num_key_value_heads") if "heads" in error else ()
         keys = [f"{_M}.{name}" for name in (*heads, *names)]
-        return Problem("model-shape", error, places=self.own.place(*keys))
+        return Problem("model-shape", error, places=self.document.place(*keys))
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
