@@ -17,6 +17,7 @@ from planner.job.errors import CannotTellError, UsageError
 if TYPE_CHECKING:
     from planner.launch.check.assess import Assessment
     from planner.launch.check.changes import Change
+    from planner.launch.check.fix import Read
     from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
@@ -110,7 +111,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if target is not None:
-            _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
+            _write_fixed(assessment, changes, given.read, target, watch)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
@@ -191,8 +192,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
 def _write_fixed(
     assessment: Assessment,
     changes: tuple[Change, ...],
-    paths: tuple[str, ...],
-    hints: Hints,
+    read: Read,
     target: _Target,
     watch: Any,
 ) -> None:
@@ -200,7 +200,7 @@ def _write_fixed(
     from planner.launch.check.fix import fixed_files
     from planner.search.plan_file import write_text
 
-    fixed = fixed_files(assessment, changes, paths, hints, watch)
+    fixed = fixed_files(assessment, changes, read, watch)
     written = [(target.path(name, len(fixed.texts)), text) for name, text in fixed.texts.items()]
     for path, text in written:
         write_text(path, text)

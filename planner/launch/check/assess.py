@@ -45,6 +45,8 @@ class Assessment:
     job: Job | None
     problems: tuple[Problem, ...]
     plan: Plan | None
+    # Rules whose breach is only noted.
+    ignored: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -83,7 +85,7 @@ def assess(
     problems = list(found.problems)
     if found.shape is None and found.model is None:
         problems += world_problems(found, None)
-        return Assessment(found, None, None, _sorted(problems, ignored), None)
+        return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
     problems += world_problems(found, setup.request.find_cluster())
     job: Job | None = None
@@ -108,7 +110,7 @@ def assess(
         if not broken and not any(problem.rule == "not-predictable" for problem in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else []
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
 
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from constraints.context_kinds import ContextKind
 from planner.job.specs import ModelSpec
-from planner.launch.read.text import SourceFile, Span
+from planner.launch.read.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
@@ -193,6 +193,8 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # The configuration file, where there is one; it may stand inside another.
+    document: Text | None = None
     # Every number of nodes, GPUs and processes that the files state.
     counts: tuple[Count, ...] = ()
 

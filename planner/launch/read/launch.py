@@ -213,7 +213,8 @@ def _found(read: _Read, hints: Hints) -> Found:
         return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
     config = _config_path(read, launch)
     if config is not None:
-        return _configured(read, config, launch, hints)
+        found = _configured(read, config, launch, hints)
+        return replace(found, document=read.texts[config])
     if launch is not None and _is_megatron(launch):
         from planner.launch.read.megatron import read_megatron
 
