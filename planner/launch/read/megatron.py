@@ -166,15 +166,15 @@ class MegatronReader:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
-                text = f"--{name} {number}: at least 1"
-                place = self.arguments.place(name)
-                self.problems.append(Problem("option-value", text, places=place))
-                number = None
+                self.problems.append(_too_small(name, number, self.arguments.place(name)))
+                number = 1
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None:
-            self.problems.append(Problem("micro-batch", "--micro-batch-size is missing"))
+            wanted = "--micro-batch-size"
+            text, edits = f"{wanted} is missing", (Edit(wanted, "1"),)
+            self.problems.append(Problem("micro-batch", text, fix=f"{wanted} 1", edits=edits))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         return values | one | {"etp": values["etp"] if self.arguments.has("num-experts") else None}
 
@@ -386,6 +386,12 @@ class MegatronReader:
 def selective_name(modules: tuple[str, ...]) -> str:
     """The planner's spelling of `--recompute-modules`."""
     return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
+
+
+def _too_small(name: str, number: int, places: tuple[str, ...]) -> Problem:
+    option = f"--{name}"
+    text, edits = f"{option} {number}: at least 1", (Edit(option, "1"),)
+    return Problem("option-value", text, places=places, fix=f"{option} 1", edits=edits)
 
 
 def _unresolved(setting: Setting) -> Problem:

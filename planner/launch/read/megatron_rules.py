@@ -167,7 +167,10 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 def _precision(facts: Facts) -> Iterator[Problem]:
     arguments = facts.arguments
     if arguments.has("bf16") and arguments.has("fp16"):
-        yield _clash(facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"))
+        yield _clash(
+            facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"),
+            fix="leave --fp16 out", edits=(Edit("--fp16", None),),
+        )  # fmt: skip
     if arguments.has("fp8-format") and arguments.has("fp4-format"):
         names = ("fp8-format", "fp4-format")
         yield _clash(facts, "precision", "--fp8-format and --fp4-format exclude each other", names)
