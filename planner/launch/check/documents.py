@@ -90,15 +90,27 @@ def _dumped(yaml: Any, content: Any) -> str:
 
 def _like(text: str, before: str, after: str) -> str:
     """The change from `before` to `after` made in the text, of which `before` is another form."""
-    if text == before:
-        return after
     old, dumped, new = (part.splitlines(keepends=True) for part in (text, before, after))
-    if len(old) != len(dumped):
-        raise NotInFileError("the file's formatting would not survive; edit it by hand")
-    result: list[str] = []
+    place = _places(dumped, old)
+    result, done = [], 0
     for tag, i, j, k, m in difflib.SequenceMatcher(None, dumped, new, False).get_opcodes():
-        result += old[i:j] if tag == "equal" else new[k:m]
-    return "".join(result)
+        if tag == "equal":
+            continue
+        # An insertion goes behind the line above it.
+        above = place.get(i - 1) if i else -1
+        start = place.get(i) if j > i else None if above is None else above + 1
+        if start is None or any(place.get(i + at) != start + at for at in range(j - i)):
+            raise NotInFileError("the file's formatting would not survive; edit it by hand")
+        result += [*old[done:start], *new[k:m]]
+        done = start + (j - i)
+    return "".join([*result, *old[done:]])
+
+
+def _places(dumped: Sequence[str], old: Sequence[str]) -> dict[int, int]:
+    """Line of one form -> the same line of the other, whatever its spaces."""
+    one, other = ([" ".join(line.split()) for line in lines] for lines in (dumped, old))
+    blocks = difflib.SequenceMatcher(None, one, other, False).get_matching_blocks()
+    return {i + at: j + at for i, j, size in blocks for at in range(size)}
 
 
 def _change(content: MutableMapping[str, Any], edit: Edit, table: Any) -> None:
