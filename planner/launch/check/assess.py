@@ -56,11 +56,7 @@ class Assessment:
     @property
     def unpredictable(self) -> tuple[Problem, ...]:
         """Why there is no prediction although no rule is broken."""
-        return tuple(
-            problem
-            for problem in self.problems
-            if problem.rule == "not-predictable" or problem.severity == "missing"
-        )
+        return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
     def verdict(self) -> Verdict:
@@ -78,13 +74,12 @@ def assess(
     cluster: str | None = None,
     ignored: Collection[str] = (),
 ) -> Assessment:
-    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted.
-
-    CannotTellError where GPUs or model are missing.
-    """
+    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
     problems = list(found.problems)
-    if found.shape is None and found.model is None:
-        problems += world_problems(found, None)
+    unknown = [] if (gpus or cluster or found.plan_gpus) else [_no_machine()]
+    if unknown or (found.shape is None and found.model is None):
+        problems = [_eased(problem) for problem in problems] if unknown else problems
+        problems += [*unknown, *world_problems(found, None)]
         return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
     problems += world_problems(found, setup.request.find_cluster())
@@ -107,10 +102,25 @@ def assess(
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
         problems += [item for item in broken if item.rule not in named]
         problems += _sharp_problem(found, setup, job)
-        if not broken and not any(problem.rule == "not-predictable" for problem in problems):
+        if not broken and not any(_hides_prediction(problem) for problem in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else []
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+
+
+def _no_machine() -> Problem:
+    fix = "--gpus 64xH100, or --cluster FILE.toml"
+    return Problem("gpus-unknown", "the files do not say on what they run", "missing", fix=fix)
+
+
+def _eased(problem: Problem) -> Problem:
+    """A rule of older GPUs where nobody says which they are."""
+    return replace(problem, severity="warning") if _is_of_old_gpus(problem) else problem
+
+
+def _hides_prediction(problem: Problem) -> bool:
+    """Whether nobody can say how the launch runs, for this."""
+    return problem.rule == "not-predictable" or problem.severity == "missing"
 
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
@@ -123,9 +133,11 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
 
 def _is_moot(problem: Problem, job: Job) -> bool:
     """Rules of older GPUs on newer ones."""
-    if problem.rule != "cuda-device-max-connections" or "refused" in problem.text:
-        return False
-    return job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+    return _is_of_old_gpus(problem) and job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+
+
+def _is_of_old_gpus(problem: Problem) -> bool:
+    return problem.rule == "cuda-device-max-connections" and "refused" not in problem.text
 
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.job.specs import ModelSpec
@@ -98,7 +99,7 @@ class MegatronReader:
         self.problems += option_problems(
             Facts(
                 self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
-                environment, place,
+                environment, place, bool(self.launch.program),
             )
         )  # fmt: skip
         exchange = read_exchange(self.arguments, degrees["cp"])
@@ -114,6 +115,7 @@ class MegatronReader:
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
         self.problems += self.arguments.problems
+        self.problems = _as_sure_as_read(self.problems, self.arguments)
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -155,7 +157,8 @@ class MegatronReader:
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
-        return {name: item.value for name, item in self.launch.command.environment.items()}
+        found = {name: item.value for name, item in self.launch.command.environment.items()}
+        return found if self.launch.program else {**self.hints.environment, **found}
 
     def _degrees(self) -> dict[str, Any]:
         """Degrees and batch; a value that is not known is a problem of its own."""
@@ -386,6 +389,34 @@ class MegatronReader:
 def selective_name(modules: tuple[str, ...]) -> str:
     """The planner's spelling of `--recompute-modules`."""
     return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
+
+
+def _as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
+    """What is said to be absent may stand in words whose value is not known."""
+    hidden = [item for item in arguments.problems if item.rule == "unresolved"]
+    if not hidden:
+        return problems
+    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
+    return [
+        replace(
+            problem,
+            text=f"{problem.text}; it may be in {names}",
+            severity="missing",
+            fix=f"--env NAME=VALUE for {names}",
+            edits=(),
+        )
+        if problem.severity == "error" and _is_of_absence(problem, arguments)
+        else problem
+        for problem in problems
+    ]
+
+
+def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
+    """Whether an option that is not given would take a problem away."""
+    if problem.rule == "model-unknown":
+        return True
+    keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
+    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
 
 
 def _too_small(name: str, number: int, places: tuple[str, ...]) -> Problem:

@@ -28,6 +28,8 @@ class Facts:
     dp: int | None
     environment: dict[str, str]
     command_place: str
+    # A list of options without the command says nothing of its environment.
+    has_command: bool = True
 
 
 Rule = Callable[[Facts], Iterator[Problem]]
@@ -148,9 +150,10 @@ def _connections(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "cuda-device-max-connections",
             f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell",
+            "error" if value or facts.has_command else "warning",
             places=(facts.command_place,),
             fix=f"export {CONNECTIONS}=1",
-            edits=(Edit(f"${CONNECTIONS}", "1"),),
+            edits=(Edit(f"${CONNECTIONS}", "1"),) if facts.has_command else (),
         )
 
 
