@@ -12,14 +12,13 @@ from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
+from planner.launch.nanotron_run import PROGRAM, TRIAL_STEPS, VARIABLES, program
 from planner.launch.nanotron_schema import nanotron_problems
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.predict.layouts import model_costs
 from planner.predict.plan import Plan
 
 CONFIG = "nanotron.yaml"
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
 _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
@@ -109,12 +108,12 @@ def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
 
 
 def files(launch: Launch) -> Files:
-    """The YAML file."""
+    """The YAML file, and the program that puts the user's variables into it."""
     problems = nanotron_problems(as_document(launch))
     if problems:
         raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
-    return {CONFIG: head + yaml_text(sections(launch))}
+    return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program(launch)}
 
 
 def as_document(launch: Launch) -> dict[str, Value]:
@@ -136,7 +135,7 @@ def sections(launch: Launch) -> tuple[Section, ...]:
         Section(
             "checkpoints",
             (
-                Setting("checkpoints_path", "checkpoints", "PLACEHOLDER", told=False),
+                Setting("checkpoints_path", "checkpoints", "CHECKPOINTS sets it", told=False),
                 Setting("checkpoint_interval", 1000),
             ),
         ),
@@ -239,7 +238,7 @@ def _tokens(launch: Launch) -> Iterator[Setting]:
         f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         f"{launch.plan.gbs_tokens:,} tokens",
     )
-    yield Setting("train_steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
+    yield Setting("train_steps", TRIAL_STEPS, "TRAIN_STEPS sets it", told=False)
 
 
 def _optimizer(launch: Launch) -> Iterator[Setting]:
@@ -269,7 +268,7 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
             "lr_decay_style": "cosine",
             "min_decay_lr": 3e-5,
         },
-        "PLACEHOLDER",
+        "PLACEHOLDER: LEARNING_RATE and MIN_LEARNING_RATE set it",
         told=False,
     )
 
@@ -277,7 +276,7 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
 def _tokenizer(model: ModelSpec) -> Section:
     return Section(
         "tokenizer",
-        (Setting("tokenizer_name_or_path", model.name, "PLACEHOLDER: your tokenizer", told=False),),
+        (Setting("tokenizer_name_or_path", model.name, "TOKENIZER sets it", told=False),),
     )
 
 
@@ -287,14 +286,14 @@ def _data() -> Section:
         "start_training_step": 1,
         "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
     }
-    why = "PLACEHOLDER: without a dataset nanotron makes up tokens"
+    why = "DATASET sets it; without one nanotron makes up tokens"
     return Section("", (Setting("data_stages", [stage], why, told=False),))
 
 
 def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     """nanotron's run_train.py with the file."""
     return Command(
-        argv=("${NANOTRON}/run_train.py", "--config-file", CONFIG),
+        argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
         environment={
             "CUDA_DEVICE_MAX_CONNECTIONS": (
                 "1",
@@ -302,6 +301,7 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
             )
         },
         demands={"NANOTRON": "folder of a nanotron checkout (2026-04)"},
+        variables=VARIABLES,
     )
 
 
