@@ -14,12 +14,13 @@ from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
 from planner.launch.nanotron_run import PROGRAM, TRIAL_STEPS, VARIABLES, program
 from planner.launch.nanotron_schema import nanotron_problems
+from planner.launch.options import NANOTRON as OPTIONS
+from planner.launch.options import last
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.predict.layouts import model_costs
 from planner.predict.plan import Plan
 
 CONFIG = "nanotron.yaml"
-_ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
@@ -53,7 +54,7 @@ def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
         )
     if degrees.zero > 1:
         yield Refusal("nanotron has ZeRO 0 and 1", "zero 1")
-    if degrees.pp > 1 and launch.plan.schedule not in _ENGINES:
+    if degrees.pp > 1 and launch.plan.schedule not in OPTIONS["schedule"].written:
         yield Refusal(f"nanotron has no schedule {launch.plan.schedule}", "--schedule 1f1b")
 
 
@@ -148,14 +149,18 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 
 def _parallelism(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
-    yield Setting("dp", degrees.dp)
-    yield Setting("tp", degrees.tp)
+    yield Setting(last(OPTIONS["dp"]), degrees.dp)
+    yield Setting(last(OPTIONS["tp"]), degrees.tp)
     split = _listed(launch.plan.layout.block_layers)
-    yield Setting("pp", degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else "")
-    yield Setting("pp_engine", _ENGINES[launch.plan.schedule])
+    yield Setting(
+        last(OPTIONS["pp"]), degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else ""
+    )
+    engine = OPTIONS["schedule"]
+    yield Setting(last(engine), engine.text(launch.plan.schedule))
     whole = launch.splits_sequence
     reason = f"with{'' if whole else 'out'} sequence parallelism" if degrees.tp > 1 else ""
-    yield Setting("tp_mode", "REDUCE_SCATTER" if whole else "ALL_REDUCE", reason)
+    mode = OPTIONS["no-sequence-parallel"]
+    yield Setting(last(mode), mode.text(not whole), reason)
     yield Setting(
         "tp_linear_async_communication",
         False,
@@ -171,9 +176,9 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
     )
     again = _recomputes(launch)
     why = "each layer keeps its input and runs again" if again else "every activation is kept"
-    yield Setting("recompute_layer", again, why)
-    yield Setting("expert_parallel_size", degrees.ep)
-    yield Setting("context_parallel_size", degrees.cp)
+    yield Setting(last(OPTIONS["recompute"]), again, why)
+    yield Setting(last(OPTIONS["ep"]), degrees.ep)
+    yield Setting(last(OPTIONS["cp"]), degrees.cp)
 
 
 def _recomputes(launch: Launch) -> bool:
@@ -230,10 +235,10 @@ def _model_config(model: ModelSpec) -> dict[str, Value]:
 
 def _tokens(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
-    yield Setting("sequence_length", launch.plan.seq)
-    yield Setting("micro_batch_size", degrees.mbs)
+    yield Setting(last(OPTIONS["seq"]), launch.plan.seq)
+    yield Setting(last(OPTIONS["mbs"]), degrees.mbs)
     yield Setting(
-        "batch_accumulation_per_replica",
+        last(OPTIONS["grad_acc"]),
         degrees.grad_acc,
         f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         f"{launch.plan.gbs_tokens:,} tokens",
@@ -244,7 +249,7 @@ def _tokens(launch: Launch) -> Iterator[Setting]:
 def _optimizer(launch: Launch) -> Iterator[Setting]:
     zero = launch.plan.degrees.zero
     reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
-    yield Setting("zero_stage", zero, f"optimizer state: {reasons[zero]}")
+    yield Setting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
     yield Setting("accumulate_grad_in_fp32", True)
     yield Setting("clip_grad", 1.0)
     yield Setting("weight_decay", 0.1)

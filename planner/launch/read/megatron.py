@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import (
@@ -35,25 +36,19 @@ _UNFUSED = (
     "no-bias-gelu-fusion",
     "no-rope-fusion",
 )
-# Names of variations (`planner.launch.check.variations`) by the switch that brings them.
+# Variations (`planner.launch.check.variations`) by the switch that brings them.
 _VARIATIONS: Mapping[str, str] = {
-    "tp-comm-overlap": "tp-overlap",
-    "no-gradient-accumulation-fusion": "unfused-accumulation",
-    "grad-reduce-in-bf16": "bf16-gradients",
-    "cross-entropy-loss-fusion": "fused-cross-entropy",
-    "moe-enable-deepep": "fused-dispatch",
-    "overlap-moe-expert-parallel-comm": "exchange-overlapped",
-    "no-overlap-p2p-communication": "pipeline-exposed",
-    "deterministic-mode": "deterministic",
+    option.key.removeprefix("--"): name
+    for name, option in MEGATRON.items()
+    if option.written.get("True") == SWITCH
 }
 # What launches of the profile without any overlap leave out, together.
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _GATHER_EXPOSED = "parameter-gather-exposed"
 _GRADIENTS_SHARDED = 2
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_OPTIMIZERS = {
-    "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
-}  # fmt: skip
+_OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items()} | {
+    "dist_muon": "muon"
+}
 # (exp_avg, exp_avg_sq) -> the catalogue's name for them.
 _ADAM_STATES = {
     ("bf16", "bf16"): "adamw-bf16",
@@ -61,14 +56,8 @@ _ADAM_STATES = {
     ("fp32", "fp32"): "adamw",
 }
 _DEGREES = {
-    "tp": "tensor-model-parallel-size",
-    "pp": "pipeline-model-parallel-size",
-    "cp": "context-parallel-size",
-    "ep": "expert-model-parallel-size",
-    "etp": "expert-tensor-parallel-size",
-    "mbs": "micro-batch-size",
-    "gbs": "global-batch-size",
-    "seq": "seq-length",
+    name: MEGATRON[name].key.removeprefix("--")
+    for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
 }
 
 
@@ -259,9 +248,9 @@ class MegatronReader:
 
     def _zero(self) -> int:
         arguments = self.arguments
-        stage = _SHARDING.get(arguments.text("data-parallel-sharding-strategy") or "", 3)
+        stage = MEGATRON["sharding"].read(arguments.text("data-parallel-sharding-strategy"))
         if arguments.has("use-megatron-fsdp"):
-            return stage
+            return int(stage or 3)
         return int(arguments.has("use-distributed-optimizer"))
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.job.specs import ModelSpec
-from planner.launch.nanotron import NANOTRON
+from planner.launch.nanotron import NANOTRON as MODEL
+from planner.launch.options import NANOTRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
@@ -18,11 +19,10 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
     table: known_names(f"nanotron-{table}")
     for table in ("parallelism", "tokens", "optimizer", "model")
 }
-_ENGINES = {"1f1b": None, "afab": "gpipe"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
 # Keys of nanotron's model configurations, which are those of Hugging Face.
-_MODEL_KEYS = ("head_dim", *(entry.key for entry in NANOTRON if entry.key and "." not in entry.key))
+_MODEL_KEYS = ("head_dim", *(entry.key for entry in MODEL if entry.key and "." not in entry.key))
 
 
 def read_nanotron(
@@ -40,20 +40,19 @@ class _Reader:
         self.problems: list[Problem] = [*unknown_keys(document)]
 
     def found(self) -> Found:
-        par, tok = "parallelism", "tokens"
-        dp, pp, tp = (self._number(f"{par}.{name}", 1) for name in ("dp", "pp", "tp"))
-        cp = self._number(f"{par}.context_parallel_size", 1)
-        ep = self._number(f"{par}.expert_parallel_size", 1)
-        mbs = self.hints.mbs or self._number(f"{tok}.micro_batch_size", 1)
-        acc = self.hints.grad_acc or self._number(f"{tok}.batch_accumulation_per_replica", 1)
-        seq = self.hints.seq or self._number(f"{tok}.sequence_length", 1)
-        zero = self._choice("optimizer.zero_stage", 0, (0, 1))
+        keys = {name: option.key for name, option in NANOTRON.items()}
+        dp, pp, tp, cp, ep = (self._number(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
+        mbs = self.hints.mbs or self._number(keys["mbs"], 1)
+        acc = self.hints.grad_acc or self._number(keys["grad_acc"], 1)
+        seq = self.hints.seq or self._number(keys["seq"], 1)
+        zero = self._choice(keys["zero"], 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
         unknown = tuple(
             setting for setting in self.document.settings.values() if not _is_known(setting.key)
         )
         self._beyond_the_model(cp, ep)
-        engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
+        schedules = NANOTRON["schedule"]
+        engine = self._choice(schedules.key, "1f1b", tuple(schedules.written.values()))
         return Found(
             format="nanotron",
             files=self.files.by_path,
@@ -75,7 +74,7 @@ class _Reader:
             seq=seq,
             recompute=self.hints.recompute or self._recompute(),
             optimizer_kernel=self._kernel(),
-            schedule=_ENGINES.get(engine) if pp > 1 else None,
+            schedule=schedules.read(engine) if pp > 1 else None,
             main_file=self.document.path,
             where=self._where(),
             settings=tuple(self.document.settings.values()),
@@ -87,23 +86,16 @@ class _Reader:
     def _beyond_the_model(self, cp: int, ep: int) -> None:
         """Degrees that nanotron has and that its profile does not."""
         for name, value, what in (
-            ("context_parallel_size", cp, "ring attention"),
-            ("expert_parallel_size", ep, "expert parallelism"),
+            ("cp", cp, "ring attention"),
+            ("ep", ep, "expert parallelism"),
         ):
             if value > 1:
                 text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
-                place = self.document.place(f"parallelism.{name}")
+                place = self.document.place(NANOTRON[name].key)
                 self.problems.append(Problem("not-predictable", text, "warning", place))
 
     def _where(self) -> dict[str, Any]:
-        par, tok = "parallelism", "tokens"
-        keys = {name: f"{par}.{name}" for name in ("dp", "pp", "tp")} | {
-            "cp": f"{par}.context_parallel_size", "ep": f"{par}.expert_parallel_size",
-            "mbs": f"{tok}.micro_batch_size", "grad_acc": f"{tok}.batch_accumulation_per_replica",
-            "seq": f"{tok}.sequence_length", "zero": "optimizer.zero_stage",
-            "recompute": f"{par}.recompute_layer",
-        }  # fmt: skip
-        found = {name: self.document.settings.get(key) for name, key in keys.items()}
+        found = {name: self.document.settings.get(item.key) for name, item in NANOTRON.items()}
         return {name: item for name, item in found.items() if item is not None}
 
     def _number(self, key: str, default: int) -> int:
@@ -138,7 +130,7 @@ class _Reader:
 
     def _recompute(self) -> str:
         self.document.get("parallelism.tp_recompute_allgather")
-        return "full" if self.document.get("parallelism.recompute_layer", False) is True else "none"
+        return "full" if self.document.get(NANOTRON["recompute"].key, False) is True else "none"
 
     def _variations(self, tp: int) -> tuple[str, ...]:
         mode = self._choice("parallelism.tp_mode", "REDUCE_SCATTER", _TP_MODES)
