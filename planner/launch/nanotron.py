@@ -193,7 +193,7 @@ def _model(launch: Launch) -> Iterator[Setting]:
     yield Setting("ddp_bucket_cap_mb", 25)
     yield Setting(
         "model_config",
-        _model_config(launch.job.model),
+        model_config(launch.job.model),
         "token ids are PLACEHOLDERS: your tokenizer's",
     )
 
@@ -218,7 +218,7 @@ NANOTRON: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def _model_config(model: ModelSpec) -> dict[str, Value]:
+def model_config(model: ModelSpec) -> dict[str, Value]:
     """Llama, or Qwen2 where query, key and value have biases."""
     kind = "is_qwen2_config" if model.qkv_bias else "is_llama_config"
     values = settings(NANOTRON, model)
