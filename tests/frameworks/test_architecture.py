@@ -102,6 +102,47 @@ def transformers_says(model: ModelSpec, needs: Needs) -> None:
         assert built.final_logit_softcapping == model.logits_softcap
     if model.moe is not None:
         _router_is(model.moe, built)
+    _shape_is(model, built)
+
+
+def _shape_is(model: ModelSpec, built: Any) -> None:
+    """Widths, heads, biases and windows, by whatever names the class has of them."""
+    stated: dict[str, object] = {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.heads,
+        "vocab_size": model.vocab,
+        "attention_bias": model.qkv_bias,
+        "mlp_bias": model.mlp_bias,
+    }
+    if model.mla is None:
+        stated |= {"num_key_value_heads": model.kv_heads, "head_dim": model.head_dim}
+    else:
+        names = (
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        )
+        stated |= {name: getattr(model.mla, name) for name in names}
+    if any(kind.ffn == "dense" for kind in model.kinds) and model.moe is None:
+        stated["intermediate_size"] = model.ffn
+    for name, value in stated.items():
+        # gpt2 and falcon state some of these otherwise, or not at all.
+        assert getattr(built, name, None) in (None, value), name
+    kinds = {
+        "full_attention": "full",
+        "sliding_attention": "sliding",
+        "chunked_attention": "sliding",
+    }
+    layers = getattr(built, "layer_types", None)
+    if layers is not None and set(layers) <= kinds.keys():
+        assert [kinds[layer] for layer in layers] == [k.attention for k in model.kind_sequence]
+    if any(kind.attention == "sliding" for kind in model.kinds):
+        # Llama 4's chunks are its windows.
+        name = "attention_chunk_size" if "llama4" in built.model_type else "sliding_window"
+        assert getattr(built, name) == model.sliding_window
 
 
 def _rope_is(model: ModelSpec, table: Mapping[str, Any]) -> None:
