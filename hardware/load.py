@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from hardware.errors import WHERE_TO_LOOK, HardwareError, did_you_mean, invalid_file, unknown_name
 from hardware.files import read_text, toml_content
-from hardware.names import Key, name_key
+from hardware.names import Key, name_key, without_memory
 from hardware.records import ClusterShape, GpuRecord, as_table
 from hardware.schema import Cluster, Gpu
 
@@ -27,6 +27,9 @@ _GPUS_TEXT = re.compile(
 )
 # Fields that describe the catalogue's shape itself, not what a user's cluster takes from it.
 _ENTRY_FIELDS = ("name", "title", "aliases", "note", "gpu")
+# Two memories of one GPU, as printed, differ by no more: the stacks and what is left of them.
+_SAME_MEMORY = 0.03
+_UNITS = (1e9, 2.0**30)
 _EXAMPLES = "write COUNTxGPU (64xH100) or NODESxGPUS_PER_NODExGPU (8x8xH100)"
 
 
@@ -78,9 +81,24 @@ def _to_gpu(path: Path) -> Gpu:
     return _read_gpu(path).to_gpu()
 
 
+def _gpu_path(name: str) -> Path | None:
+    """File of a GPU. A size of memory that no spelling has is that of the GPU of the other words if
+    it is within a few percent of the GPU's: what is printed is in GB or GiB, whole or usable."""
+    path = _folder("gpus").find(name)
+    key, size = without_memory(name_key(name))
+    if path is not None or size is None:
+        return path
+    path = _folder("gpus").keys.get(key)
+    if path is None:
+        return None
+    gpu = _to_gpu(path)
+    sizes = [count / unit for count in (gpu.hbm_bytes, gpu.hbm_usable_bytes) for unit in _UNITS]
+    return path if any(abs(size / other - 1.0) <= _SAME_MEMORY for other in sizes) else None
+
+
 def load_gpu_record(name: str) -> GpuRecord:
     """A GPU with the provenance of every number. HardwareError for an unknown name."""
-    path = _folder("gpus").find(name)
+    path = _gpu_path(name)
     if path is None:
         raise unknown_name("GPU", name, _folder("gpus").spellings)
     return _read_gpu(path)
@@ -88,7 +106,7 @@ def load_gpu_record(name: str) -> GpuRecord:
 
 def load_gpu(name: str) -> Gpu:
     """A GPU by name or alias, in any spelling. HardwareError for an unknown name."""
-    path = _folder("gpus").find(name)
+    path = _gpu_path(name)
     if path is None:
         raise unknown_name("GPU", name, _folder("gpus").spellings)
     return _to_gpu(path)
@@ -104,7 +122,7 @@ def load_cluster_shape(name: str) -> ClusterShape:
 
 def _shape_of(name: str) -> ClusterShape | None:
     """Node shape for the name of a GPU (its default shape) or of a shape."""
-    gpu_path = _folder("gpus").find(name)
+    gpu_path = _gpu_path(name)
     if gpu_path is not None:
         return load_cluster_shape(_read_gpu(gpu_path).default_cluster)
     shape_path = _folder("clusters").find(name)
@@ -113,7 +131,7 @@ def _shape_of(name: str) -> ClusterShape | None:
 
 def _gpu_of(name: str, shape: ClusterShape) -> Gpu:
     """The named GPU, or that of `shape` when the name was the shape's."""
-    return load_gpu(name if _folder("gpus").find(name) else shape.gpu)
+    return load_gpu(name if _gpu_path(name) else shape.gpu)
 
 
 # More than any site has.

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
 from planner.cli.progress import compile_if_first_run, limited, watched
@@ -39,9 +41,9 @@ Example: planner check pretrain.sh --gpus 64xH100
          planner check ds_config.json --model 8b --mbs 4 --gpus 8xA100"""
 
 
-@click.command("check", epilog=_EPILOG)
+@click.command("check", cls=GroupedCommand, epilog=_EPILOG)
 @click.argument("paths", type=types.FILE, metavar="FILE...", nargs=-1, required=True)
-@click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100.")
+@click.option("--gpus", shell_complete=complete.gpus, help="64xH100, or nodes x GPUs: 8x8xH100.")
 @click.option(
     "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
 )

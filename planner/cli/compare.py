@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    build_limits,
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
+    limits_options,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.progress import compile_if_first_run, watched
@@ -43,9 +47,15 @@ currency; may have date, source, instance, instance_gpus, note.
 Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200"""
 
 
-@click.command("compare", epilog=_EPILOG)
+@click.command("compare", cls=GroupedCommand, epilog=_EPILOG)
 @click.option("--tokens", required=True, type=types.TRAINED_TOKENS, help="Tokens to train on: 15T.")
-@click.option("--gpus", multiple=True, metavar="64xH100", help="A cluster; give it for each.")
+@click.option(
+    "--gpus",
+    multiple=True,
+    metavar="64xH100",
+    shell_complete=complete.gpus,
+    help="A cluster; give it for each.",
+)
 @click.option(
     "--clusters", type=types.FILE, metavar="FILE.toml", help="Offers in a file: see below."
 )
@@ -61,6 +71,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
+@limits_options
 @comparing_options
 def command(**options: Any) -> None:
     """Compare clusters for a training run: each at its own best plan, in days, money and energy.
@@ -70,7 +81,7 @@ def command(**options: Any) -> None:
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
     offers = _offers(options)
-    settings = build_settings(options)
+    settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
     _check_explained(options["explain"], offers)
     compile_if_first_run(options["quiet"])
@@ -92,6 +103,8 @@ def command(**options: Any) -> None:
             time_limit_s=options["time_limit"],
             progress=progress,
             launch=LAUNCH_NOTES,
+            limits=limits,
+            objective=options["minimise"],
         )
     if output is not None:
         _write(output, comparison)

@@ -12,10 +12,12 @@ from hardware.economics import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from hardware.prices import LARGEST_PRICE
 from planner.cli import option_types as types
 from planner.cli.options import condition_options, job_options, limit_options, time_limit_option
+from planner.job.errors import UsageError
 from planner.job.request import Request
 
 if TYPE_CHECKING:
     from hardware import Price
+    from planner.compare.choice import Limits
     from planner.compare.comparison import Prepare
     from planner.compare.settings import Settings
 
@@ -126,6 +128,45 @@ def search_options(function: Command) -> Command:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def limits_options(function: Command) -> Command:
+    """What a choice of clusters must keep to, and what it aims at."""
+    decorators = [
+        click.option("--deadline", type=types.DURATION, metavar="TIME",
+        help="The training ends within this time: 90d."),
+        click.option("--budget", type=types.AMOUNT, metavar="AMOUNT",
+        help="It costs at most this, in --currency at --price-kind: 12M."),
+        click.option("--power", type=types.POWER_KW, metavar="POWER",
+        help="The facility draws at most this: 1.2MW."),
+        click.option("--certainty", type=types.PROBABILITY, default="80%", show_default=True,
+        help="How surely each limit is kept, by the error of the predictions; 50% or more."),
+        click.option("--minimise", type=click.Choice(["cost", "time", "energy"]), default="cost",
+        show_default=True, help="Of all that keep the limits, which to take."),
+    ]  # fmt: skip
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def build_limits(options: dict[str, Any]) -> Limits:
+    """The limits that the options give. UsageError for ones that nothing can keep."""
+    from planner.compare.choice import Limits
+
+    deadline_s = options["deadline"]
+    if deadline_s == 0.0:
+        raise UsageError("--deadline 0: give a time above 0, as 90d")
+    if options["certainty"] < 0.5:
+        raise UsageError(
+            f"--certainty {options['certainty']:.0%}: under 50% more plans would break the limits "
+            "than keep them; give 50% or more"
+        )
+    return Limits(
+        deadline_days=None if deadline_s is None else deadline_s / 86400.0,
+        budget=options["budget"],
+        power_kw=options["power"],
+        certainty=options["certainty"],
+    )
 
 
 def build_settings(options: dict[str, Any]) -> Settings:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from planner.cli.errors import ExitStatus
+from planner.cli.help import FIRST_DEGREES, GroupedCommand
 from planner.cli.options import (
     build_request,
     condition_options,
@@ -25,6 +26,8 @@ from planner.search.result import Counts, SearchResult
 
 @click.command(
     "evaluate",
+    cls=GroupedCommand,
+    first=FIRST_DEGREES,
     epilog=(
         "Example: planner evaluate --model 70b --gpus 64xH100 --gbs-tokens 4M --tp 4 --pp 4 "
         "--vpp 5 --cp 2 --mbs 1"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from constraints import ConstraintError, parse_degree_limit
 from planner.job.errors import UsageError
@@ -26,6 +27,7 @@ _LENGTHS = re.compile(r"^(\d{1,9})(?:[x×*](\d{1,9}))?$", re.ASCII)
 _DURATION = re.compile(r"^(\d{1,12}(?:\.\d{1,12})?)\s*(s|min|m|h|d)?$", re.ASCII)
 _SECONDS = {"s": 1.0, "": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 3650 * 86400.0
+_SCALED = re.compile(r"^(\d[\d,]{0,18}(?:\.\d{1,6})?)\s*([A-Za-z]{0,2})$", re.ASCII)
 _RATE = re.compile(r"^([A-Z]{3})=(\d{1,9}(?:\.\d{1,9})?)$", re.ASCII)
 
 
@@ -59,6 +61,14 @@ class Parsed(click.ParamType[Any]):
             return self.parse(value)
         except (UsageError, ConstraintError) as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files, where the text names one."""
+        if self.name == "file":
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, param, incomplete)
 
 
 def _number(text: str) -> float:
@@ -143,6 +153,20 @@ def _duration_s(text: str) -> float:
     if not 0.0 <= given <= _LONGEST_S:
         raise UsageError(f"{text!r}: write a time as 90s, 10min, 3h or 2d, up to ten years")
     return given
+
+
+def _scaled(units: dict[str, float], low: float, high: float, hint: str) -> Callable[[str], float]:
+    """A parser of positive numbers with a unit behind them; the largest sensible one is `high`."""
+
+    def parse(text: str) -> float:
+        match = _SCALED.match(text.strip())
+        unit = match[2].lower() if match else ""
+        given = float(match[1].replace(",", "")) * units[unit] if match and unit in units else 0.0
+        if not low <= given <= high:
+            raise UsageError(f"{text!r}: write {hint}")
+        return given
+
+    return parse
 
 
 def _stage(text: str) -> str | int:
@@ -243,6 +267,15 @@ TRAINED_TOKENS = Parsed("tokens", _trained_tokens, "15T", "300B")
 SEQUENCE = Parsed("tokens", _sequence, "8192", "8Ki")
 LAYERS = Parsed("layers", _layers, "19,20,20,21", "4,5x14,4", "16")
 DURATION = Parsed("time", _duration_s, "90s", "10min", "3h", "2d")
+AMOUNT = Parsed(
+    "amount",
+    _scaled({"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}, 1.0, 1e12, "a sum of money, as 12M or 250k"),
+    "12M", "250k",
+)  # fmt: skip
+POWER_KW = Parsed(
+    "power", _scaled({"kw": 1.0, "mw": 1e3, "gw": 1e6}, 0.1, 1e8, "a power, as 1.2MW or 800kW"),
+    "1.2MW", "800kW",
+)  # fmt: skip
 STAGE = Parsed("stage", _stage, "heaviest", "all", "0")
 RATE = Parsed("rate", _rate, "EUR=1.10")
 CURRENCY = Parsed("code", _currency, "USD", "EUR")

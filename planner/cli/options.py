@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.job.request import Request
 
@@ -58,9 +59,14 @@ def job_options(function: Command) -> Command:
             click.option(
                 "--model",
                 required=True,
+                shell_complete=complete.models,
                 help="Name or alias (70b), or path to a Hugging Face config.json or a model .toml.",
             ),
-            click.option("--gpus", help="64xH100, or nodes x GPUs: 8x8xH100."),
+            click.option(
+                "--gpus",
+                shell_complete=complete.gpus,
+                help="64xH100, or nodes x GPUs: 8x8xH100.",
+            ),
             click.option(
                 "--cluster",
                 type=types.FILE,
@@ -90,6 +96,7 @@ def job_options(function: Command) -> Command:
             ),
             click.option(
                 "--framework",
+                shell_complete=complete.frameworks,
                 default="megatron-core",
                 show_default=True,
                 help="See: planner frameworks.",

@@ -44,5 +44,7 @@ def print_report(report: Report, stream: TextIO | None = None) -> None:
     """A report on stdout (or `stream`), in colour on a terminal."""
     from planner.report.draw import console, draw
 
-    options = click.get_current_context().obj or {}
-    draw(report, console(stream or sys.stdout, no_color=options.get("no_color", False)))
+    context = click.get_current_context()
+    options = context.obj or {}
+    onto = console(stream or sys.stdout, no_color=options.get("no_color", False))
+    draw(report, onto, wide=context.params.get("wide", False))

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.comparing import (
+    build_limits,
     build_settings,
     comparing_options,
     comparing_request,
     jobs_for,
     limits_for,
+    limits_options,
 )
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
 from planner.cli.pictures import check_plot, write_plot
@@ -31,9 +35,17 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
 
 @click.command(
     "scale",
+    cls=GroupedCommand,
     epilog="Example: planner scale --model 405b --gpus H100 --from 512 --to 16384 --plot s.svg",
 )
-@click.option("--gpus", "gpu", required=True, metavar="H100", help="Kind of GPU, or node shape.")
+@click.option(
+    "--gpus",
+    "gpu",
+    required=True,
+    metavar="H100",
+    shell_complete=complete.gpus,
+    help="Kind of GPU, or node shape.",
+)
 @click.option("--from", "first", type=types.DEGREE, help="Fewest GPUs; then doubled.")
 @click.option("--to", "last", type=types.DEGREE, help="Most GPUs.")
 @click.option(
@@ -54,6 +66,7 @@ _STAGES = {"points": {"__all__": {"run": {"plan": {"stages"}}}}}
     help="Tokens to train on.",
 )
 @click.option("--plot", type=types.PLOT, metavar="FILE", help="Draw it: .svg, .html or .png.")
+@limits_options
 @comparing_options
 def command(**options: Any) -> None:
     """Show throughput, MFU, days and money against the number of GPUs, each after a full search.
@@ -65,7 +78,7 @@ def command(**options: Any) -> None:
     plot = options["plot"]
     check_plot(plot, options["force"])
     counts = _counts(options)
-    settings = build_settings(options)
+    settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
     compile_if_first_run(options["quiet"])
 
@@ -87,6 +100,8 @@ def command(**options: Any) -> None:
             time_limit_s=options["time_limit"],
             progress=progress,
             launch=LAUNCH_NOTES,
+            limits=limits,
+            objective=options["minimise"],
         )
     _write(scaling, output, plot)
     _print(scaling, style)

@@ -9,6 +9,7 @@ import click
 
 from planner.cli import option_types as types
 from planner.cli.errors import ExitStatus
+from planner.cli.help import GroupedCommand
 from planner.cli.limits import limit_values
 from planner.cli.options import (
     OutputFormat,
@@ -40,6 +41,7 @@ SORTS = {
 
 @click.command(
     "search",
+    cls=GroupedCommand,
     epilog="Example: planner search --model 70b --gpus 64xH100 --gbs-tokens 4M -o plans.json",
 )
 @several_gpus
@@ -55,6 +57,10 @@ SORTS = {
 @condition_options
 @click.option("--top", type=types.PLANS, help="Most plans. [default: 8 in the table, all in files]")
 @click.option("--all", "whole", is_flag=True, help="Print the complete front, as files hold it.")
+@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also what each rule left out, and all assumptions."
+)
 @click.option("--sort", type=click.Choice(list(SORTS)), default="tokens_per_s", show_default=True)
 @click.option("--seed", type=types.SEED, default=0, show_default=True, help="Of the solver.")
 @click.option(
@@ -118,7 +124,8 @@ def command(**options: Any) -> None:
 
             saved_as = None if output is None else str(output)
             most = options["top"] or MOST_PRINTED
-            print_report(search_report(result, saved_as, most, options["whole"]))
+            whole = options["whole"] or options["top"] is not None
+            print_report(search_report(result, saved_as, most, whole, options["verbose"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
 

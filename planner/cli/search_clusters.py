@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from planner.cli import complete
 from planner.cli.errors import ExitStatus
 from planner.cli.options import Command, OutputFormat
 from planner.cli.output import print_report
@@ -27,6 +28,7 @@ def several_gpus(function: Command) -> Command:
                 ["--gpus"],
                 multiple=True,
                 metavar="TEXT",
+                shell_complete=complete.gpus,
                 help="64xH100, or nodes x GPUs: 8x8xH100; 32..128xH100 or --gpus again: one front "
                 "over several clusters.",
             )

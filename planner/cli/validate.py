@@ -219,16 +219,10 @@ def _html_text(predictions: Sequence[Prediction], family: Family) -> str:
 
 
 def _left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Rows of sources that constants were fitted on, predicted without those sources."""
-    from planner.evidence.fit.held_out import predict_held_out, shipped
+    """Rows of the shipped sources, predicted without those sources."""
+    from planner.evidence.fit.left_out import left_out
 
-    factors = {source: item.factors for source, item in shipped().items()}
-    known = [
-        prediction
-        for prediction in predictions
-        if prediction.row.source in factors and not prediction.error
-    ]
-    return predict_held_out(known, factors)
+    return left_out(predictions)
 
 
 def _print_tables(predictions: Sequence[Prediction], family: Family) -> None:

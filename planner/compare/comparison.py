@@ -9,6 +9,8 @@ from constraints import ConstraintError
 from hardware import PRICE_KINDS, Cluster, HardwareError
 from planner._version import __version__
 from planner.compare.batch import with_batch
+from planner.compare.choice import Limits, Objective
+from planner.compare.decision import best_of
 from planner.compare.offers import Offer, demand_distinct
 from planner.compare.quotes import check_providers, choose
 from planner.compare.results import SORT_KEYS, Comparison, ComparisonRow, SortKey
@@ -54,13 +56,16 @@ def compare(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     launch: LaunchNotes = SILENT,
+    limits: Limits | None = None,
+    objective: Objective = "cost",
 ) -> Comparison:
     """Clusters compared for one job, each after a full search of its own.
 
     `request`: the job, without gpus and cluster. `offers`: clusters, as `Offer` or as `64xH100`.
     `tokens`: to train on. `fallback_precision`: on GPUs that lack the job's. `jobs`: searches at a
     time, in processes of their own (needs a main module that can be imported). A cluster on which
-    nothing fits stays, with its reason. UsageError for input that holds for no cluster.
+    nothing fits stays, with its reason. `limits`, `objective`: what the recommended one keeps
+    to and is best by. UsageError for input that holds for no cluster.
     """
     one_settings = settings or Settings()
     named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
@@ -95,6 +100,12 @@ def compare(
         basis=one_settings.basis,
         sort=sort,
         rows=tuple(sorted(marked, key=lambda row: _sort_value(row, sort, one_settings))),
+        decision=best_of(
+            [(row.name, row.num_gpus, row.run) for row in rows if row.run is not None],
+            limits or Limits(),
+            objective,
+            one_settings.basis,
+        ),
         notes=(batch_note,) if batch_note else (),
     )
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from hardware import Figure, Price, PriceKind
+from planner.compare.choice import Decision
 from planner.compare.goodput import Goodput
+from planner.compare.interval import Range
 from planner.compare.settings import CostBasis
 from planner.predict.plan import Degrees, Plan
 from planner.search.result import JobSummary
@@ -20,18 +22,6 @@ COMPARISON_VERSION = 1
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Range(_Frozen):
-    """A figure with the ends of its 80 % interval; the three scale together."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Range:
-        """The same in another unit."""
-        return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
 class Rental(_Frozen):
@@ -139,7 +129,7 @@ SORT_KEYS: tuple[SortKey, ...] = ("days", "cost", "tokens_per_s", "mfu", "energy
 class Comparison(_Frozen):
     """Clusters for one job, sorted as asked; those without a plan come last.
 
-    `basis`: the kind of price that `on_front` weighs against days.
+    `basis`: the kind of price that `on_front` weighs against days. `decision`: which to take.
     """
 
     version: int = COMPARISON_VERSION
@@ -152,6 +142,7 @@ class Comparison(_Frozen):
     basis: CostBasis
     sort: SortKey
     rows: tuple[ComparisonRow, ...]
+    decision: Decision | None = None
     notes: tuple[str, ...] = ()
 
     def row(self, name: str) -> ComparisonRow | None:
@@ -180,7 +171,7 @@ class ScalePoint(_Frozen):
 
 
 class Scaling(_Frozen):
-    """One kind of GPU in growing numbers.
+    """One kind of GPU in growing numbers. `decision`: how many to take, at the first batch.
 
     `knees`: of each series the number of GPUs with the most efficiency times speedup, None where
     that is the largest. `batch_limit`: least number at which the scaled batch is clearly faster a
@@ -195,6 +186,7 @@ class Scaling(_Frozen):
     currency: str
     basis: CostBasis
     points: tuple[ScalePoint, ...]
+    decision: Decision | None = None
     knees: dict[str, int | None]
     batch_limit: int | None
     notes: tuple[str, ...] = ()

@@ -8,11 +8,12 @@ from math import exp, hypot, inf, log, log1p
 from hardware import PRICE_KINDS, Cluster, PriceKind
 from planner.compare.energy import W_PER_MW, Power, power_of, purchase_of
 from planner.compare.goodput import DAY_S, Goodput, goodput, run_of
+from planner.compare.interval import Range
 from planner.compare.limits import time_shares
 from planner.compare.money import owned_hour
 from planner.compare.offers import Offer
 from planner.compare.quotes import Choice, age_text, choose, is_stale
-from planner.compare.results import Energy, Owning, Range, Rental, Run, Share
+from planner.compare.results import Energy, Owning, Rental, Run, Share
 from planner.compare.settings import Settings
 from planner.job.job import Job
 from planner.predict.plan import Plan

@@ -9,6 +9,7 @@ from typing import Literal
 from hardware import parse_gpus
 from planner._version import __version__
 from planner.compare.batch import with_batch
+from planner.compare.choice import Limits, Objective
 from planner.compare.comparison import (
     NO_USEFUL_TIME,
     Entry,
@@ -17,6 +18,7 @@ from planner.compare.comparison import (
     check_tokens,
     enter,
 )
+from planner.compare.decision import best_of
 from planner.compare.offers import Offer
 from planner.compare.quotes import check_providers
 from planner.compare.results import ScalePoint, Scaling
@@ -62,12 +64,16 @@ def scale(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     launch: LaunchNotes = SILENT,
+    limits: Limits | None = None,
+    objective: Objective = "cost",
 ) -> Scaling:
     """Throughput, days and money against the number of GPUs, each point after its own search.
 
     `request`: the job, without gpus and cluster; its batch is that of every point of the fixed
     series (strong scaling), and that of the first count of the scaled series (weak scaling), whose
-    batch grows with the GPUs. `counts`: numbers of GPUs, ascending. UsageError for wrong input.
+    batch grows with the GPUs. `counts`: numbers of GPUs, ascending.
+    `limits`, `objective`: what the recommended number keeps to and is best by. UsageError for
+    wrong input.
     """
     one_settings = settings or Settings()
     check_tokens(tokens)
@@ -104,6 +110,16 @@ def scale(
         currency=one_settings.currency,
         basis=one_settings.basis,
         points=related,
+        decision=best_of(
+            [
+                (f"{point.num_gpus}x{gpu}", point.num_gpus, point.run)
+                for point in _of(related, batches[0])
+                if point.run is not None
+            ],
+            limits or Limits(),
+            objective,
+            one_settings.basis,
+        ),
         knees={batch: knee(_of(related, batch)) for batch in batches},
         batch_limit=batch_limit(_of(related, "fixed"), _of(related, "scaled")),
         notes=(batch_note,) if batch_note else (),

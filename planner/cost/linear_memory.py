@@ -26,7 +26,7 @@ from planner.cost.phases import (
     exists,
     passes,
     phase_terms,
-    total_bytes,
+    weighed_bytes,
 )
 from planner.cost.schedule import copies_of_model, held_microbatches
 from planner.cost.stage import fill_stage, layer_maxima
@@ -63,9 +63,10 @@ def phase_bytes(
     phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes of a stage at a phase."""
+    """Bytes of a stage at a phase, as limits on reserved memory weigh them (`weighed_bytes`)."""
     rest = at_rest(holds, key, grid, job, framework)
-    return total_bytes(phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework))
+    terms = phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework)
+    return weighed_bytes(terms, rest, framework)
 
 
 @jit

@@ -22,6 +22,7 @@ from planner.cost.phases import (
     bytes_of_parameters,
     exists,
     moving_bytes,
+    packed_bytes,
     passes,
     resting_bytes,
 )
@@ -40,6 +41,7 @@ def fill_known(
     most = stage_maxima(stage, counts, counts, costs, key, grid, job, framework)
     rest = at_rest(out, key, grid, job, framework)
     out.resting_bytes = resting_bytes(rest) - rest.inputs
+    out.packed_bytes = packed_bytes(rest, framework)
     out.update_moving_bytes = moving_bytes(rest)
     held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     one_passes = passes(held, grid.grad_acc, framework)

@@ -70,6 +70,22 @@ def total_bytes(terms: PhaseTerms) -> float:
 
 
 @jit
+def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """What a stage holds from step to step, `rest` being its resting terms: made once, side by
+    side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
+    gradients = rest.gradients if framework.persistent_gradients > 0.0 else 0.0
+    return resting_bytes(rest) - rest.inputs + gradients
+
+
+@jit
+def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
+    """Reserved bytes of a phase over 1 + fragmentation: A - P f / (1 + f), A of live tensors and P
+    of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
+    share = framework.fragmentation / (1.0 + framework.fragmentation)
+    return total_bytes(terms) - share * packed_bytes(rest, framework)
+
+
+@jit
 def is_sharded(grid: Row) -> bool:
     """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
     return grid.zero > 1 and grid.shards > 1.0
@@ -322,16 +338,17 @@ def gathered_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
-    next's)."""
+    next's; DeepSpeed: so many parameters)."""
     if not is_sharded(grid) or phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2):
         return 0.0
     root = root_gathered(holds, grid, framework)
     layer = framework.weight_bytes * most.largest
     if phase <= HEAD:
         works = phase == FORWARD or (phase == LOSS and grid.zero > 2)
-        return root + (layer if works else 0.0)
+        live = framework.live_gathered_bytes if grid.zero > 2 else 0.0
+        return root + max(live, layer if works else 0.0)
     if grid.zero > 2:
-        return root + framework.gathered_layers * layer
+        return root + max(framework.gathered_layers * layer, framework.live_gathered_bytes)
     return left_gathered(phase, root, holds, grid, framework)
 
 

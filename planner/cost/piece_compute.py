@@ -14,6 +14,7 @@ from planner.cost.compute import (
     gemm_time_s,
     grouped_gemm_time_s,
     grouped_weight_gradient_time_s,
+    longest_row,
     memory_bound_time_s,
     odd_rows_time_s,
 )
@@ -102,13 +103,46 @@ def softmax_is_fused(op: Row, key: Row, job: JobInputs) -> bool:
 
 
 @jit
-def attention_seconds(op: Row, key: Row, job: JobInputs, gpu: GpuInputs) -> tuple[float, float]:
-    """Forward and backward seconds of core attention on one rank.
+def last_chunk_share(chunks: float, window: float, seq: float) -> float:
+    """Keys that the last of n equal chunks of a causal sequence sees, over the mean of all.
+
+    mean of min(x, w) for x in (s - s/n, s), over w - w²/(2s); 2 - 1/n without a window (w = s).
+    """
+    reach = longest_row(seq, window)
+    start = seq * (1.0 - 1.0 / chunks)
+    mean = reach * (1.0 - reach / (2.0 * seq))
+    if start >= reach:
+        return reach / mean
+    rising = (reach * reach - start * start) / 2.0
+    return (rising + (seq - reach) * reach) * chunks / seq / mean
+
+
+@jit
+def attention_seconds(
+    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """Forward and backward seconds of core attention on the rank with most of it.
 
     Under context parallelism each rank holds two chunks whose causal work adds up to the same
     share on every rank (zig-zag order), so its queries see the whole length at 1/cp of the work;
-    ranks that exchange heads have so many times the queries of fewer heads.
+    where a framework hands out chunks in order, all wait for the rank with the last. Ranks that
+    exchange heads have so many times the queries of fewer heads.
     """
+    forward, backward = balanced_attention_seconds(op, key, job, gpu)
+    chunks = key.cp / max(1.0, key.exchange)
+    # Unfused attention computes the whole square.
+    whole = job.causal == 0.0 or job.eager_attention > 0
+    if framework.context_balanced > 0.0 or chunks <= 1.0 or whole:
+        return forward, backward
+    last = last_chunk_share(chunks, op.window, job.seq)
+    return forward * last, backward * last
+
+
+@jit
+def balanced_attention_seconds(
+    op: Row, key: Row, job: JobInputs, gpu: GpuInputs
+) -> tuple[float, float]:
+    """The same with as much work for each rank of context parallelism."""
     exchange = max(1.0, key.exchange)
     queries = job.seq * exchange / key.cp
     heads = op.heads / (key.tp * exchange)
@@ -199,7 +233,7 @@ def op_seconds(
     if kind == f.KIND_GROUPED_GEMM:
         return grouped_gemm_seconds(op, key, job, framework, gpu)
     if kind == f.KIND_ATTENTION:
-        forward, backward = attention_seconds(op, key, job, gpu)
+        forward, backward = attention_seconds(op, key, job, framework, gpu)
         copies = context_copies(op, key, job, framework, gpu)
         forward, backward = forward + copies[0], backward + copies[1]
     else:

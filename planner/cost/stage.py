@@ -25,6 +25,7 @@ from planner.cost.phases import (
     keeps_weights,
     logits_elements,
     moving_bytes,
+    packed_bytes,
     passes,
     phase_terms,
     reduces_at_once,
@@ -370,7 +371,8 @@ def stage_memory(
     out.phase = 1.0 if phase == OPTIMIZER else 2.0 if phase == FORWARD else 0.0
     allocated = total_bytes(terms)
     out.allocated = allocated
-    out.fragmentation = allocated * framework.fragmentation
+    rest = at_rest(holds, key, grid, job, framework)
+    out.fragmentation = framework.fragmentation * (allocated - packed_bytes(rest, framework))
     out.context = framework.context_bytes
     out.communication = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
     out.peak = allocated + out.fragmentation + out.context + out.communication

@@ -294,10 +294,11 @@ def evaluate_step(
         allocated = group_bytes(
             stage, groups[stage], counts, recomputed, costs, key, grid, job, framework
         )
-        if allocated > most:
-            most, out.peak_stage = allocated, groups[stage].first
-    out.allocated_bytes = most
-    out.peak_bytes = most * (1.0 + framework.fragmentation) + frame.outside_bytes
+        gaps = framework.fragmentation * (allocated - groups[stage].packed_bytes)
+        if allocated + gaps > most:
+            most, out.peak_stage = allocated + gaps, groups[stage].first
+            out.allocated_bytes = allocated
+    out.peak_bytes = most + frame.outside_bytes
 
 
 @jit
@@ -337,13 +338,12 @@ def step_bounds(
         + frame.update_s / grid.pp
         + framework.host_step_s
     )
-    least_bytes = peak_bound_bytes(frame, saved, grid, framework)
-    out.peak_bound = least_bytes * (1.0 + framework.fragmentation) + frame.outside_bytes
+    out.peak_bound = peak_bound_bytes(frame, saved, grid, framework) + frame.outside_bytes
 
 
 @jit
 def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Live bytes that the heaviest stage holds at least: the mean over stages, with the model's
+    """Reserved bytes that the heaviest stage holds at least: the mean over stages, with the model's
     parameters and `saved` bytes of its layers, in the update and at a layer's backward."""
     saved_bytes, accumulates = np.inf, 0.0
     # What a stage has in flight only grows or only falls with its number.
@@ -357,4 +357,7 @@ def peak_bound_bytes(frame: Frame, saved: float, grid: Row, framework: Framework
         )
     state, gradients = frame.state_bytes, frame.gradient_bytes
     backward = state + accumulates * gradients + saved_bytes
-    return max(backward, state + gradients) / grid.pp + framework.workspace_bytes
+    live = max(backward, state + gradients)
+    packed = state + (gradients if framework.persistent_gradients > 0.0 else 0.0)
+    gaps = framework.fragmentation * max(0.0, live - packed)
+    return (live + gaps) / grid.pp + framework.workspace_bytes

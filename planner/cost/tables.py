@@ -88,6 +88,7 @@ class FrameworkInputs(NamedTuple):
     contention: float
     memory_traffic: float
     dispatch_deduplicates: float
+    context_balanced: float
     cast_traffic_bytes: float
     pipeline_exchange_s: float
     outer_tensor_step_s: float
@@ -118,6 +119,9 @@ class FrameworkInputs(NamedTuple):
     least_offload_bytes: float
     optimizer_bytes: float
     """Bytes per parameter of the optimizer's moments."""
+    live_gathered_bytes: float
+    """Weights that ZeRO-3 keeps gathered whatever the layer: `live_parameters`, of a model that has
+    as many."""
     logits_transient_bytes: float
     """Per logit, at the peak of backward beyond what is kept (`logits_peak_bytes`)."""
     issue_s: float

@@ -26,6 +26,7 @@ from planner.predict.links import link_inputs
 from planner.predict.ops import Op, OpKind, ParamShard, Piece, Saved, pieces
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext
+from planner.predict.ops.table import parameter_count
 from planner.predict.optimizer_terms import (
     gradients_on_gpu,
     moment_bytes,
@@ -258,6 +259,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
     return {
         "optimizer_bytes": moment_bytes(profile, setting),
+        "live_gathered_bytes": _live_gathered(job, profile),
         "logits_transient_bytes": _logits_transient(profile),
         "issue_s": kernels.issue_s / job.cluster.host_speed,
         "tensor_gather_share": _tensor_gather_share(job),
@@ -295,6 +297,14 @@ def _tensor_gather_share(job: Job) -> float:
     that were cast before the gather."""
     low = job.precision not in ("bf16", "fp16", *FP32_PRECISIONS)
     return 0.5 if low and job.framework.kernels.quantised_gathers else 1.0
+
+
+def _live_gathered(job: Job, profile: FrameworkProfile) -> float:
+    """Bytes of the weights that ZeRO-3 keeps gathered: at most all of the model's."""
+    live = profile.state.live_parameters
+    if not live:
+        return 0.0
+    return profile.state.weight_bytes * min(live, float(parameter_count(job.model).total))
 
 
 def _unfused_tensors(job: Job) -> float:

@@ -147,7 +147,11 @@ class Interval(_Frozen):
     @property
     def basis(self) -> str:
         """The rows, and what it is wider for."""
-        wider = f"; wider for {', '.join(self.beyond)}" if self.beyond else ""
+        wider = (
+            f"; wider because nothing like it was measured: {', '.join(self.beyond)}"
+            if self.beyond
+            else ""
+        )
         return self.family + wider
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hardware import Figure, load_sources
 from planner.compare.goodput import HOUR_S, high_rates
+from planner.compare.interval import Range
 from planner.compare.money import HOURS_PER_YEAR
-from planner.compare.results import Comparison, ComparisonRow, Owning, Range, Rental, Run
+from planner.compare.results import Comparison, ComparisonRow, Owning, Rental, Run
 from planner.compare.run import KIND_NAMES
 from planner.compare.settings import Settings
 from planner.job.errors import unknown_name

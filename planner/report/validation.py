@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.evidence.runs.families import Family
+from planner.evidence.runs.picks import GOOD, MissedPick, missed_picks
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.repeats import RepeatNoise, repeat_noise
 from planner.evidence.runs.report import (
@@ -30,6 +31,7 @@ _ERROR_COLUMNS = tuple(
 )
 _NONE = "-"
 _SHOWN_REFUSALS = 8
+_SHOWN_PICKS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Validation:
     in_doubt: Part | None = None
     withdrawn_times: int = 0
     repeats: Sequence[RepeatNoise] = ()
+    missed: Sequence[MissedPick] = ()
 
     @property
     def totals(self) -> tuple[FamilyReport, ...]:
@@ -84,6 +87,7 @@ def validation(
         in_doubt=_part(in_doubt(predictions), family),
         withdrawn_times=sum(prediction.row.withdraws_time for prediction in predictions),
         repeats=repeat_noise(predictions),
+        missed=missed_picks(predictions),
     )
 
 
@@ -116,8 +120,9 @@ def validation_report(shown: Validation) -> Report:
             *everything,
             (means.memory_median, means.memory_mean, means.memory_coverage),
         ),
-        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts[-1:]),
+        *(_errors(f"Peak memory{words}", "memory", *part) for words, part in parts),
         _picks(*everything, means),
+        _missed(shown.missed),
         _fits([(family.family, family.fit) for family in (*shown.families, *shown.totals)]),
         _repeats(shown.repeats),
     ]
@@ -189,6 +194,23 @@ def _picks(
         ),
         tuple(rows),
         title="Picks: measured throughput of the run ranked first, over the best",
+    )
+
+
+def _missed(missed: Sequence[MissedPick]) -> TableData:
+    return TableData(
+        (
+            Column("group", "left", wrap=True),
+            Column("pick"),
+            Column("picked", "left", wrap=True),
+            Column("best", "left", wrap=True),
+            Column("decided by", "left", wrap=True),
+        ),
+        tuple(
+            (item.group, f"{item.share:.1%}", item.picked, item.best, item.decided_by)
+            for item in missed[:_SHOWN_PICKS]
+        ),
+        title=f"Picks below {GOOD:.0%} of the best: what decided",
     )
 
 
@@ -282,7 +304,8 @@ def _notes(shown: Validation) -> Notes:
     if shown.left_out:
         lines.append(
             "Source left out: predicted with constants that were fitted without the row's source "
-            "(planner/evidence/data/held_out.toml), as somebody would whose runs nobody has seen."
+            "(planner/evidence/data/held_out.toml), and without the framework's name where no "
+            "other source has measured it, as somebody would whose runs nobody has seen."
         )
     if shown.in_doubt:
         lines.append(

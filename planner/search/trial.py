@@ -124,7 +124,7 @@ def least_state_bytes(model: CostModel, columns: Columns) -> Array:
     """Less than the heaviest stage of each shape holds in any layout, bytes.
 
     Weights, gradients and optimizer state, each sharded as far as its ZeRO stage can (Rajbhandari
-    et al. 2020, section 5), with the allocator's fragmentation, and the context; nothing else. The
+    et al. 2020, section 5), and the context; nothing else. The
     heaviest stage holds at least the mean, and at least the experts of its share of the MoE
     layers, rounded up: layers are not divided.
     """
@@ -144,9 +144,7 @@ def least_state_bytes(model: CostModel, columns: Columns) -> Array:
 
     mean = held(dense / columns["pp"], count.experts / columns["pp"])
     live = np.maximum(mean, held(0.0, _most_experts(model.job.model, columns["pp"])))
-    return np.asarray(
-        live * (1.0 + framework_inputs.fragmentation) + framework_inputs.context_bytes
-    )
+    return np.asarray(live + framework_inputs.context_bytes)
 
 
 def _most_experts(model: ModelSpec, pp: IntArray) -> Array:

@@ -107,7 +107,13 @@ def test_attention_is_the_same_work_by_heads_or_by_queries() -> None:
             row for row in rows(model.op_table.ops, f.OP_ROW)
             if row.piece == 0 and row.kind == f.KIND_ATTENTION
         )  # fmt: skip
-        seconds.append(sum(attention_seconds(op, key, model.job_inputs, model.gpu_inputs)))
+        seconds.append(
+            sum(
+                attention_seconds(
+                    op, key, model.job_inputs, model.framework_inputs, model.gpu_inputs
+                )
+            )
+        )
     assert seconds[1] == pytest.approx(seconds[0], rel=0.02)
 
 

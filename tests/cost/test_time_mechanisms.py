@@ -137,7 +137,7 @@ def test_exchanges_slow_a_pipeline_between_nodes_alone() -> None:
         ("16xH100", {"pp": 2, "dp": 8}, False),
         ("8xH100", {"tp": 4, "pp": 2}, False),
     ):
-        job = make_job("llama-3-8b", gpus, "nanotron")
+        job = make_job("llama-3-8b", gpus, "nanotron-efa-2025")
         free = with_kernels(job, pipeline_exchange_s=0.0)
         times = [step(item, grad_acc=8, **degrees)[f.STEP_TIME] for item in (free, job)]
         assert bool(times[1] > times[0]) is slows

@@ -19,6 +19,7 @@ held-out predictions.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tomllib
@@ -57,6 +58,8 @@ _MOST_LOG = math.log(2.0)
 # |x| is minimised as x^2 / max(|x|, this), again and again (iteratively reweighted).
 _SMALLEST_ERROR = 1e-3
 _ROUNDS = 60
+# A run tells of a constant whose change by 1 % moves its time by 0.01 % or more.
+_LEAST_SLOPE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,13 @@ class _Runs:
     sources: NDArray[np.str_]
 
 
-def held_out(predictions: Sequence[Prediction]) -> dict[str, SourceErrors]:
-    """Errors of every source with step times, with and without its part in the constants."""
+def held_out(
+    predictions: Sequence[Prediction], runs: _Runs | None = None
+) -> dict[str, SourceErrors]:
+    """Errors of every source with step times, with and without its part in the constants; `runs`:
+    their linearised form, where it is known already."""
     timed = [prediction for prediction in predictions if time_error(prediction) is not None]
-    factors = fitted_factors(timed)
+    factors = fitted_factors(timed, runs)
     again = predict_held_out(timed, factors)
     before, after = _errors(timed), _errors(again)
     return {
@@ -138,10 +144,27 @@ def _trial(job: Job, factors: Mapping[str, float]) -> TrialModel:
     return TrialModel(job, {name: factors[one.name] for one in items for name in one.fields})
 
 
-def fitted_factors(predictions: Sequence[Prediction]) -> dict[str, dict[str, float]]:
+def linearised(predictions: Sequence[Prediction]) -> _Runs:
+    """The runs that the fit sees, of those with step times."""
+    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
+    return _linearised(_chosen(timed))
+
+
+def rests_on(runs: _Runs) -> dict[str, list[str]]:
+    """Sources of which some run's time moves by a hundredth of a constant's relative change or
+    more: those that have a say in it."""
+    told = np.abs(runs.slopes) >= _LEAST_SLOPE
+    return {
+        constant.name: sorted(set(runs.sources[told[:, place]].tolist()))
+        for place, constant in enumerate(CONSTANTS)
+    }
+
+
+def fitted_factors(
+    predictions: Sequence[Prediction], runs: _Runs | None = None
+) -> dict[str, dict[str, float]]:
     """What leaving each source out does to each constant: factors by source and name."""
-    chosen = _chosen(predictions)
-    runs = _linearised(chosen)
+    runs = linearised(predictions) if runs is None else runs
     everything = np.ones(len(runs.residuals), dtype=bool)
     limits = np.array([_limit(constant) for constant in CONSTANTS])
     whole = least_absolute(runs.residuals, runs.slopes, _weights(runs, everything), limits)
@@ -242,8 +265,10 @@ def least_absolute(residuals: Array, slopes: Array, weights: Array, limits: Arra
     return changes
 
 
-def render(found: Mapping[str, SourceErrors]) -> str:
-    """The TOML file."""
+def render(
+    found: Mapping[str, SourceErrors], sources: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """The TOML file; `sources`: those that each constant rests on."""
     lines = [
         "# Errors of predicted step times by source, with the shipped constants, which saw most",
         "# sources, and with constants fitted on all others (planner/evidence/fit/held_out.py).",
@@ -257,6 +282,10 @@ def render(found: Mapping[str, SourceErrors]) -> str:
         lines += [f"{name} = {getattr(item, name):.4f}" for name in figures]
         pairs = ", ".join(f"{name} = {by:g}" for name, by in item.factors.items())
         lines.append(f"factors = {{{pairs}}}")
+    known = {constant.name: constant for constant in CONSTANTS}
+    for name, names in (sources or {}).items():
+        lines += ["", f"[constant.{name}]", f'file = "{known[name].file}"']
+        lines += [f"value = {known[name].shipped():.4g}", f"sources = {json.dumps(list(names))}"]
     return "\n".join(lines) + "\n"
 
 
@@ -277,7 +306,9 @@ def shipped() -> dict[str, SourceErrors]:
 
 def main(paths: Sequence[str]) -> None:
     """Write the file to standard output."""
-    sys.stdout.write(render(held_out(predict_rows(measured_rows(paths)))))
+    predictions = predict_rows(measured_rows(paths))
+    runs = linearised(predictions)
+    sys.stdout.write(render(held_out(predictions, runs), rests_on(runs)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
 from planner.predict.uncertainty.intervals import further_width
 from planner.predict.uncertainty.measured_range import UNKNOWN, Conditions, ranges
 from planner.predict.uncertainty.residuals import (
@@ -39,6 +39,11 @@ class Residual:
     value: float
     at: Conditions = UNKNOWN
     counts: bool = True
+
+    @property
+    def group(self) -> str:
+        """What its runs are judged with: its source's, apart where no name told the framework."""
+        return self.source + (", unnamed" if self.family.framework == UNFAMILIAR else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,15 @@ class Judged:
         return math.ceil(high * 1000.0) / 1000.0
 
 
+def strangers(found: Sequence[Residual]) -> list[Residual]:
+    """Runs whose framework's other runs come from another source too, and all of them unnamed: what
+    one source alone made a profile from says nothing of the next."""
+    sources = defaultdict(set)
+    for residual in found:
+        sources[residual.family.framework].add(residual.source)
+    return [residual for residual in found if len(sources[residual.family.framework]) > 1]
+
+
 def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     """Every run as the runs of all other sources see it."""
     plain = replace(table, inflation=1.0, communication=0.0, launches=0.0)
@@ -134,7 +148,7 @@ def judge(table: ResidualTable, found: Sequence[Residual]) -> Judged:
     spreads = [known[residual.family, residual.source] for residual in found]
     return Judged(
         table.figure,
-        np.array([residual.source for residual in found]),
+        np.array([residual.group for residual in found]),
         np.array([residual.value for residual in found]),
         np.array([spread.low for spread in spreads]),
         np.array([spread.middle for spread in spreads]),

@@ -10,8 +10,10 @@ out as well: every run is given the interval that the runs of all *other* source
 `prior_rows`, `source_power`, `communication` and `launches` are those of short lists with the best
 mean interval score; the runs' residuals keep what these two errors leave of them
 (`judging.without_own_errors`). `growth` and `unmeasured` come from ranges left out
-(`planner.evidence.fit.growth_fit`), and `inflation` then makes these held-out intervals cover 80 %:
-in the mean over sources, or midway from that to the share of rows where this is less.
+(`planner.evidence.fit.growth_fit`). Every run is there twice: as it is, and predicted without its
+framework's name (`unfamiliar`); a framework that one source alone has measured is judged by the
+second. `inflation` then makes these held-out intervals cover 80 %: in the mean over sources, or
+midway from that to the share of rows where this is less.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ from planner.evidence.fit.judging import (
     Residual,
     held_out,
     judge,
+    strangers,
     summarised,
     without_unmeasured_errors,
 )
 from planner.evidence.runs.predict import Prediction, predict_rows
 from planner.evidence.runs.report import memory_error, time_error
-from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import UNKNOWN
 from planner.predict.uncertainty.residuals import ResidualTable
@@ -87,19 +90,23 @@ def _tests(prediction: Prediction, figure: Figure) -> bool:
 def fit(found: Sequence[Residual], figure: Figure) -> FittedTable:
     """The table of one figure with its constants fitted on held-out sources."""
     entries = summarised(found)
+    judged_runs = strangers(found)
     scored = []
     for power in _SOURCE_POWERS:
         for prior_rows in _PRIOR_ROWS:
             table = ResidualTable(figure, entries, prior_rows, 1.0, power)
-            judged = judge(table, found)
+            judged = judge(table, judged_runs)
             inflation = judged.inflation()
             scored.append((judged.score(inflation), prior_rows, power, inflation))
     _, prior_rows, power, _ = min(scored)
-    table = _with_unmeasured_errors(ResidualTable(figure, entries, prior_rows, 1.0, power), found)
+    table = _with_unmeasured_errors(
+        ResidualTable(figure, entries, prior_rows, 1.0, power), judged_runs
+    )
     table = replace(table, entries=summarised(without_unmeasured_errors(table, found)))
-    table, folds = with_growth(table, found)
-    table = replace(table, inflation=judge(table, found).inflation())
-    return FittedTable(table, held_out(table, found), folds)
+    named = [residual for residual in found if residual.family.framework != UNFAMILIAR]
+    table, folds = with_growth(table, named)
+    table = replace(table, inflation=judge(table, judged_runs).inflation())
+    return FittedTable(table, held_out(table, judged_runs), folds)
 
 
 def _with_unmeasured_errors(table: ResidualTable, found: Sequence[Residual]) -> ResidualTable:
@@ -176,10 +183,12 @@ def _render_table(fitted: FittedTable) -> Iterator[str]:
 def fit_all(predictions: Sequence[Prediction]) -> list[FittedTable]:
     """Tables of time and memory, as far as they were measured."""
     factors = {source: item.factors for source, item in shipped().items()}
-    timed = [prediction for prediction in predictions if time_error(prediction) is not None]
+    unnamed = predict_rows(prediction.row.unnamed for prediction in predictions)
+    everything = [*predictions, *unnamed]
+    timed = [prediction for prediction in everything if time_error(prediction) is not None]
     found: dict[Figure, list[Residual]] = {
         "time": residuals(predict_held_out(timed, factors), "time"),
-        "memory": residuals(predictions, "memory"),
+        "memory": residuals(everything, "memory"),
     }
     return [fit(runs, figure) for figure, runs in found.items() if runs]
 

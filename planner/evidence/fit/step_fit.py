@@ -111,7 +111,8 @@ def _profile(name: str, framework: str, table: str, field: str, most: float = ma
         f"planner/job/frameworks/{framework}.toml",
         frozenset({key}),
         lambda: float(getattr(getattr(load_framework(framework), table), field)),
-        lambda job: job.framework.name == framework,
+        # Its versions too (`nanotron-2024`).
+        lambda job: job.framework.name.startswith(framework),
         most,
     )
 
@@ -125,13 +126,24 @@ CONSTANTS = (
     _profile("megatron-core-issue", "megatron-core", "kernels", "issue_s"),
     _profile("megatron-core-traffic", "megatron-core", "kernels", "memory_traffic"),
     _profile("megatron-lm-2022-issue", "megatron-lm-2022", "kernels", "issue_s"),
+    _profile("megatron-lm-2022-update", "megatron-lm-2022", "kernels", "update_traffic_bytes"),
+    _profile("megatron-lm-2022-contention", "megatron-lm-2022", "overlap", "contention"),
+    _profile("megatron-fsdp-issue", "megatron-fsdp", "kernels", "issue_s"),
     _profile("megatron-bridge-issue", "megatron-bridge", "kernels", "issue_s"),
     _profile("megatron-bridge-traffic", "megatron-bridge", "kernels", "memory_traffic"),
     _profile("megatron-bridge-overlap", "megatron-bridge", "overlap", "tensor", 1.0),
     _profile("nanotron-issue", "nanotron", "kernels", "issue_s"),
     _profile("torchtitan-issue", "torchtitan", "kernels", "issue_s"),
     _profile("torchtitan-traffic", "torchtitan", "kernels", "memory_traffic"),
+    _profile("torchtitan-contention", "torchtitan", "overlap", "contention"),
     _profile("llm-foundry-traffic", "llm-foundry", "kernels", "memory_traffic"),
+    _profile("fsdp1-traffic", "fsdp1", "kernels", "memory_traffic"),
+    _profile("fsdp1-contention", "fsdp1", "overlap", "contention"),
+    _profile("nanotron-traffic", "nanotron", "kernels", "memory_traffic"),
+    _profile("nanotron-host-step", "nanotron", "outside", "host_step_s"),
+    _profile("torch-3d-traffic", "torch-3d", "kernels", "memory_traffic"),
+    _profile("jax-xla-traffic", "jax-xla", "kernels", "memory_traffic"),
+    _profile("jax-xla-contention", "jax-xla", "overlap", "contention"),
 )
 
 

@@ -5,6 +5,7 @@ Used only for rows that would otherwise be refused; each default is named among 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,6 +18,8 @@ from planner.job.specs import ModelSpec
 
 # Pretraining length of most models of 2023 to 2025.
 _USUAL_SEQ = 4096
+# Width of most models' heads since 2020.
+_USUAL_HEAD_DIM = 128
 # Mixtral's, which most coarse mixtures follow.
 _USUAL_TOP_K = 2
 # Micro-batches per pipeline stage at which the bubble no longer dominates.
@@ -58,6 +61,12 @@ def _plain(column: str, value: int) -> Default:
 def _sequence(row: MeasuredRow) -> Iterator[Default]:
     if row.text("seq") is None:
         yield _plain("seq", _USUAL_SEQ)
+
+
+def _heads(row: MeasuredRow) -> Iterator[Default]:
+    hidden = row.integer("hidden")
+    if row.text("heads") is None and hidden:
+        yield _plain("heads", max(1, hidden // _USUAL_HEAD_DIM))
 
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
@@ -127,12 +136,31 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
         yield _plain("vpp", _USUAL_CHUNKS)
 
 
+def _sharding(row: MeasuredRow) -> Iterator[Default]:
+    """Of a ZeRO that names no stage the lowest whose share of the training state leaves room in
+    HBM; beside a pipeline, which accumulates gradients, the first."""
+    text = row.text("zero") or ""
+    if zero_stage_named(text) is not None or not row.says("zero", r"zero|shard|^y(es)?$"):
+        return
+    parameters, hbm_gib = row.number("params_b") or 0.0, row.number("gpu_mem_gb") or math.inf
+    gpus = row.integer("num_gpus") or 1
+    split = math.prod(row.integer(name) or 1 for name in ("tp", "pp"))
+    room = _STATE_SHARE_OF_HBM * hbm_gib * split
+    stages = (1,) if (row.integer("pp") or 1) > 1 else (1, 2, 3)
+    fitting = (one for one in stages if parameters * _bytes_at(one, gpus // split) <= room)
+    yield _plain("zero", next(fitting, stages[-1]))
+
+
 def _state_bytes(row: MeasuredRow, gpus: int) -> float:
     """Bytes of training state of each parameter that one replica's GPUs hold: what the stated ZeRO
     stage shards (optimizer, gradients, weights) is shared by nearly all GPUs."""
-    stage = zero_stage_named(row.text("zero") or "") or 0
+    return _bytes_at(zero_stage_named(row.text("zero") or "") or 0, gpus)
+
+
+def _bytes_at(stage: int, ranks: int) -> float:
+    """Bytes of training state of a parameter on each of the ranks that share it."""
     sharded = (0.0, _OPTIMIZER_BYTES, _STATE_BYTES_PER_PARAMETER - 2.0, _STATE_BYTES_PER_PARAMETER)
-    return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / gpus)
+    return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / max(1, ranks))
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:
@@ -161,7 +189,9 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
 # In this order: later ones read what earlier ones filled in.
 _DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
     _sequence,
+    _heads,
     _experts,
+    _sharding,
     _degrees,
     _gpus,
     _batch,

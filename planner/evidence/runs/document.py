@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.evidence.runs.defaults import assumed
+from planner.evidence.runs.picks import missed_picks
 from planner.evidence.runs.predict import Prediction
 from planner.evidence.runs.ranking import rank_groups
 from planner.evidence.runs.repeats import repeat_noise
@@ -98,6 +99,7 @@ def summary_record(
         "families": [asdict(item) for item in report(predictions, family)],
         "in_doubt": [asdict(item) for item in report(in_doubt(predictions), family)],
         "repeats": [asdict(item) for item in repeat_noise(predictions)],
+        "missed_picks": [asdict(item) for item in missed_picks(predictions)],
         "groups": [asdict(rank_group) for rank_group in rank_groups(predictions)],
         "worst": [asdict(worst_row) for worst_row in worst_rows(predictions)],
     }

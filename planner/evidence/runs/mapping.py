@@ -14,7 +14,7 @@ from hardware.curves import load_compute_curves
 from planner.evidence.runs.blocks import block_layers, unstated_chunks
 from planner.evidence.runs.machine import cluster_of
 from planner.evidence.runs.model import UnpredictableRowError, model_of
-from planner.evidence.runs.recomputing import recompute_mode
+from planner.evidence.runs.recomputing import recompute_mode, recomputed_share
 from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow
 from planner.evidence.runs.sanity import demand_counts, demand_possible
 from planner.evidence.runs.software import UNFUSED_MEGATRON, profile_of
@@ -58,6 +58,8 @@ class MappedRow:
     block_layers: tuple[int, ...] | None
     assumed: tuple[str, ...]
     memory_gap: str | None = None
+    # Of each stage's layers, those that the mode holds for.
+    recomputed_share: float = 1.0
     # The layout in full, where a plan file gives it.
     layout: Layout | None = None
 
@@ -100,7 +102,10 @@ def map_row(row: MeasuredRow) -> MappedRow:
         context_kinds=_context_kinds(row, profile, model),
     )
     demand_possible(row, job, degrees)
-    return MappedRow(row, job, degrees, mode, block_layers(row), assumed, memory_gap(row))
+    return MappedRow(
+        row, job, degrees, mode, block_layers(row), assumed, memory_gap(row),
+        recomputed_share(row, mode),
+    )  # fmt: skip
 
 
 def _planned(row: MeasuredRow) -> MappedRow:

@@ -18,7 +18,7 @@ from planner.evidence.runs.completion import complete
 from planner.evidence.runs.mapping import MappedRow, map_row
 from planner.evidence.runs.micro_batch import LEAST_GAIN, other_micro_batches
 from planner.evidence.runs.model import UnpredictableRowError
-from planner.evidence.runs.rows import MeasuredRow, demand_measurements
+from planner.evidence.runs.rows import PLAN_COLUMN, MeasuredRow, demand_measurements
 from planner.job.job import Job
 from planner.job.recomputation import recomputation
 from planner.predict.cost_model import CostModel, Layout
@@ -86,7 +86,9 @@ class Prediction:
         """Where the run lies among those measured; None for a refused row."""
         if self.step is None or self.mapped is None:
             return None
-        return plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
+        conditions = plan_conditions(self.mapped.job, self.mapped.degrees, self.step)
+        unstated = self.row.text("precision") is None and not self.row.text(PLAN_COLUMN)
+        return conditions._replace(unstated=unstated)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
         """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
@@ -242,7 +244,9 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
         return _planned_layout(model, member, member.layout)
     even = model.even_layout(costed, index)  # type: ignore[arg-type]
     if member.block_layers is None:
-        return even
+        if member.recomputed_share == 1.0:
+            return even
+        return Layout(even.counts, np.rint(even.recomputed * member.recomputed_share))
     counts = np.zeros_like(even.counts)
     pp, kinds = member.degrees.pp, len(member.job.model.kinds)
     start = 0
@@ -257,7 +261,7 @@ def _layout(model: CostModel, member: MappedRow, costed: object, index: int) -> 
     _place_head(counts, member, kinds)
     recomputed = np.zeros_like(counts)
     if member.mode.modules:
-        recomputed[:kinds] = counts[:kinds]
+        recomputed[:kinds] = np.rint(counts[:kinds] * member.recomputed_share)
     return Layout(counts, recomputed)
 
 

@@ -54,11 +54,20 @@ def _mean_ranks(values: np.ndarray) -> np.ndarray:
 
 def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
     """Every group with enough measured runs."""
-    return [
-        _rank(key, members)
+    return [_rank(key, members) for key, members in measured_groups(predictions).items()]
+
+
+def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Rows of known fate of every group with enough measured runs."""
+    groups = {
+        key: [member for member in members if _measured(member) is not None or member.row.ran_out]
         for key, members in comparable_groups(predictions).items()
+    }
+    return {
+        key: members
+        for key, members in groups.items()
         if sum(_measured(member) is not None for member in members) >= SMALLEST_GROUP
-    ]
+    }
 
 
 def comparable_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
@@ -95,18 +104,25 @@ def _fits(prediction: Prediction) -> bool:
     return peak is not None and limit is not None and peak <= limit
 
 
+def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
+    """A run that we say does not fit is picked only if none does."""
+    return [member for member in members if _fits(member)] or list(members)
+
+
+def pick_share(members: Sequence[Prediction]) -> float:
+    """Measured throughput of the run ranked first by expected throughput
+    (`planner.predict.uncertainty.full_memory`) over the best measured one."""
+    times = (_measured(member) for member in members)
+    best = min(seconds for seconds in times if seconds is not None)
+    return fmean(_throughput_share(member, best) for member in first_of(candidates_of(members)))
+
+
 def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
-    """A run that we say does not fit is picked only if none does; runs of unknown fate are left
-    out of the choice. The rest are ranked by expected throughput
-    (`planner.predict.uncertainty.full_memory`)."""
-    known = [member for member in members if _measured(member) is not None or member.row.ran_out]
-    candidates = [member for member in known if _fits(member)] or known
-    ran = [member for member in known if _measured(member) is not None]
-    best = min(_measured(member) or float("inf") for member in ran)
+    ran = [member for member in members if _measured(member) is not None]
     return GroupRanking(
         group=key,
         runs=len(ran),
-        pick=fmean(_throughput_share(member, best) for member in _first(candidates)),
+        pick=pick_share(members),
         rank_correlation=spearman(
             [member.expected_step_time_s or 0.0 for member in ran],
             [_measured(member) or 0.0 for member in ran],
@@ -114,7 +130,7 @@ def _rank(key: str, members: Sequence[Prediction]) -> GroupRanking:
     )
 
 
-def _first(candidates: Sequence[Prediction]) -> list[Prediction]:
+def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:
     """Those with the shortest expected step: several where the model sees no difference, as
     between repeats of one run; their mean counts."""
     expected = [member.expected_step_time_s or float("inf") for member in candidates]

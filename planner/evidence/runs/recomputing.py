@@ -26,6 +26,12 @@ def _usual_recompute(row: MeasuredRow) -> str:
     return "full" if row.says("framework", _FULL) else "none"
 
 
+def recomputed_share(row: MeasuredRow, mode: RecomputeMode) -> float:
+    """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
+    share = row.number("recompute_share") or 1.0
+    return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
+
+
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
     """The row's mode among the profile's, built from named modules where it lists them."""
     text = recompute_named(row.text("recompute") or _usual_recompute(row))
@@ -48,7 +54,10 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
     selective = re.search(r"select|\bops?\b|sac", text) is not None
-    if "op" in text or "sac" in text or (selective and profile.name.startswith("torchtitan")):
+    # Megatron means the core of attention; where a framework has no modules to choose, whoever says
+    # no more keeps products and fused attention: core attention by itself would save nothing.
+    by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
+    if "op" in text or "sac" in text or (by_op and not re.search("attn|attention", text)):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))
     if not re.search(r"select|attn|attention", text):
         raise UnpredictableRowError(f"recompute {text!r} names nothing known")

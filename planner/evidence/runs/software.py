@@ -8,9 +8,10 @@ from planner.evidence.runs.model import UnpredictableRowError
 from planner.evidence.runs.rows import MeasuredRow
 from planner.evidence.runs.spellings import zero_stage_named
 from planner.evidence.runs.variants import Condition, replaced_profile, says, varied_profile
-from planner.job.frameworks import FrameworkProfile, load_framework
+from planner.job.frameworks import FrameworkProfile, framework_names, load_framework
 
 UNFUSED_MEGATRON = "megatron-lm-2022"
+GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 _WIDE = ("fp32", "tf32")
 
@@ -41,7 +42,7 @@ _PROFILES = (
 _ALIKE = (
     (r"levanter|easylm|t5x|flax|tpu", "jax-xla"),
     (r"nanogpt|litgpt", "nanogpt"),
-    (r"colossal|internevo|picotron", "torch-3d"),
+    (r"colossal|internevo|picotron|paddle", GENERIC_3D),
     (r"vescale", "torchtitan"),
     (r"xtuner", "deepspeed"),
     (
@@ -70,6 +71,8 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
 
 def _name(row: MeasuredRow) -> tuple[str, tuple[str, ...]]:
     text = row.fact("framework")
+    if text in framework_names():
+        return text, ()
     name = _first(_PROFILES, text)
     if name == UNFUSED_MEGATRON and not _ran_before_hopper(row):
         name = "megatron-core"
@@ -131,7 +134,7 @@ def by_mechanism(row: MeasuredRow) -> str:
     if low:
         # 8-bit products under other degrees come from Transformer Engine.
         return "megatron-bridge"
-    rules, usual = (_DEGREE_RULES, "torch-3d") if by_degrees else (_PLAIN_RULES, "hf-transformers")
+    rules, usual = (_DEGREE_RULES, GENERIC_3D) if by_degrees else (_PLAIN_RULES, "hf-transformers")
     return next((name for applies, name in (*_MEGATRON_RULES, *rules) if applies(row)), usual)
 
 

@@ -89,6 +89,8 @@ _FILLED_MEMORY: Tables = {"kernels": {"issue_s": 2.4e-4, "memory_traffic": 2.25}
 # data-parallel rank without experts; not fitted on, the other 22 err by 20 %.
 _SLOW_STORAGE: Tables = {"outside": {"sample_load_s": 0.055}}
 
+# Torch's loss on whole logits unless a row says otherwise.
+_TORCH = ("hf-transformers", "hf-fsdp2", "fsdp1", "deepspeed", "generic-3d", "torch-3d")
 _TORCHTITAN = ("torchtitan", "torchtitan-2024")
 _BRIDGE = "megatron-bridge"
 
@@ -155,6 +157,12 @@ _VARIANTS = (
     Variant("CUDA graphs on NVL72", (_BRIDGE,), _recipe_on_nvl72("cuda_graphs"), _GRAPHS),
     Variant("fused dispatch", (), says("ep_dispatch", "hybridep|deepep"), _FUSED_DISPATCH),
     Variant("HybridEP on NVL72", (_BRIDGE,), _recipe_on_nvl72("ep_dispatch"), _FUSED_DISPATCH),
+    Variant(
+        "chunks in order",
+        (),
+        says("cp_balance", "^n"),
+        {"kernels": {"context_balanced": False}},
+    ),
     # The exchange of one micro-batch runs beside the compute of another.
     Variant("exchange overlapped", (), says("overlap", r"(?<![-\w])ep\b"), _EXCHANGE_OVERLAPPED),
     Variant("exchange on NVL72", (_BRIDGE,), _recipe_on_nvl72("overlap"), _EXCHANGE_OVERLAPPED),
@@ -203,17 +211,9 @@ _VARIANTS = (
     ),
     Variant(
         "fused norms",
-        ("torch-3d",),
+        ("torch-3d", "generic-3d"),
         says("kernel", "rms kernel"),
         {"saved": {"norm_input_bytes": 2.0, "norm_extra_bytes": 0.0}},
-    ),
-    # Who splits layers over ranks splits the vocabulary too (Shoeybi et al. 2019, section 3;
-    # torch: `loss_parallel`), but for the one whose runs the profile was made from.
-    Variant(
-        "split logits",
-        ("torch-3d",),
-        lambda row: not row.says("framework", "megatron-like"),
-        {"saved": {"logits_sharded": True}},
     ),
     # Megatron's jit-fused cross-entropy makes its fp32 tensors anew instead of in place.
     Variant(
@@ -337,7 +337,53 @@ _VARIANTS = (
         {"overlap": {"fsdp_prefetch": 0.75}},
     ),
     Variant("eager blocks", ("torchtune",), says("compile", "n"), _EAGER_BLOCKS),
-    Variant("plain loss", ("torchtune", "fsdp1", "torch-3d"), says("loss", "plain"), _PLAIN_LOSS),
+    Variant(
+        "plain loss",
+        ("torchtune", "fsdp1", "torch-3d", "generic-3d"),
+        says("loss", "plain"),
+        _PLAIN_LOSS,
+    ),
+    # Liger's fused linear cross-entropy, or Apple's: logits exist by chunks of tokens, and head and
+    # loss leave gradients alone (Hsu et al. 2024, arXiv 2410.10989, section 3.2: as many tokens at a
+    # time as make logits as large as the hidden states).
+    Variant(
+        "fused linear cross-entropy",
+        _TORCH,
+        says("loss", "liger|linear|cut"),
+        {
+            "saved": {
+                "logits_saved_bytes": 0.0,
+                "logits_peak_bytes": 0.5,
+                "logits_forward_bytes": 0.5,
+            }
+        },
+    ),
+    # In one kernel that leaves the gradient where the logits were (apex, flash-attention, Liger).
+    Variant(
+        "fused cross-entropy",
+        _TORCH,
+        says("loss", "^fused(?!.*linear)"),
+        {
+            "saved": {
+                "logits_saved_bytes": 2.0,
+                "logits_peak_bytes": 4.0,
+                "logits_forward_bytes": 0.0,
+            }
+        },
+    ),
+    # A chunk of tokens at a time is cast to fp32; its log-softmax is kept.
+    Variant(
+        "chunked loss",
+        _TORCH,
+        says("loss", "^chunked"),
+        {
+            "saved": {
+                "logits_saved_bytes": 6.0,
+                "logits_peak_bytes": 8.0,
+                "logits_forward_bytes": 1.0,
+            }
+        },
+    ),
     # The optimizer steps as soon as a gradient exists: one layer's gradients at a time.
     Variant(
         "optimizer in backward",
@@ -427,11 +473,35 @@ def states_dropout(row: MeasuredRow) -> bool | None:
     return None if hidden is None else float(hidden[1]) > 0.0
 
 
+# Words of `state_precision`, and the keys of an optimizer's spelling.
+_STATE_KEYS = {
+    "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
+}  # fmt: skip
+
+
 def optimizer_name(row: MeasuredRow) -> str:
-    """Optimizer, AdamW unless the row says otherwise."""
+    """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
     stated = re.match(r"(?:paged )?([\w-]+)", row.fact("optimizer"))
     # The states of a paged one are counted by its variant.
-    return "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    name = "adamw" if stated is None or row.says("optimizer", "paged") else stated[1]
+    types = _stated_types(row) if name == "adamw" else ""
+    return f"{name}:{types}" if types else name
+
+
+def _stated_types(row: MeasuredRow) -> str:
+    """`grad=bf16,exp_avg=bf16` of `main_grads bf16 exp_avg bf16`; both moments are of one type
+    where one is named, and in 16 bits where they are `below fp32`."""
+    fact = row.fact("state_precision")
+    if "moments below fp32" in fact:
+        return "exp_avg=bf16,exp_avg_sq=bf16"
+    types = {
+        _STATE_KEYS[part]: dtype
+        for part, dtype in re.findall(r"([a-z_]+) ((?:bf|fp)\d+)", fact)
+        if part in _STATE_KEYS and dtype != "fp32"
+    }
+    if "exp_avg" in types:
+        types.setdefault("exp_avg_sq", types["exp_avg"])
+    return ",".join(f"{key}={dtype}" for key, dtype in types.items())
 
 
 def tables_of(name: str, profile: str) -> Tables:

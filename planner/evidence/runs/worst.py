@@ -16,7 +16,7 @@ from planner.predict.plan_text import batch_text, degrees_text
 
 WORST_ROWS = 10
 # Terms of a step by their column, in the words of a table.
-_TERMS = {
+TERMS = {
     f.STEP_COMPUTE: "compute",
     f.STEP_RECOMPUTE: "recompute",
     f.STEP_TP: "TP",
@@ -105,7 +105,7 @@ def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
         return ()
     shares = [
         (name, float(prediction.step[column]) / prediction.step_time_s)
-        for column, name in _TERMS.items()
+        for column, name in TERMS.items()
     ]
     large = [share for share in shares if share[1] >= _SMALLEST_SHARE]
     return tuple(sorted(large, key=lambda item: -item[1]))

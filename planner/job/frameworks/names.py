@@ -13,6 +13,7 @@ from importlib.resources import files
 
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.targets import TARGETS, Target
+from planner.job.unmodelled import refuse_unmodelled
 
 # Word -> the launch target or profile that it names.
 ALIASES: Mapping[str, str] = {
@@ -84,6 +85,7 @@ def canonical_name(name: str) -> str:
     """The launch target or profile that a name means: case and `_`/`-` ignored. UsageError."""
     wanted = name.strip().lower().replace("_", "-").replace(" ", "-")
     if wanted not in known_names():
+        refuse_unmodelled(name, f"framework {name!r}")
         raise unknown_name("framework", name, known_names(), "list them with: planner frameworks")
     return ALIASES.get(wanted, wanted)
 

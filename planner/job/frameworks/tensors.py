@@ -187,6 +187,9 @@ class TrainingState(Frozen):
     """DistributedDataParallel below ZeRO-1: copies of the gradients in its buckets."""
     gathered_layers: Annotated[float, unit("layers")] = 2
     """ZeRO-3: how many layers' gathered weights live at the peak."""
+    live_parameters: Annotated[float, unit("parameters")] = 0
+    """ZeRO-3: so many parameters stay gathered, where the model has them: those that are fetched
+    ahead and those that are soon used again. 0: what `gathered_layers` says."""
     reduce_buffer_layers: Annotated[float, unit("layers")] = 1
     """ZeRO-3: how many layers' unsharded gradients live at the peak."""
     root_stays_gathered: bool = True

@@ -24,10 +24,12 @@ from planner.predict.sharp import sharp_use
 _NO_CONNECTION_RULE = ("blackwell",)
 # Degrees that a rule over shapes speaks of: those whose places are named beside it.
 _SPOKEN = re.compile(r"\b(tp|pp|vpp|cp|ep|etp|dp|zero|mbs|grad_acc|gbs|shard)\b")
+# Settings that save memory and are not modelled.
+_LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
-_NAMED_BY_READERS = {"moe-tensor-needs-sequence"}
+_NAMED_BY_READERS = {"moe-tensor-needs-sequence", "interleaving-microbatches"}
 
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
@@ -63,7 +65,7 @@ class Assessment:
         """What can be told of it."""
         if self.errors:
             return "will not run"
-        if self.plan is None:
+        if self.plan is None or any(item.rule == _LEFT_OUT for item in self.problems):
             return "cannot tell"
         return "runs and fits" if self.plan.fits else "will not fit"
 
@@ -104,7 +106,7 @@ def assess(
         problems += _sharp_problem(found, setup, job)
         if not broken and not any(_hides_prediction(problem) for problem in problems):
             plan, problem = _prediction(setup)
-            problems += [problem] if problem else []
+            problems += [problem] if problem else _left_out(found, plan)
     return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
 
 
@@ -171,7 +173,7 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
         for place in problem.places
     }
     return (
-        broken.rule.endswith("-supported")
+        broken.rule.endswith(("-supported", "-offered"))
         and bool(broken.places)
         and told_by_rule.issuperset(broken.places)
     )
@@ -197,6 +199,24 @@ def _prediction(setup: Setup) -> tuple[Plan | None, Problem | None]:
         return setup.plan(), None
     except (UsageError, HardwareError, ConstraintError) as error:
         return None, _from_error(str(error))
+
+
+def _left_out(found: Found, plan: Plan | None) -> list[Problem]:
+    """Settings that save memory in ways not modelled, where without them it would not fit."""
+    if plan is None or plan.fits:
+        return []
+    saving = [(item, why) for item, why in found.unmodelled if _SAVES in why]
+    excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
+    return [
+        Problem(
+            _LEFT_OUT,
+            f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit",
+            "missing",
+            (item.place,),
+            "leave it out, or measure",
+        )
+        for item, why in saving
+    ]
 
 
 def _from_error(text: str) -> Problem:

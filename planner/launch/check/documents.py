@@ -21,6 +21,8 @@ from planner.launch.read.text import Span, Text
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
+# Launch formats whose configuration is TOML or YAML.
+_FORMATS = ("torchtitan-0.2", "accelerate", "nanotron")
 # Lists keep their width: ruamel breaks lines beyond it.
 _WIDEST = 2**16
 
@@ -30,10 +32,12 @@ def is_document(found: Found, setting: Setting | None) -> bool:
 
     One that a command line overrides stands there instead.
     """
-    if found.document is None or found.document.value.lstrip().startswith("{"):
+    if found.document is None or found.format not in _FORMATS:
+        return False
+    if found.document.value.lstrip().startswith("{"):
         return False
     if setting is None or not setting.spans:
-        return found.format != "torchtitan-0.3"
+        return True
     places = {place for place in found.document.origin if place is not None}
     return (setting.spans[0].file, setting.spans[0].start) in places
 
@@ -60,15 +64,19 @@ def _toml(text: str, edits: Sequence[Edit]) -> str:
 def _yaml(text: str, edits: Sequence[Edit]) -> str:
     from ruamel.yaml import YAML
     from ruamel.yaml.comments import CommentedMap
+    from ruamel.yaml.error import YAMLError
     from ruamel.yaml.util import load_yaml_guess_indent
 
-    _, indent, offset = load_yaml_guess_indent(text)
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = _WIDEST
-    # The width of lists shows in the file; of tables, in ruamel's guess for both.
-    yaml.indent(mapping=_mapping_indent(text), sequence=indent or 2, offset=offset or 0)
-    content = yaml.load(text)
+    try:
+        # The width of lists is ruamel's guess; it makes one of tables from the same lines.
+        _, indent, offset = load_yaml_guess_indent(text)
+        yaml.indent(mapping=_mapping_indent(text), sequence=indent or 2, offset=offset or 0)
+        content = yaml.load(text)
+    except YAMLError as error:
+        raise NotInFileError("the configuration is no YAML") from error
     before = _dumped(yaml, content)
     for edit in edits:
         _change(content, edit, CommentedMap)
@@ -170,7 +178,8 @@ def _starts_a_line(found: Found, span: Span) -> bool:
 
 def _outer(found: Found, text: Text, starts: list[int], i: int, j: int) -> tuple[Span, str]:
     """Whole lines of a file that lines `i` to `j` of a text stand in, and their indentation."""
-    origins = [place for place in text.origin[starts[i] : starts[j]] if place is not None]
+    every = text.origin[starts[i] : starts[j]]
+    origins = [place for place in every if isinstance(place, tuple)]
     if not origins or len({file for file, _ in origins}) != 1:
         raise NotInFileError("the file makes these lines from variables")
     file = origins[0][0]

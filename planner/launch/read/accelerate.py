@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from planner.launch.options import ACCELERATE
+from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.document import Document, json_document, misspelt
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -28,13 +31,26 @@ _STRATEGIES = {
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
 _GPUS_PER_NODE = 8
+# accelerate's name -> DeepSpeed's.
+_DEEPSPEED = {
+    "zero_stage": "zero_optimization.stage",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "gradient_clipping",
+}
 
 
 def read_accelerate(
-    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    document: Document,
+    launch: LaunchCommand | None,
+    files: Files,
+    hints: Hints,
+    script: HfArguments | None = None,
 ) -> Found:
     """The launch that an accelerate file describes."""
-    return _Reader(document, launch, files, read_hf_arguments(launch, files, hints)).found()
+    script = script or read_hf_arguments(launch, files, hints)
+    return _Reader(document, launch, files, script).found()
 
 
 class _Reader:
@@ -44,7 +60,7 @@ class _Reader:
         self.document, self.files, self.script, self.hints = document, files, script, script.hints
         self.launch = launch
         self.problems: list[Problem] = [*unknown_keys(document)]
-        self.assumed: list[str] = []
+        self.assumed: list[str] = list(script.assumed)
 
     def found(self) -> Found:
         world = (self.launch.world if self.launch else None) or self._number("num_processes", 0)
@@ -218,11 +234,37 @@ class _Reader:
     def _complete(self) -> None:
         """What such a file never says."""
         if not self.hints.model:
-            self.problems.append(model_unknown("the file does not name the model"))
+            self.problems.append(self.script.model_unknown("the file does not name the model"))
         if self.hints.mbs is None:
             self.assumed.append("micro-batch 1 (give --mbs)")
         if self.hints.gbs is None and self.hints.grad_acc is None:
             self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
+
+
+def deepspeed_in(document: Document, files: Files) -> Document | None:
+    """DeepSpeed's settings as an accelerate file has them: its own names, or a file beside it."""
+    if str(document.get("distributed_type")) != "DEEPSPEED":
+        return None
+    table = "deepspeed_config."
+    named = document.get(f"{table}deepspeed_config_file")
+    path = beside(str(named), Path(document.path).parent) if named else None
+    text = text_of(path) if path is not None else None
+    if path is not None and text is not None:
+        return json_document(files.add(str(path), text).as_text(), str(path), files)
+    settings: dict[str, Setting] = {}
+    for name, key in _DEEPSPEED.items():
+        setting = document.settings.get(table + name)
+        if setting is not None and setting.value not in (None, "none", "auto"):
+            settings[key] = replace(setting, key=key)
+    precision = str(document.get("mixed_precision", "no"))
+    if precision in ("bf16", "fp16"):
+        key = f"{precision}.enabled"
+        settings[key] = replace(document.settings["mixed_precision"], key=key, value=True)
+    content: dict[str, Any] = {}
+    for key, setting in settings.items():
+        first, _, rest = key.partition(".")
+        content.setdefault(first, {} if rest else setting.value)
+    return Document(document.path, content, settings)
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from planner.launch.read.found import Setting
 from planner.launch.read.shell import Command
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Files, Span, Text, Word
 
 # Options of torchrun, accelerate launch, deepspeed and srun that count processes or nodes.
 _NODES = ("nnodes", "num_nodes", "num-nodes", "num_machines", "nodes", "N")
@@ -21,6 +20,11 @@ _TOTAL = ("num_processes", "ntasks", "n")
 _MODULE_LAUNCHERS = (
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
 )  # fmt: skip
+# Commands that train, by name, and what they are told.
+_TRAINER_COMMANDS = {
+    "llamafactory-cli": ("train",), "axolotl": ("train", "fft"), "swift": ("sft", "pt", "rlhf"),
+    "trl": ("sft", "dpo", "grpo"),
+}  # fmt: skip
 _PYTHON = re.compile(r"^python[\d.]*$")
 # Launchers that start one process a GPU themselves: an srun around them starts nodes.
 _PER_GPU_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", *_MODULE_LAUNCHERS)
@@ -91,25 +95,37 @@ def arguments_as_command(arguments: Text) -> Command:
 
 
 def _spelled(word: Word, files: Files) -> str:
-    """A word's value; as it is written, where a variable in it is not known."""
-    if not word.text.unknown or word.used is None:
-        return word.text.value
+    """A word's value; as it is written, where all of it is not known."""
+    if word.text.known or word.used is None:
+        return word.text.known
     return files.by_path[word.used.file].text[word.used.start : word.used.end].strip("\"'")
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Index of the script or module that is trained with."""
+    """Index of the script or module that is trained with; behind `--` that of the inner launch."""
+    if "--" in words[1:]:
+        start = words.index("--", 1) + 1
+        inner = _program_index(words[start:])
+        if inner is not None and _is_runner(words[start : start + inner]):
+            return start + inner
     for at, value in enumerate(words):
-        if value == "-m" and at + 1 < len(words):
+        if value in ("-m", "--module") and at + 1 < len(words):
             if words[at + 1] not in _MODULE_LAUNCHERS:
                 return at + 1
         elif value.endswith(".py") and not value.startswith("-"):
             if _is_option_value(words, at):
                 continue
             return at
-        elif value.endswith("run_train.sh"):
+        elif value.endswith("run_train.sh") or _is_trainer_command(words, at):
             return at
     return None
+
+
+def _is_trainer_command(words: Sequence[str], at: int) -> bool:
+    """`llamafactory-cli train x.yaml`, `axolotl train x.yml`, `swift sft`."""
+    name = words[at].rsplit("/", 1)[-1]
+    verb = words[at + 1] if at + 1 < len(words) else ""
+    return verb in _TRAINER_COMMANDS.get(name, ())
 
 
 def _is_option_value(words: Sequence[str], at: int) -> bool:
@@ -154,7 +170,7 @@ def setting_of(
     spans = tuple(dict.fromkeys(item for item in (defined, used) if item is not None))
     return Setting(
         key,
-        value.value,
+        "" if value.unknown else value.value,
         place[0] if place else "",
         files.line(place),
         spans,

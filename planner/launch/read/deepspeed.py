@@ -13,7 +13,7 @@ from planner.launch.options import DEEPSPEED
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.found import Edit, Found, Hints, Problem
 from planner.launch.read.hf_arguments import HfArguments, read_hf_arguments
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
@@ -41,10 +41,15 @@ _OFF = (None, False, "none", "auto")
 
 
 def read_deepspeed(
-    document: Document, launch: LaunchCommand | None, files: Files, hints: Hints
+    document: Document,
+    launch: LaunchCommand | None,
+    files: Files,
+    hints: Hints,
+    script: HfArguments | None = None,
 ) -> Found:
     """The launch that a DeepSpeed file describes, completed from the command or the caller."""
-    return _Reader(document, launch, files, read_hf_arguments(launch, files, hints)).found()
+    script = script or read_hf_arguments(launch, files, hints)
+    return _Reader(document, launch, files, script).found()
 
 
 class _Reader:
@@ -54,7 +59,7 @@ class _Reader:
         self.document, self.launch, self.files, self.script = document, launch, files, script
         self.hints = script.hints
         self.problems: list[Problem] = [*self._unknown(), *self._zero_values()]
-        self.assumed: list[str] = []
+        self.assumed: list[str] = list(script.assumed)
 
     def found(self) -> Found:
         world = self.launch.world if self.launch else None
@@ -69,7 +74,7 @@ class _Reader:
         if self.hints.recompute is None:
             self.assumed.append("no recomputation (not in this file; give --recompute full)")
         if not self.hints.model:
-            self.problems.append(model_unknown("the file does not name the model"))
+            self.problems.append(self.script.model_unknown("the file does not name the model"))
         sequences = self._number("sequence_parallel_size") or 1
         if sequences > 1:
             self.problems.append(

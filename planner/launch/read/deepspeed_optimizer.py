@@ -13,7 +13,10 @@ from planner.launch.read.document import Document
 from planner.launch.read.found import Edit, Problem
 
 # In any spelling.
-_DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
+_DEEPSPEED = (
+    "adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon", "onebitadam",
+    "zerooneadam", "onebitlamb",
+)  # fmt: skip
 # Else a class of torch.optim, as it is spelt there.
 _TORCH = (
     "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",

@@ -15,11 +15,14 @@ from planner.launch.read.text import Files, Text
 
 Kind = Literal[
     "shell", "arguments", "torchtitan", "torchtitan-python", "deepspeed", "accelerate",
-    "nanotron", "plan", "job",
+    "nanotron", "plan", "job", "model-config", "primus", "llamafactory", "axolotl", "trainer",
+    "trainer-python", "recipe",
 ]  # fmt: skip
 READABLE = (
-    "a Megatron shell script or list of arguments, a torchtitan TOML, a DeepSpeed JSON, an "
-    "accelerate or nanotron YAML, a Kubernetes or SkyPilot job with such a script, or a plan file"
+    "a Megatron shell script, list of arguments or model_config.yaml, a torchtitan TOML or "
+    "configuration function, a recipe of Megatron-Bridge or NeMo 2, a Primus, LLaMA-Factory, "
+    "axolotl, accelerate or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or "
+    "SkyPilot job with such a script, or a plan file"
 )
 _TORCHTITAN_TABLES = {"training", "parallelism", "activation_checkpoint", "model", "job"}
 
@@ -35,7 +38,20 @@ def file_kind(name: str, text: str) -> Kind | None:
         return _yaml_kind(name, text)
     if name.endswith(".json"):
         return _json_kind(name, text)
-    return _plain_kind(text)
+    return _python_kind(text) if name.endswith(".py") else _plain_kind(text)
+
+
+def _python_kind(text: str) -> Kind | None:
+    """A Python file: a configuration or a recipe; None for any other program."""
+    from planner.launch.read.hf_python import is_hf_python
+    from planner.launch.read.recipe import is_recipe
+    from planner.launch.read.torchtitan_python import is_torchtitan_python
+
+    if is_torchtitan_python(text):
+        return "torchtitan-python"
+    if is_recipe(text):
+        return "recipe"
+    return "trainer-python" if is_hf_python(text) else None
 
 
 def _plain_kind(text: str) -> Kind | None:
@@ -89,8 +105,10 @@ def _yaml_kind(name: str, text: str) -> Kind:
     # For its message with the line, if it is no YAML.
     yaml_document(Text.made(text), name, Files())
     raise UsageError(
-        f"{name}: this YAML is neither accelerate's (distributed_type, fsdp_config, ...) nor "
-        "nanotron's (parallelism, tokens)"
+        f"{name}: this YAML has the settings of none that is read: accelerate "
+        "(distributed_type, fsdp_config), nanotron (parallelism, tokens), Megatron-LM "
+        "(MODEL_ARGS), Primus (modules), LLaMA-Factory and TRL (model_name_or_path), axolotl "
+        "(base_model)"
     )
 
 
@@ -104,6 +122,22 @@ def _mapping_kind(text: str) -> Kind | None:
         return None
     if not isinstance(content, dict):
         return None
+    return _kind_of_table(content)
+
+
+def _kind_of_table(content: dict[str, object]) -> Kind | None:
+    """Whose settings a table holds."""
+    from planner.launch.read.megatron_yaml import is_model_config, is_primus
+
+    if is_model_config(content):
+        return "model-config"
+    if is_primus(content):
+        return "primus"
+    if "base_model" in content:
+        return "axolotl"
+    if "model_name_or_path" in content:
+        is_factory = {"stage", "finetuning_type", "cutoff_len", "template"} & content.keys()
+        return "llamafactory" if is_factory else "trainer"
     if "parallelism" in content and {"tokens", "model", "general"} & content.keys():
         return "nanotron"
     signs = {"distributed_type", "compute_environment", "fsdp_config", "num_processes",

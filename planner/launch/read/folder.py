@@ -9,6 +9,7 @@ from pathlib import Path
 from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import UsageError
+from planner.launch.read.configured import CONFIGURATIONS
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.limits import MOST_BYTES
@@ -16,9 +17,7 @@ from planner.launch.read.text import SourceFile
 
 # Files that a launch folder holds beside those that launch.
 _ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
-_CONFIGURATIONS: tuple[Kind, ...] = (
-    "torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron",
-)  # fmt: skip
+_CONFIGURATIONS: tuple[Kind, ...] = CONFIGURATIONS
 _SCRIPTS: tuple[Kind, ...] = ("shell", "arguments", "job")
 
 
@@ -91,4 +90,4 @@ def _kind(path: Path) -> Kind | None:
     except (UsageError, HardwareError, OSError):
         return None
     # Python programs beside the configuration: what is trained, not how.
-    return None if path.suffix == ".py" and kind != "torchtitan-python" else kind
+    return None if path.suffix == ".py" and kind not in ("torchtitan-python", "recipe") else kind

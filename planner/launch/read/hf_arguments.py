@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from planner.job.models.catalog import catalog_name
 from planner.launch.read.command import LaunchCommand, setting_of
-from planner.launch.read.found import Hints, Setting
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files
+from planner.launch.read.found import Hints, Problem, Setting, model_unknown
+from planner.launch.read.text import Files, Word
 
 # TrainingArguments (transformers 5.23) and common scripts' own: argument -> field of `Hints`.
 _NAMES: Mapping[str, str] = {
     "per_device_train_batch_size": "mbs",
     "micro_batch_size": "mbs",
+    "train_micro_batch_size_per_gpu": "mbs",
     "gradient_accumulation_steps": "grad_acc",
     "model_folder": "model",
     "model_name_or_path": "model",
     "model_name": "model",
+    "base_model": "model",
+    "model": "model",
+    "cutoff_len": "seq",
+    "sequence_len": "seq",
+    "max_seq_len": "seq",
     "block_size": "seq",
     "max_seq_length": "seq",
     "max_length": "seq",
@@ -50,6 +57,17 @@ class HfArguments:
     optimizer: str | None = None
     kernel: str | None = None
     attention: Literal["flash", "eager"] = "flash"
+    # A model that is named and not known, and what was taken for one that is.
+    unknown_model: str = ""
+    assumed: tuple[str, ...] = ()
+
+    def model_unknown(self, where: str) -> Problem:
+        """Why the model is not known; `where`: what names none."""
+        setting = self.where.get("model")
+        if self.unknown_model and setting is not None:
+            text = f"the catalogue does not know the model {self.unknown_model}"
+            return model_unknown(text, (setting.place,), "--model CONFIG.json or a known name")
+        return model_unknown(where)
 
     @property
     def where(self) -> dict[str, Setting]:
@@ -59,16 +77,31 @@ class HfArguments:
 
 def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) -> HfArguments:
     """Arguments of the script that a command runs; empty without one."""
-    given = _given(launch.arguments if launch else (), files)
+    given = given_arguments(launch.arguments if launch else (), files)
+    return hf_arguments(given, Path(launch.command.file).parent if launch else Path(), hints)
+
+
+def hf_arguments(given: dict[str, Setting], folder: Path, hints: Hints) -> HfArguments:
+    """What named settings of a Trainer say, wherever they stand; `folder`: of the file."""
     values: dict[str, object] = {}
+    unknown_model, assumed = "", []
     for name, setting in given.items():
         field_name = _NAMES.get(name)
-        if field_name is not None and not setting.unknown:
-            text = str(setting.value)
-            number = int(text) if text.isdigit() else None
-            value = _model(name, text, launch) if field_name == "model" else number
-            if value is not None:
-                values.setdefault(field_name, value)
+        if field_name is None or setting.unknown or setting.value is None:
+            continue
+        text = str(setting.value)
+        number = int(text) if text.isdigit() else None
+        if field_name != "model":
+            if number is not None:
+                values.setdefault(field_name, number)
+            continue
+        found = _model(name, text, folder)
+        if found is not None:
+            values.setdefault("model", found)
+            if catalog_name(text) is None and found != text and not found.endswith(".json"):
+                assumed.append(f"the shape of {found} for {text}")
+        elif not name.startswith("model_folder"):
+            unknown_model = text
     if any(_is_on(given.get(name)) for name in _CHECKPOINTING):
         values["recompute"] = "full"
     merged = {
@@ -88,6 +121,8 @@ def read_hf_arguments(launch: LaunchCommand | None, files: Files, hints: Hints) 
         _optimizer(given),
         _text(given, "optimizer_kernel") or _KERNELS.get(_text(given, "optim") or ""),
         "eager" if _text(given, "attn_implementation") == "eager" else "flash",
+        unknown_model,
+        tuple(assumed) if not hints.model else (),
     )
 
 
@@ -112,16 +147,37 @@ def is_zero(text: str) -> bool:
         return False
 
 
-def _model(option: str, text: str, launch: LaunchCommand | None) -> str | None:
-    """A model's name, or its folder's config.json, beside the script or where the path leads."""
-    beside = Path(launch.command.file).parent if launch else Path()
-    for folder in (beside / text, Path(text)):
-        if (folder / "config.json").is_file():
-            return str(folder / "config.json")
-    return None if option == "model_folder" else text
+def _model(option: str, text: str, folder: Path) -> str | None:
+    """A model that the catalogue knows, or its folder's config.json, beside the file or there."""
+    for place in (folder / text, Path(text)):
+        if (place / "config.json").is_file():
+            return str(place / "config.json")
+    return None if option == "model_folder" else known_model(text)
 
 
-def _given(words: Sequence[Word], files: Files) -> dict[str, Setting]:
+# Endings of names that say how a model was tuned, packed or dated.
+_TUNED = re.compile(
+    r"[-_](\d{4}|v\d+(\.\d+)*|instruct|chat|base|hf|it|thinking|sft|dpo|bf16|fp8|bnb|4bit|8bit|"
+    r"unsloth|gptq|awq|\d+k|text|tuned|zero)$",
+    re.IGNORECASE,
+)
+
+
+def known_model(name: str) -> str | None:
+    """The catalogue's name of a model, tuned ones too; None where it knows none."""
+    plain = name.rstrip("/")
+    if catalog_name(plain) is not None:
+        return plain
+    plain = plain.rsplit("/", 1)[-1]
+    while (match := _TUNED.search(plain)) is not None:
+        plain = plain[: match.start()]
+        for spelled in (plain, re.sub(r"^(meta|unsloth)[-_]", "", plain, flags=re.IGNORECASE)):
+            if (known := catalog_name(spelled)) is not None:
+                return known
+    return catalog_name(re.sub(r"^(meta|unsloth)[-_]", "", plain, flags=re.IGNORECASE))
+
+
+def given_arguments(words: Sequence[Word], files: Files) -> dict[str, Setting]:
     """`--name value`, `--name=value` and switches."""
     found: dict[str, Setting] = {}
     for at, word in enumerate(words):

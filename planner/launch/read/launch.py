@@ -11,19 +11,19 @@ from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.frameworks.names import family_named
+from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
     LaunchCommand,
     arguments_as_command,
-    setting_of,
     split_command,
 )
-from planner.launch.read.detect import READABLE, Kind, file_kind
-from planner.launch.read.document import (
-    Document,
-    json_document,
-    toml_document,
-    yaml_document,
+from planner.launch.read.configured import (
+    CONFIGURATIONS,
+    is_trainer,
+    read_configured,
+    read_trainer,
 )
+from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
 from planner.launch.read.found import Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
@@ -32,11 +32,12 @@ from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
 from planner.launch.read.world import accelerate_counts, stated_counts
 
+_TRAINERS: tuple[Kind, ...] = ("llamafactory", "axolotl", "trainer", "trainer-python")
 _KINDS: dict[str, tuple[Kind, ...]] = {
-    "megatron": ("shell", "arguments", "job"),
-    "torchtitan": ("torchtitan", "torchtitan-python", "shell", "job"),
-    "deepspeed": ("deepspeed", "shell", "job"),
-    "accelerate": ("accelerate", "shell", "job"),
+    "megatron": ("shell", "arguments", "job", "model-config", "primus", "recipe"),
+    "torchtitan": ("torchtitan", "torchtitan-python", "shell", "job", "primus"),
+    "deepspeed": ("deepspeed", "shell", "job", *_TRAINERS),
+    "accelerate": ("accelerate", "shell", "job", *_TRAINERS),
     "nanotron": ("nanotron", "shell", "job"),
     "plan": ("plan",),
 }
@@ -46,6 +47,10 @@ _CONFIG_OPTIONS = (
     "--job.config_file", "--job.config-file", "--config-file", "--config_file", "--deepspeed",
     "--deepspeed_config", "--config",
 )  # fmt: skip
+
+
+# Files that the scripts of one launch may bring in.
+_MOST_FILES = 64
 
 
 @dataclass
@@ -62,6 +67,14 @@ class _Read:
     programs: dict[str, str] = field(default_factory=dict)
     # The command that trains.
     launch: LaunchCommand | None = None
+
+    def open_beside(self, name: str, script: str) -> Text | None:
+        """A file that a script names, from the folders around it; None where it is not there."""
+        path = beside(name, Path(script).parent)
+        if path is None or len(self.files.by_path) >= _MOST_FILES:
+            return None
+        text = self.contents.get(str(path)) or text_of(path)
+        return None if text is None else self.files.add(str(path), text).as_text()
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """Paths of some kinds."""
@@ -163,7 +176,7 @@ def _read_shells(read: _Read, hints: Hints) -> None:
         command = arguments_as_command(text)
         read.commands.append(LaunchCommand("", "", command.words, (), command))
     scripts = read.of_kind("shell")
-    shell = Shell(read.files, hints.environment)
+    shell = Shell(read.files, hints.environment, open_file=read.open_beside)
     for path in scripts:
         shell.read(read.texts[path])
     for path in read.of_kind("job"):
@@ -212,13 +225,18 @@ def _found(read: _Read, hints: Hints) -> Found:
     if launch is not None and is_bridge(launch):
         return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
     config = _config_path(read, launch)
-    if config is not None:
-        found = _configured(read, config, launch, hints)
+    of_megatron = launch is not None and _is_megatron(launch)
+    if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
+        found = read_configured(
+            read.kinds[config], read.texts[config], config, launch, read.files, hints
+        )
         return replace(found, document=read.texts[config])
-    if launch is not None and _is_megatron(launch):
+    if launch is not None and of_megatron:
         from planner.launch.read.megatron import read_megatron
 
         return read_megatron(launch, read.files, hints)
+    if launch is not None and is_trainer(launch, read.files):
+        return read_trainer(launch, read.files, hints)
     raise CannotTellError(_no_launch(read, launch))
 
 
@@ -227,13 +245,8 @@ def _program_text(read: _Read, launch: LaunchCommand) -> str | None:
     name = Path(launch.program).name
     if name in read.programs:
         return read.programs[name]
-    beside = Path(launch.command.file).parent / name
-    if beside.suffix != ".py" or not beside.is_file():
-        return None
-    try:
-        return _content(beside)
-    except (UsageError, HardwareError, OSError):
-        return None
+    path = beside(name, Path(launch.command.file).parent) if name.endswith(".py") else None
+    return None if path is None else text_of(path)
 
 
 def _is_megatron(launch: LaunchCommand) -> bool:
@@ -275,6 +288,9 @@ def _named_configs(launch: LaunchCommand) -> Iterator[str]:
                 yield value
             elif at + 1 < len(words):
                 yield words[at + 1].text.value
+    for word in launch.arguments[:2]:
+        if re.fullmatch(r"[^-=].*\.ya?ml", word.text.value):
+            yield word.text.value
     environment = launch.command.environment.get("CONFIG_FILE")
     if environment is not None:
         yield environment.value
@@ -282,7 +298,7 @@ def _named_configs(launch: LaunchCommand) -> Iterator[str]:
 
 def _config_path(read: _Read, launch: LaunchCommand | None) -> str | None:
     """The configuration file: given, written by the script, or named by it and there."""
-    given = read.of_kind("torchtitan", "torchtitan-python", "deepspeed", "accelerate", "nanotron")
+    given = read.of_kind(*CONFIGURATIONS)
     named = list(_named_configs(launch)) if launch else []
     for name in named:
         match = next((item for item in given if Path(item).name == Path(name).name), None)
@@ -301,67 +317,11 @@ def _open_named(read: _Read, launch: LaunchCommand, named: list[str]) -> str | N
     """A configuration beside the script, or where the script names it."""
     folder = Path(launch.command.file).parent
     for name in named:
-        for path in (folder / name, Path(name), folder / Path(name).name):
-            if path.suffix in (".toml", ".json", ".yaml", ".yml", ".py") and path.is_file():
-                _open(path, read, Hints())
-                return str(path)
+        path = beside(name, folder)
+        if path is not None and path.suffix in (".toml", ".json", ".yaml", ".yml", ".py"):
+            _open(path, read, Hints())
+            return str(path)
     return None
-
-
-def _configured(read: _Read, path: str, launch: LaunchCommand | None, hints: Hints) -> Found:
-    """The reader of a configuration file."""
-    text, kind, files = read.texts[path], read.kinds[path], read.files
-    if kind == "torchtitan-python":
-        from planner.launch.read.torchtitan_python import read_torchtitan_python
-
-        return read_torchtitan_python(text, path, launch, files, hints)
-    if kind == "torchtitan":
-        from planner.launch.read.torchtitan import read_torchtitan
-
-        document = toml_document(text, path, files)
-        _override(document, launch, files)
-        return read_torchtitan(document, launch, files, hints)
-    if kind == "deepspeed":
-        from planner.launch.read.deepspeed import read_deepspeed
-
-        return read_deepspeed(json_document(text, path, files), launch, files, hints)
-    document = yaml_document(text, path, files)
-    if kind == "nanotron":
-        from planner.launch.read.nanotron import read_nanotron
-
-        return read_nanotron(document, launch, files, hints)
-    from planner.launch.read.accelerate import read_accelerate
-
-    return read_accelerate(document, launch, files, hints)
-
-
-def _override(document: Document, launch: LaunchCommand | None, files: Files) -> None:
-    """`--training.local_batch_size 4` on the command line wins over the file."""
-    words = launch.arguments if launch else ()
-    for at, word in enumerate(words):
-        match = re.match(r"^--([a-z_]+\.[\w.-]+)(=?)", word.text.value)
-        if not match or match[1].startswith("job."):
-            continue
-        key = match[1].replace("-", "_")
-        following = words[at + 1] if at + 1 < len(words) else None
-        if match[2]:
-            one_setting_of = setting_of(key, word.text[match.end() :], None, files)
-        elif following is not None and not following.text.value.startswith("--"):
-            one_setting_of = setting_of(key, following.text, following.used, files)
-        else:
-            one_setting_of = replace(setting_of(key, word.text, word.used, files), value="true")
-        document.override(replace(one_setting_of, value=_typed(str(one_setting_of.value))), key)
-
-
-def _typed(text: str) -> object:
-    """A command line's text as the value that a TOML file would hold."""
-    lower = text.lower()
-    if lower in ("true", "false"):
-        return lower == "true"
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")

@@ -12,23 +12,27 @@ from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import (
     Arguments,
-    choices_of_many,
     parse_arguments,
     unknown_problems,
 )
 from planner.launch.read.megatron_context import read_exchange
+from planner.launch.read.megatron_dialects import (
+    Dialect,
+    dialect_note,
+    dialect_of,
+    eased,
+    other_model,
+    others_unpredictable,
+    translate,
+)
 from planner.launch.read.megatron_layout import Split, read_split
 from planner.launch.read.megatron_model import read_model
+from planner.launch.read.megatron_offload import read_offload
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
 from planner.launch.read.megatron_sharp import read_sharp
 from planner.launch.read.megatron_unmodelled import AS_COSTED, UNMODELLED, UNPREDICTABLE
 from planner.launch.read.text import Files
 
-# Modules of --offload-modules (transformer_config.py).
-_OFFLOADED = (
-    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act",
-    "fused_group_mlp",
-)  # fmt: skip
 # Fusions that the profile without Transformer Engine does not count on.
 _UNFUSED = (
     "no-masked-softmax-fusion",
@@ -72,8 +76,16 @@ class MegatronReader:
     def __init__(self, launch: LaunchCommand, files: Files, hints: Hints) -> None:
         self.launch, self.files, self.hints = launch, files, hints
         self.arguments = parse_arguments(launch.arguments, files)
+        self.dialect = self._dialect()
+        translate(self.arguments, self.dialect)
         self.assumed: list[str] = []
-        self.problems: list[Problem] = list(unknown_problems(self.arguments))
+        unknown = list(unknown_problems(self.arguments, self.dialect.words))
+        self.problems = eased(unknown, self.dialect)
+        self.problems += dialect_note(self.arguments, self.dialect)
+
+    def _dialect(self) -> Dialect:
+        """Whose options they are."""
+        return dialect_of(self.arguments, self.launch)
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -81,16 +93,21 @@ class MegatronReader:
         shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
-        self.problems += split.problems
+        # Forks and other programs split the layers by rules of their own.
+        forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
+        self.problems += [
+            replace(problem, severity="missing", fix="") if forked else problem
+            for problem in split.problems
+        ]
         environment = self._environment()
         dp = self._data_parallel(degrees)
         place = f"{self.launch.command.file}:{self.launch.command.line}"
-        self.problems += option_problems(
-            Facts(
-                self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
-                environment, place, bool(self.launch.program),
-            )
+        facts = Facts(
+            self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
+            environment, place, bool(self.launch.program),
         )  # fmt: skip
+        self.problems += eased(option_problems(facts), self.dialect)
+        self.problems += self._grouped(degrees, dp)
         exchange = read_exchange(self.arguments, degrees["cp"])
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
@@ -103,7 +120,7 @@ class MegatronReader:
             if (setting := self.arguments.setting(name)) is not None and self._has_effect(name)
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
-        self.problems += self.arguments.problems
+        self.problems += eased(self.arguments.problems, self.dialect)
         self.problems = _as_sure_as_read(self.problems, self.arguments)
         return Found(
             format="megatron",
@@ -137,16 +154,40 @@ class MegatronReader:
 
             return load_model(self.hints.model).spec
         shape, problems = read_model(self.arguments, self.hints, self.assumed)
+        if self._is_partial():
+            problems = [
+                replace(problem, severity="missing", fix=problem.fix or "--model NAME")
+                for problem in problems
+            ]
         self.problems += problems
         return shape
+
+    def _grouped(self, degrees: dict[str, Any], dp: int | None) -> list[Problem]:
+        """Micro-batches in groups that the schedule takes and the model does not."""
+        name = "microbatch-group-size-per-virtual-pipeline-stage"
+        group, gbs = self.arguments.number(name), degrees["gbs"]
+        if not group or not gbs or not dp:
+            return []
+        micro_batches = gbs // (degrees["mbs"] * dp)
+        if micro_batches % degrees["pp"] == 0 or micro_batches % group:
+            return []
+        text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
+        place = self.arguments.place(name)
+        return [Problem("interleaving-microbatches", text, "missing", place)]
+
+    def _is_partial(self) -> bool:
+        """Whether some arguments are not known, or another program may have its own defaults."""
+        unresolved = any(problem.rule == "unresolved" for problem in self.arguments.problems)
+        return unresolved or not self.dialect.core
 
     def _where(self) -> dict[str, Setting]:
         named = {field: self.arguments.given.get(name) for field, name in _DEGREES.items()}
         named["world"] = self.launch.per_node or self.launch.total
+        named["zero"] = self.arguments.given.get("zero-stage")
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
-        found = {name: item.value for name, item in self.launch.command.environment.items()}
+        found = {name: item.known for name, item in self.launch.command.environment.items()}
         return found if self.launch.program else {**self.hints.environment, **found}
 
     def _degrees(self) -> dict[str, Any]:
@@ -154,7 +195,8 @@ class MegatronReader:
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
             setting = self.arguments.setting(name)
-            if setting is not None and setting.unknown:
+            stated = getattr(self.hints, field, None) is not None
+            if setting is not None and setting.unknown and not stated:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
@@ -164,11 +206,10 @@ class MegatronReader:
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None:
-            wanted = "--micro-batch-size"
-            text, edits = f"{wanted} is missing", (Edit(wanted, "1"),)
-            self.problems.append(Problem("micro-batch", text, fix=f"{wanted} 1", edits=edits))
+            self.problems.append(_no_micro_batch(self._is_partial()))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
-        return values | one | {"etp": values["etp"] if self.arguments.has("num-experts") else None}
+        experts = self.arguments.has("num-experts") or self.hints.model
+        return values | one | {"etp": values["etp"] if experts else None}
 
     def _data_parallel(self, degrees: dict[str, Any]) -> int | None:
         world = self.hints.gpus or self.launch.world
@@ -184,9 +225,12 @@ class MegatronReader:
         eager = self._is_eager(local)
         scores_drop = arguments.real("attention-dropout") > 0.0
         dropout = dropout or (eager and scores_drop)
-        framework, variations = ("megatron-local", ()) if local else self._profile(degrees)
+        alone = local and not self.dialect.framework
+        framework, variations = ("megatron-local", ()) if alone else self._profile(degrees)
         if framework == "megatron-fsdp":
             self._fsdp(degrees)
+        offload = read_offload(arguments)
+        self.problems += offload.problems
         return {
             "framework": framework,
             "variations": variations,
@@ -194,8 +238,8 @@ class MegatronReader:
             "recompute": self.hints.recompute or self._recompute(),
             "optimizer": self._optimizer(),
             "optimizer_offload": self._offload(),
-            "activation_offload": self._activation_offload(),
-            "activation_offload_fraction": self._offload_fraction() or 1.0,
+            "activation_offload": offload.modules,
+            "activation_offload_fraction": offload.fraction or 1.0,
             "precision": self._precision(),
             "attention": "eager" if eager else "flash",
             "dropout": dropout,
@@ -205,7 +249,7 @@ class MegatronReader:
     def _is_eager(self, local: bool) -> bool:
         """Whether attention keeps its scores."""
         backend = self.arguments.text("attention-backend")
-        if local:
+        if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
         fused = {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"}
         off = self._environment()
@@ -214,6 +258,8 @@ class MegatronReader:
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """The profile, and what the settings change in it."""
         names = self._variations(degrees)
+        if self.dialect.framework:
+            return self.dialect.framework, ()
         if self._zero() >= _GRADIENTS_SHARDED:
             # Its gradients are added to no buffer, and in 16 bits anyway.
             implied = ("unfused-accumulation", "bf16-gradients")
@@ -248,6 +294,8 @@ class MegatronReader:
 
     def _zero(self) -> int:
         arguments = self.arguments
+        if arguments.has("zero-stage"):
+            return arguments.number("zero-stage") or 0
         stage = MEGATRON["sharding"].read(arguments.text("data-parallel-sharding-strategy"))
         if arguments.has("use-megatron-fsdp"):
             return int(stage or 3)
@@ -329,28 +377,6 @@ class MegatronReader:
         share = self.arguments.real("optimizer-offload-fraction")
         return share if self.arguments.has("optimizer-cpu-offload") else 0.0
 
-    def _activation_offload(self) -> str:
-        """Modules whose activations are kept on the host."""
-        arguments = self.arguments
-        if not arguments.has("fine-grained-activation-offloading"):
-            return "off"
-        modules = choices_of_many(arguments, "offload-modules", _OFFLOADED)
-        if "fused_group_mlp" in modules:
-            text = "--offload-modules fused_group_mlp: less memory than predicted"
-            place = arguments.place("offload-modules")
-            self.problems.append(Problem("not-predictable", text, "warning", place))
-        if self._offload_fraction() == 0.0:
-            return "off"
-        return ",".join(name for name in modules if name != "fused_group_mlp") or "off"
-
-    def _offload_fraction(self) -> float:
-        """Of the groups that leave the GPU; without the option, or out of its range, all."""
-        arguments = self.arguments
-        if not arguments.has("fine-grained-activation-offloading"):
-            return 1.0
-        given = arguments.real("activation-offload-fraction")
-        return given if 0.0 <= given <= 1.0 else 1.0
-
     def _precision(self) -> str:
         arguments = self.arguments
         if arguments.has("fp4-format"):
@@ -364,6 +390,13 @@ class MegatronReader:
         return "fp16" if arguments.has("fp16") else "bf16"
 
     def _unpredictable(self) -> None:
+        self.problems += others_unpredictable(self.arguments, self.dialect)
+        if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
+            text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
+            place = self.arguments.place("zero-stage")
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+        if why := other_model(self.launch):
+            self.problems.append(Problem("not-predictable", f"{why}: not modelled", "warning"))
         for name, why in UNPREDICTABLE.items():
             if self.arguments.has(name):
                 place = self.arguments.place(name)
@@ -408,6 +441,15 @@ def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
     return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
 
 
+def _no_micro_batch(partial: bool) -> Problem:
+    """`partial`: the files are a part of a launch, which may say it elsewhere."""
+    wanted = "--micro-batch-size"
+    text, edits = f"{wanted} is missing", (Edit(wanted, "1"),)
+    if partial:
+        return Problem("micro-batch", text, "missing", fix="--mbs N")
+    return Problem("micro-batch", text, fix=f"{wanted} 1", edits=edits)
+
+
 def _too_small(name: str, number: int, places: tuple[str, ...]) -> Problem:
     option = f"--{name}"
     text, edits = f"{option} {number}: at least 1", (Edit(option, "1"),)
@@ -418,7 +460,8 @@ def _unresolved(setting: Setting) -> Problem:
     return Problem(
         "unresolved",
         f"{setting.key} is {setting.unknown}",
-        places=(setting.place,),
+        "missing",
+        (setting.place,),
         fix="--env NAME=VALUE sets a variable",
     )
 

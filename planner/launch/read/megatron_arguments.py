@@ -11,8 +11,7 @@ from itertools import pairwise
 
 from planner.launch.read.command import setting_of
 from planner.launch.read.found import SURELY_MEANT, Edit, Problem, Setting
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Files, Span, Text, Word
 
 RELEASE = "megatron-core 0.19"
 
@@ -42,13 +41,26 @@ def options() -> dict[str, Option]:
     return found
 
 
+@cache
+def other_options() -> dict[str, tuple[Option, str]]:
+    """Options that only other parsers have, with whose they are."""
+    folder = resources("planner.launch.read")
+    text = folder.joinpath("megatron_flags_other.tsv").read_text("utf-8")
+    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
+
+
 @dataclass
 class Arguments:
-    """Options as given, by their first name; what could not be read is among the problems."""
+    """Options as given, by their first name; what could not be read is among the problems.
+
+    `foreign`: those that only other parsers have, and whose.
+    """
 
     given: dict[str, Setting] = field(default_factory=dict)
     unknown: list[Setting] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    foreign: dict[str, str] = field(default_factory=dict)
     # Options that some reading function asked for.
     used: set[str] = field(default_factory=set)
 
@@ -62,7 +74,8 @@ class Arguments:
         setting = self.setting(name)
         if setting is not None:
             return None if setting.unknown else str(setting.value)
-        return options()[name].default or None
+        option = options().get(name)
+        return (option.default or None) if option else None
 
     def setting(self, name: str) -> Setting | None:
         """The option as given."""
@@ -132,22 +145,31 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments, files: Files
             arguments.unknown.append(setting_of(text, Text(""), word.used, files, word.used))
         return at + 1
     name, equals, _ = text[2:].partition("=")
-    option = options().get(name) or options().get(name.replace("_", "-"))
+    option = options().get(name)
+    if option is None and name in other_options():
+        option, arguments.foreign[name] = other_options()[name]
     end = at + 1
     values: list[Word] = []
     if equals:
         values = [Word(word.text[len(name) + 3 :], None)]
     elif option is None or option.values != "switch":
-        most = 1 if option is None or option.values == "one" else len(words)
+        most = _most_values(option, len(words))
         while end < len(words) and len(values) < most and not _is_option(words[end]):
             values.append(words[end])
             end += 1
-    if option is None or name not in options():
+    if option is None:
         arguments.unknown.append(_setting(f"--{name}", word, values, files))
         return end
     arguments.given[option.name] = _setting(f"--{name}", word, values, files)
     _check_values(option, arguments)
     return end
+
+
+def _most_values(option: Option | None, all_words: int) -> int:
+    """Words that an option may take."""
+    if option is None or option.values in ("one", "maybe"):
+        return 1
+    return int(option.values) if option.values.isdigit() else all_words
 
 
 def _is_option(word: Word) -> bool:
@@ -244,12 +266,14 @@ def _is_misspelt(given: str, meant: str) -> bool:
     return difflib.SequenceMatcher(None, given, meant).ratio() >= SURELY_MEANT
 
 
-def unknown_problems(arguments: Arguments) -> Iterator[Problem]:
-    """Each option that the parser does not have, with the nearest that it has."""
+def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
+    """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
     for setting in arguments.unknown:
         plain = setting.key.removeprefix("--").replace("_", "-")
         close = difflib.get_close_matches(plain, options(), n=1, cutoff=0.75)
-        text = f"{setting.key}: {RELEASE} has no such option and refuses it"
+        text = f"{setting.key}: {parser} has no such option and refuses it"
+        if parser != RELEASE:
+            text = f"{setting.key}: no option that is known of {parser}"
         if not setting.key.startswith("--"):
             text = f"{setting.key!r} stands where an option should"
             close = []

@@ -19,8 +19,8 @@ from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
 from planner.launch.read.megatron_arguments import options
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Text
+from planner.launch.read.megatron_dialects import CORE, Dialect
+from planner.launch.read.text import Files, Text, Word
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
@@ -56,6 +56,8 @@ _SAID_ELSEWHERE = {
     "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag",
     "optimizer.use_distributed_optimizer",
 }  # fmt: skip
+# Hydra takes Python's spellings too.
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): "swiglu", ("quick_gelu", "true"): "quick-geglu",
                 ("squared_relu", "false"): "squared-relu"}  # fmt: skip
 # Bridge's precision recipes -> options.
@@ -102,6 +104,8 @@ class _Overrides:
             value = word.text[match.start(2) :]
             if value.value[:1] == '"' == value.value[-1:]:
                 value = value[1:-1]
+            if value.value in _PYTHON_WORDS:
+                value = Text(_PYTHON_WORDS[value.value], value.origin[: len(value.value)])
             self.given[match[1]] = Word(value, word.used or word.text.span())
             whole = word.used or word.text.span()
             self.settings[match[1]] = setting_of(match[1], value, word.used, files, whole)
@@ -278,6 +282,22 @@ class _Reader(MegatronReader):
                 "all settings)"
             )
             self.problems.append(Problem("not-predictable", text, "warning"))
+
+    def _dialect(self) -> Dialect:
+        return CORE
+
+    def found(self) -> Found:
+        """What an unseen recipe sets may undo what the overrides alone would break."""
+        found = super().found()
+        if self.overrides.is_bare:
+            return found
+        eased = [
+            replace(problem, severity="warning")
+            if problem.severity == "error" and problem.rule != "option-value"
+            else problem
+            for problem in found.problems
+        ]
+        return replace(found, problems=tuple(eased))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Bridge's profile, and where the overrides differ from it."""

@@ -123,6 +123,8 @@ def _position(arguments: Arguments) -> str:
     if arguments.has("use-rotary-position-embeddings"):
         return "rope"
     kind = arguments.text("position-embedding-type")
+    if kind == "alibi":
+        return "alibi"
     if arguments.has("no-position-embedding") and kind == "learned_absolute":
         return "none"
     return {"learned_absolute": "learned", "none": "none"}.get(kind or "", "rope")

@@ -11,7 +11,7 @@ from planner.launch.nanotron import NANOTRON as MODEL
 from planner.launch.options import NANOTRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
-from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
+from planner.launch.read.found import SURELY_MEANT, Edit, Found, Hints, Problem, model_unknown
 from planner.launch.read.names import known_names
 from planner.launch.read.text import Files
 
@@ -19,6 +19,9 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
     table: known_names(f"nanotron-{table}")
     for table in ("parallelism", "tokens", "optimizer", "model")
 }
+# Tables at the top that only older releases and branches of nanotron have.
+_OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
+_OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
 # Keys of nanotron's model configurations, which are those of Hugging Face.
@@ -151,8 +154,9 @@ class _Reader:
         config: dict[str, object] = {
             name: value for name, value in values.items() if value is not None
         }
-        experts = self.document.has(f"{_M}.moe_config")
-        if experts:
+        self.document.has(f"{_M}.moe_config")
+        table = self.document.content.get("model", {}).get("model_config")
+        if isinstance(table, Mapping) and table.get("moe_config"):
             text = "experts of nanotron's own model are not read"
             self.problems.append(model_unknown(text, self.document.place(_M)))
             return None
@@ -183,6 +187,12 @@ class _Reader:
         return Problem("model-shape", error, places=self.document.place(*keys))
 
 
+def _is_of_another_release(document: Document) -> bool:
+    """Whether its tables are those of another release than the one whose keys are known here."""
+    optimizer = set(document.names("optimizer"))
+    return bool(_OTHER_TABLES & set(document.names()) or _OTHER_OPTIMIZER & optimizer)
+
+
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that nanotron's dataclasses do not have, which its loader refuses."""
     for table, known in _KEYS.items():
@@ -194,9 +204,13 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             places = [
                 o.place for k, o in document.settings.items() if f"{k}.".startswith(f"{name}.")
             ]
+            slip = difflib.get_close_matches(key, known, n=1, cutoff=SURELY_MEANT)
+            other = not slip and _is_of_another_release(document)
             yield Problem(
                 "unknown-option",
-                f"{name}: nanotron has no such key and refuses it",
+                f"{name}: nanotron has no such key and refuses it"
+                + (" (another release may have it)" if other else ""),
+                "warning" if other else "error",
                 places=tuple(places[:1]),
                 fix=close[0] if close else "",
                 edits=misspelt(document, name, close),

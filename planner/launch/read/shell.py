@@ -8,32 +8,28 @@ that would run, each word with the places its characters come from. What only ru
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.limits import Limits
+from planner.launch.read.shell_calls import (
+    ScriptCall,
+    inline_script,
+    reads_a_script,
+    script_call,
+)
+from planner.launch.read.shell_syntax import broken_nodes, parse_shell
 from planner.launch.read.shell_tests import Tests, matches
-from planner.launch.read.shell_words import Value, Word, spaced
-from planner.launch.read.text import Files, Text, join
+from planner.launch.read.shell_words import Value, appended
+from planner.launch.read.slurm import slurm_variables
+from planner.launch.read.text import HOLE, Files, Text, Word, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# Wrappers that take a command as their arguments.
-_SBATCH = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[=\s]+(\S+))?", re.MULTILINE)
-# What Slurm sets from its options.
-_SLURM_VARIABLES = {
-    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "gres": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
-    "n": ("SLURM_NTASKS", "SLURM_NPROCS"),
-}
 # What every shell sets: paths and names, without effect on a launch.
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 # More of a kind tell no more.
@@ -65,8 +61,12 @@ class Shell:
     notes: list[str] = field(default_factory=list)
     errors: list[tuple[str, int, str]] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
-    # Functions that are being read.
+    # Functions and scripts that are being read.
     active: set[str] = field(default_factory=set)
+    # Arguments of the script or function that is read.
+    positional: list[Text] = field(default_factory=list)
+    # The text of a file that a script names, by that name and the script's own path.
+    open_file: Callable[[str, str], Text | None] = lambda _name, _script: None
 
     def read(self, source: Text, *, nested: bool = False) -> None:
         """Walk a script. Errors of syntax are collected, with file and line.
@@ -74,30 +74,14 @@ class Shell:
         CannotTellError for a script that goes beyond the limits of reading.
         """
         if not nested:
-            self._read_directives(source)
-        tree = _parse(source.value)
+            self.variables |= slurm_variables(source)
+        tree = parse_shell(source.value)
         if tree.has_error:
             self._note_errors(source, tree)
         _Walk(self, source).run(tree)
 
-    def _read_directives(self, source: Text) -> None:
-        """`#SBATCH --nodes=8`: what Slurm will put into the environment."""
-        for match in _SBATCH.finditer(source.value):
-            for name in _SLURM_VARIABLES.get(match[1], ()):
-                if match[2] is None:
-                    continue
-                # gres=gpu:a100:8 ends with the number.
-                at = match.start(2) + (match[2].rfind(":") + 1)
-                self.variables[name] = source[at : match.end(2)]
-        nodes, tasks = (self.variables.get(item) for item in ("SLURM_NNODES", "SLURM_NTASKS"))
-        per_node = self.variables.get("SLURM_NTASKS_PER_NODE")
-        if tasks is None and isinstance(nodes, Text) and isinstance(per_node, Text):
-            product = evaluate_arithmetic(f"{nodes.value}*{per_node.value}", {})
-            if product is not None:
-                self.variables["SLURM_NTASKS"] = Text.made(str(product))
-
     def _note_errors(self, source: Text, tree: Node) -> None:
-        for node in islice(_broken(tree), _MOST_NOTES):
+        for node in islice(broken_nodes(tree), _MOST_NOTES):
             place = source[node.start_byte : node.end_byte + 1].first()
             words = source.value[node.start_byte : node.end_byte].split("\n")[0].strip()
             missing = f"{node.type} missing" if node.is_missing else f"cannot read {words!r}"
@@ -112,34 +96,25 @@ class Shell:
         """A variable's value: as given by the user, else as set so far."""
         if name in self.given:
             return Text.made(self.given[name])
+        if name.isdigit():
+            at = int(name) - 1
+            return self.positional[at] if 0 <= at < len(self.positional) else None
         value = self.variables.get(name)
         return Text.made(f"${name}") if value is None and name in _ALWAYS_SET else value
+
+    @contextmanager
+    def called(self, arguments: Sequence[Text]) -> Iterator[None]:
+        """Inside a script or function with these arguments."""
+        before, self.positional = self.positional, list(arguments)
+        try:
+            yield
+        finally:
+            self.positional = before
 
     def environment(self) -> dict[str, Text]:
         """What a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
-
-
-def _parse(text: str) -> Node:
-    """Syntax tree; offsets in characters."""
-    import tree_sitter
-    import tree_sitter_bash
-
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    # One byte a character, so that offsets agree; nothing outside ASCII is syntax.
-    return parser.parse(re.sub(r"[^\x00-\x7f]", "?", text).encode()).root_node
-
-
-def _broken(tree: Node) -> Iterator[Node]:
-    """Nodes that the grammar could not read, in order."""
-    ahead = [tree]
-    while ahead:
-        node = ahead.pop()
-        if node.type == "ERROR" or node.is_missing:
-            yield node
-            continue
-        ahead += [child for child in reversed(node.children) if child.has_error or child.is_missing]
 
 
 class _Walk(Tests):
@@ -165,6 +140,27 @@ class _Walk(Tests):
             for child in node.named_children:
                 self.run(child)
         elif node.type in _LOOPS:
+            self._note(node, "a loop is not followed")
+
+    def _run_for_statement(self, node: Node) -> None:
+        """The first round: sweeps train once for each word."""
+        variable, *rest = node.named_children
+        listed = [word.text for item in rest[:-1] for word in self.words(item)]
+        if not listed:
+            self._note(node, "a loop is not followed")
+            return
+        if len(listed) > 1:
+            self._note(node, f"a loop over {len(listed)} words: its first round is read")
+        self.shell.variables[self.piece(variable).value] = listed[0]
+        self.run(rest[-1])
+
+    def _run_while_statement(self, node: Node) -> None:
+        """One round, where it is sure to begin."""
+        test, body = node.named_children[0], node.named_children[-1]
+        met = self.test(test)
+        if met:
+            self.run(body)
+        elif met is None:
             self._note(node, "a loop is not followed")
 
     def _note(self, node: Node, what: str) -> None:
@@ -273,7 +269,7 @@ class _Walk(Tests):
             return name
         value: Value = self._assigned(value_node[0]) if value_node else Text("")
         if appends:
-            value = _appended(self.shell.variables.get(name), value)
+            value = appended(self.shell.variables.get(name), value)
             self.shell.limits.step(0 if isinstance(value, list) else len(value.value))
         self.shell.limits.grown(value)
         self.shell.variables[name] = value
@@ -285,11 +281,33 @@ class _Walk(Tests):
         return self.value(node)
 
     def _run_redirected_statement(self, node: Node) -> None:
+        statements = [
+            child
+            for child in node.named_children
+            if child.type not in ("file_redirect", "herestring_redirect", "heredoc_redirect")
+        ]
         for child in node.named_children:
             if child.type == "heredoc_redirect":
-                self._keep_heredoc(child)
-            elif child.type not in ("file_redirect", "herestring_redirect"):
-                self.run(child)
+                self._read_heredoc(child, statements)
+        for child in statements:
+            self.run(child)
+
+    def _read_heredoc(self, node: Node, statements: list[Node]) -> None:
+        """`sbatch <<EOF`: a script; `cat <<EOF > file`: a file."""
+        commands = [item for item in statements if item.type == "command"]
+        words = [word for item in commands for word in self._words_of(item)]
+        body = next((item for item in node.named_children if item.type == "heredoc_body"), None)
+        if body is not None and words and words[0].text.value == "read":
+            self.shell.variables[words[-1].text.value] = self._heredoc_text(node, body)
+        elif body is not None and reads_a_script(words):
+            self._nested(self._heredoc_text(node, body))
+        else:
+            self._keep_heredoc(node)
+
+    def _heredoc_text(self, node: Node, body: Node) -> Text:
+        start = next(item for item in node.named_children if item.type == "heredoc_start")
+        raw = self.piece(start).value[:1] in ("'", '"')
+        return self.piece(body) if raw else self.inside(body)
 
     def _keep_heredoc(self, node: Node) -> None:
         """`cat <<EOF > file`: the text that the file will hold."""
@@ -302,12 +320,19 @@ class _Walk(Tests):
             )
         if body is None or target is None:
             return
-        start = next(item for item in node.named_children if item.type == "heredoc_start")
-        raw = self.piece(start).value[:1] in ("'", '"')
         path = self.value(target.named_children[-1])
-        self.shell.written[path.value] = self.piece(body) if raw else self.inside(body)
+        self.shell.written[path.value] = self._heredoc_text(node, body)
 
     # --- commands -------------------------------------------------------------------------------
+
+    def _words_of(self, node: Node) -> list[Word]:
+        """A command's words, without the variables before it and its redirections."""
+        return [
+            word
+            for child in node.named_children
+            if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
+            for word in self.words(child)
+        ]
 
     def _run_command(self, node: Node) -> None:
         before = {
@@ -315,12 +340,7 @@ class _Walk(Tests):
             for item in node.named_children
             if item.type == "variable_assignment"
         }
-        words = [
-            word
-            for child in node.named_children
-            if child.type not in ("variable_assignment", "file_redirect", "herestring_redirect")
-            for word in self.words(child)
-        ]
+        words = self._words_of(node)
         environment = self.shell.environment()
         for value in environment.values():
             self.shell.limits.step(len(value.value))
@@ -340,70 +360,84 @@ class _Walk(Tests):
             self._nested(spaced(word.text for word in words[1:]))
         elif name in (".", "source"):
             self._source(words[1:])
+        elif name == "shift":
+            count = words[1].text.value if len(words) > 1 else "1"
+            shell.positional = shell.positional[int(count) if count.isdigit() else 1 :]
         elif name == "unset":
             for word in words[1:]:
                 shell.variables.pop(word.text.value, None)
         elif name in shell.functions:
-            self._call(name, *shell.functions[name])
-        elif (inner := _inline_script(words)) is not None:
+            self._call(name, words[1:], *shell.functions[name])
+        elif (inner := inline_script(words)) is not None:
             self._nested(inner)
-        else:
+        elif (call := script_call(words)) is None or not self._follow(call, node):
             place = self.piece(node).first()
             file = place[0] if place else ""
-            line = shell.files.line(place)
-            shell.commands.append(Command(tuple(words), environment, file, line))
+            shell.commands.append(Command(tuple(words), environment, file, shell.files.line(place)))
 
     def _nested(self, script: Text) -> None:
         """A script in a word: `eval`, `bash -c`."""
-        if script.unknown:
-            self.shell.note(f"a command in a word is not known: {script.unknown}")
-            return
         with self.shell.limits.call("a command in a word"):
             self.shell.read(script, nested=True)
 
-    def _call(self, name: str, source: Text, body: Node) -> None:
+    def _call(self, name: str, given: list[Word], source: Text, body: Node) -> None:
         shell = self.shell
         if name in shell.active:
             shell.note(f"the function {name} calls itself: not followed")
             return
         shell.active.add(name)
-        with shell.limits.call(f"the function {name}"):
+        arguments = [word.text for word in given]
+        with shell.limits.call(f"the function {name}"), shell.called(arguments):
             _Walk(shell, source).run(body)
         shell.active.remove(name)
 
-    def _written(self, word: Word) -> str:
-        """A word's value; as it is written, where that is not known."""
-        if not word.text.unknown or word.used is None:
-            return word.text.value
-        text = self.shell.files.by_path[word.used.file].text
-        return text[word.used.start : word.used.end].strip("\"'")
+    def _follow(self, call: ScriptCall, node: Node) -> bool:
+        """Read the script that a command starts, if it is there."""
+        return self._read_file(call.name.value, call.arguments, node)
+
+    def _read_file(self, name: str, arguments: Sequence[Text], node: Node) -> bool:
+        """Read another file in this shell; whether it was there."""
+        shell = self.shell
+        place = self.piece(node).first()
+        text = shell.written.get(name) or shell.open_file(name, place[0] if place else "")
+        if text is None:
+            return False
+        file = f"the script {name.replace(HOLE, '')}"
+        if file in shell.active:
+            shell.note(f"{file} calls itself: not followed")
+            return True
+        shell.active.add(file)
+        with shell.limits.call(file), shell.called(arguments):
+            shell.read(text)
+        shell.active.remove(file)
+        return True
 
     def _source(self, words: list[Word]) -> None:
         """`source config.sh`: a file that was given too has been read already."""
-        name = self._written(words[0]).rsplit("/", 1)[-1] if words else ""
-        given = [path for path in self.shell.files.by_path if path.rsplit("/", 1)[-1] == name]
-        if not given:
-            what = self._written(words[0]) if words else ""
-            self.shell.note(f"source {what}: not read; give that file too, before this one")
+        if not words:
+            return
+        shown = words[0].text.known or self._as_written(words[0])
+        name = shown.rsplit("/", 1)[-1]
+        if any(path.rsplit("/", 1)[-1] == name for path in self.shell.files.by_path):
+            return
+        origin = words[0].text.first()
+        script = words[0].used.file if words[0].used else origin[0] if origin else ""
+        text = self.shell.open_file(words[0].text.value, script)
+        if text is None:
+            self.shell.note(f"source {shown}: not read; give that file too, before this one")
+            return
+        with self.shell.limits.call(f"the script {shown}"):
+            self.shell.read(text)
+
+    def _as_written(self, word: Word) -> str:
+        """A word as its script spells it."""
+        if word.used is None:
+            return ""
+        text = self.shell.files.by_path[word.used.file].text
+        return text[word.used.start : word.used.end].strip("\"'")
 
 
 _CONTAINERS = (
     "program", "pipeline", "subshell", "do_group", "negated_command",
 )  # fmt: skip
-_LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
-
-
-def _appended(old: Value | None, more: Value) -> Value:
-    if isinstance(old, list) or isinstance(more, list):
-        first = old if isinstance(old, list) else [old] if old is not None else []
-        return [*first, *(more if isinstance(more, list) else [more])]
-    return join([old or Text(""), more])
-
-
-def _inline_script(words: list[Word]) -> Text | None:
-    """What `bash -c "..."` runs, behind srun or not; None for another command."""
-    for at, word in enumerate(words[:-2]):
-        shell = word.text.value.rsplit("/", 1)[-1]
-        if shell in ("bash", "sh") and re.fullmatch(r"-\w*c", words[at + 1].text.value):
-            return words[at + 2].text
-    return None
+_LOOPS = ("c_style_for_statement",)

@@ -67,7 +67,7 @@ class Tests(Words):
         if value.unknown and not value.unknown.startswith("$"):
             return None
         # A variable that nothing sets is empty.
-        return bool(value.value) == (operator == "-n")
+        return bool(value.known) == (operator == "-n")
 
     def _test_binary(self, node: Node, children: list[Node]) -> bool | None:
         operator = next(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from planner.launch.read.arithmetic import evaluate_arithmetic
 from planner.launch.read.limits import Limits
-from planner.launch.read.text import Span, Text, join
+from planner.launch.read.shell_output import output_of
+from planner.launch.read.text import HOLE, Text, Word, join, spaced
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -17,19 +16,13 @@ if TYPE_CHECKING:
 Value = Text | list[Text]
 
 
-@dataclass(frozen=True)
-class Word:
-    """One word of a command: its value, and where the script uses it."""
-
-    text: Text
-    used: Span | None = None
-
-
 class Variables(Protocol):
     """Where values come from and defaults go."""
 
     variables: dict[str, Value]
     limits: Limits
+    # Arguments of the script or function that is read.
+    positional: list[Text]
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value; None where nothing sets it."""
@@ -60,9 +53,9 @@ class Words:
         if listed is not None:
             return [Word(text, text.span()) for text in listed]
         value = self.value(node)
-        if value.unknown:
+        if value.value == HOLE:
             return [Word(value, used)]
-        if node.type in ("simple_expansion", "expansion", "command_substitution"):
+        if _is_unquoted(node):
             parts = list(value.split())
             whole = len(parts) == 1
             return [Word(part, used if whole else part.span()) for part in parts]
@@ -70,7 +63,7 @@ class Words:
 
     def _listed(self, node: Node) -> list[Text] | None:
         """`"${ARGS[@]}"`: the words of an array; None if the node is something else."""
-        inner = node
+        inner = node.named_children[0] if _is_lone_name(node) else node
         if node.type == "string" and node.named_child_count == 1:
             inner = node.named_children[0]
             if self.piece(inner).value != self.piece(node).value[1:-1]:
@@ -80,14 +73,14 @@ class Words:
         match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)", self.piece(inner).value)
         if not match:
             return None
-        value = self.state.lookup(match[1]) if match[1] else None
+        value = self.state.lookup(match[1]) if match[1] else self.state.positional
         if value is None:
             return []
         listed = value if isinstance(value, list) else [value]
         if node.type == "string":
             return listed
         # Without quotes around it, the shell splits each element at blanks.
-        return [part for item in listed for part in ([item] if item.unknown else item.split())]
+        return [part for item in listed for part in item.split()]
 
     def value(self, node: Node) -> Text:
         """A node's text once expanded, as one word."""
@@ -108,19 +101,20 @@ class Words:
                 text = self.piece(node).value
                 return self.calculated(text[3:-2] if text.startswith("$((") else text[2:-1])
             case "command_substitution" | "process_substitution":
-                return Text.not_known(f"output of {self.piece(node).value}")
+                return output_of(node, self)
         return _unescaped(self.piece(node))
 
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
         """Text between and of a node's children, with expansions replaced."""
         start, end = node.start_byte + quoted, node.end_byte - quoted
+        quoted = quoted or node.type == "heredoc_body"
         parts: list[Text] = []
         for child in node.named_children:
             if child.type in ("string_content", "heredoc_content"):
                 continue
             # The grammar counts blanks between two expansions in a string to the second.
             written = self.piece(child).value
-            blanks = len(written) - len(written.lstrip())
+            blanks = _blanks_before(written)
             parts.append(self._plain(start, child.start_byte + blanks, quoted))
             parts.append(self.value(child))
             start = child.end_byte
@@ -132,7 +126,8 @@ class Words:
         return _continued(piece) if quoted else piece
 
     def _expanded(self, node: Node) -> Text:
-        text = self.piece(node).value.lstrip()
+        text = self.piece(node).value
+        text = text[_blanks_before(text) :]
         match = re.fullmatch(r"\$\{(\w+|[@*#?])(?:\[([^\]]*)\])?(:?[-=+?])?(.*)\}", text, re.DOTALL)
         if not match:
             match = re.fullmatch(r"\$(\w+|[@*#?$!])", text)
@@ -168,7 +163,13 @@ class Words:
         return join([*parts, self.source[start : node.end_byte - 1]])
 
     def _variable(self, name: str) -> Text:
+        if name in ("@", "*"):
+            return spaced(self.state.positional)
+        if name == "#":
+            return Text.made(str(len(self.state.positional)))
         value = self.state.lookup(name)
+        if value is None and name.isdigit():
+            return Text.not_known(f"${name}, an argument of the script (--env {name}=VALUE)")
         if value is None:
             return Text.not_known(f"${name}, which the files do not set")
         if isinstance(value, list):
@@ -200,12 +201,24 @@ class Words:
         return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
 
 
-def spaced(words: Iterable[Text]) -> Text:
-    """Words with blanks between them."""
-    parts: list[Text] = []
-    for word in words:
-        parts += [word, Text.made(" ")]
-    return join(parts[:-1])
+def _blanks_before(written: str) -> int:
+    """Characters of blanks and continued lines at the start of an expansion."""
+    found = re.match(r"(?:\s|\\\n)*", written)
+    return found.end() if found else 0
+
+
+def _is_lone_name(node: Node) -> bool:
+    """A command's name that is one expansion: `$LAUNCHER`, `"${CMD[@]}"`."""
+    return node.type == "command_name" and node.named_child_count == 1
+
+
+def _is_unquoted(node: Node) -> bool:
+    """Whether the shell splits what a node becomes at blanks."""
+    inner = node.named_children[0] if _is_lone_name(node) else node
+    if inner.type == "concatenation":
+        quoted = ("string", "raw_string", "ansi_c_string")
+        return not any(child.type in quoted for child in inner.named_children)
+    return inner.type in ("simple_expansion", "expansion", "command_substitution")
 
 
 def _unescaped(piece: Text) -> Text:
@@ -228,3 +241,11 @@ def _continued(piece: Text) -> Text:
         parts.append(piece[start : match.start()])
         start = match.end()
     return join([*parts, piece[start:]])
+
+
+def appended(old: Value | None, more: Value) -> Value:
+    """`X+=more`."""
+    if isinstance(old, list) or isinstance(more, list):
+        first = old if isinstance(old, list) else [old] if old is not None else []
+        return [*first, *(more if isinstance(more, list) else [more])]
+    return join([old or Text(""), more])

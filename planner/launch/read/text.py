@@ -7,8 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+# Stands in a text for a part that is not known; its origin says why.
+HOLE = "\ue000"
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Why a part of a text is not known: a command's output, a variable that no file sets."""
+
+    why: str
+
+
 # File and offset of a character; None: made, not written (the result of arithmetic).
-Origin = tuple[str, int] | None
+Origin = tuple[str, int] | Hole | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +55,24 @@ class SourceFile:
 class Text:
     """A value and where its characters come from.
 
-    `unknown` says why the value is not known (a command's output, a variable that no file sets);
-    `value` then is empty.
+    A part that is not known is one character, `HOLE`: what stands around it can still be read.
     """
 
     value: str
     origin: tuple[Origin, ...] = ()
-    unknown: str = ""
+
+    @cached_property
+    def unknown(self) -> str:
+        """Why the value, or a part of it, is not known; empty where all of it is."""
+        if HOLE not in self.value:
+            return ""
+        item = self.origin[self.value.index(HOLE)]
+        return item.why if isinstance(item, Hole) else ""
+
+    @property
+    def known(self) -> str:
+        """The value without the parts that are not known."""
+        return self.value.replace(HOLE, "")
 
     @staticmethod
     def made(value: str) -> Text:
@@ -60,23 +82,23 @@ class Text:
     @staticmethod
     def not_known(why: str) -> Text:
         """A value that reading alone cannot tell."""
-        return Text("", (), why)
+        return Text(HOLE, (Hole(why),))
 
     def __getitem__(self, part: slice) -> Text:
-        return Text(self.value[part], self.origin[part], self.unknown)
+        return Text(self.value[part], self.origin[part])
 
     def span(self) -> Span | None:
         """Where the value stands as it is, in one piece of one file; None otherwise."""
-        if not self.origin or any(item is None for item in self.origin):
+        known = [item for item in self.origin if isinstance(item, tuple)]
+        if not known or len(known) < len(self.origin):
             return None
-        known = [item for item in self.origin if item is not None]
         (file, start), end = known[0], known[-1][1] + 1
         in_place = all(item == (file, start + at) for at, item in enumerate(known))
         return Span(file, start, end) if in_place else None
 
-    def first(self) -> Origin:
+    def first(self) -> tuple[str, int] | None:
         """Place of the first character that stands in a file."""
-        return next((item for item in self.origin if item is not None), None)
+        return next((item for item in self.origin if isinstance(item, tuple)), None)
 
     def split(self) -> Iterator[Text]:
         """Words apart by white space."""
@@ -93,15 +115,20 @@ class Text:
 
 
 def join(parts: Iterable[Text]) -> Text:
-    """Parts one after another; unknown if one of them is."""
+    """Parts one after another."""
     pieces = list(parts)
-    for piece in pieces:
-        if piece.unknown:
-            return piece
     return Text(
         "".join(piece.value for piece in pieces),
         tuple(item for piece in pieces for item in piece.origin),
     )
+
+
+@dataclass(frozen=True)
+class Word:
+    """One word of a command: its value, and where the script uses it."""
+
+    text: Text
+    used: Span | None = None
 
 
 @dataclass
@@ -115,6 +142,12 @@ class Files:
         self.by_path[path] = SourceFile(path, text)
         return self.by_path[path]
 
-    def line(self, origin: Origin) -> int:
+    def line(self, origin: tuple[str, int] | None) -> int:
         """Line of a place; 0 for none."""
         return self.by_path[origin[0]].line(origin[1]) if origin else 0
+
+
+def spaced(words: Iterable[Text]) -> Text:
+    """Words with blanks between them."""
+    parts = [part for word in words for part in (word, Text.made(" "))]
+    return join(parts[:-1])

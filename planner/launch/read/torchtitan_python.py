@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from planner.job.errors import UsageError
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.python_values import Frame, Reader
 from planner.launch.read.text import Files, Span, Text
 from planner.launch.read.torchtitan import TorchtitanReader
 
+# The variable that names one of several functions, where no command does.
+CHOICE = "CONFIG"
+_MOST_NAMED = 6
 # Class called -> table whose fields its arguments are.
 _TABLES: Mapping[str, str] = {
     "ParallelismConfig": "parallelism",
@@ -44,17 +50,25 @@ def read_torchtitan_python(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
-    wanted = _wanted(launch)
-    function = _function(module, wanted)
+    wanted = _wanted(launch) or hints.environment.get(CHOICE)
+    functions = _functions(module)
+    function = _chosen(functions, wanted)
     if function is None:
         asked = f" named {wanted}" if wanted else ""
         raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
     document = _Walk(module, function, text, path, files).document()
+    _in_tokens(document)
     document.settings.setdefault(
         "activation_checkpoint.mode", Setting("activation_checkpoint.mode", "none", path)
     )
     reader = TorchtitanReader(document, launch, files, hints)
     reader.problems += list(_unread(document))
+    others = [item.name for item in functions if item is not function]
+    if others and wanted is None:
+        shown = ", ".join(others[:_MOST_NAMED]) + (", …" if len(others) > _MOST_NAMED else "")
+        reader.assumed.append(
+            f"{function.name}, of the file's configurations ({shown}; --env {CHOICE}=NAME chooses)"
+        )
     return reader.found("torchtitan-0.3")
 
 
@@ -69,12 +83,41 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
     return None
 
 
-def _function(module: ast.Module, wanted: str | None) -> ast.FunctionDef | None:
+def _functions(module: ast.Module) -> list[ast.FunctionDef]:
+    """Functions that make a configuration, or change another's."""
     found = [item for item in module.body if isinstance(item, ast.FunctionDef)]
+    makers = {item.name for item in found if _called(item, "Config")}
+    makers |= {item.name for item in found if _called(item, "ParallelismConfig")}
+    return [
+        item for item in found
+        if item.name in makers or any(_called(item, maker) for maker in makers)
+    ]  # fmt: skip
+
+
+def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
+    """The function of a name; without one, the first that is for no test."""
     if wanted is not None:
-        return next((ast for ast in found if ast.name == wanted), None)
-    named = [ast for ast in found if _called(ast, "Config") or _called(ast, "ParallelismConfig")]
-    return named[0] if named else None
+        return next((item for item in functions if item.name == wanted), None)
+    real = [item for item in functions if "debug" not in item.name and item.name[0] != "_"]
+    return next(iter(real or functions), None)
+
+
+def _in_tokens(document: Document) -> None:
+    """Batches in tokens, as torchtitan has them since 2026-08, in sequences."""
+    training = "training."
+    length = document.settings.get(f"{training}max_context_length")
+    if length is None or not isinstance(length.value, int) or length.value < 1:
+        return
+    document.settings.setdefault(f"{training}seq_len", replace(length, key=f"{training}seq_len"))
+    for tokens, key in (
+        ("num_tokens_per_microbatch_per_dp_rank", "local_batch_size"),
+        ("num_tokens_per_train_step", "global_batch_size"),
+    ):
+        setting = document.settings.get(training + tokens)
+        if setting is not None and isinstance(setting.value, int):
+            sequences = max(1, setting.value // length.value)
+            same = replace(setting, key=training + key, value=sequences, spans=(), whole=None)
+            document.settings.setdefault(training + key, same)
 
 
 def _called(function: ast.FunctionDef, name: str) -> bool:
@@ -98,6 +141,7 @@ class _Walk:
     ) -> None:
         self.function, self.text, self.path, self.files = function, text, path, files
         self.module = module
+        self.values = Reader().module(module, path)
         self.constants = {
             target.id: item.value
             for item in (*module.body, *function.body)
@@ -187,6 +231,8 @@ class _Walk:
                 n.name == "model_registry" for n in item.names
             ):
                 parts = (item.module or "").split(".")
+                if item.level == 1 and not item.module:
+                    return Path(self.path).absolute().parent.name
                 if "models" in parts[:-1]:
                     return parts[parts.index("models") + 1]
         return ""
@@ -220,7 +266,12 @@ class _Walk:
         try:
             return ast.literal_eval(node), node
         except (ValueError, TypeError, SyntaxError):
-            return ..., node
+            return self._calculated(node), node
+
+    def _calculated(self, node: ast.expr) -> Any:
+        """`8 * 2048`: a number or text that literals make; `...` for anything else."""
+        value = Frame(self.values, {}).value(node)
+        return value if isinstance(value, str | int | float) else ...
 
 
 def _unread(document: Document) -> Iterator[Problem]:

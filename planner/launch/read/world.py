@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Count, CountKind, Found, Setting
-from planner.launch.read.shell_words import Word
-from planner.launch.read.text import Files, Text
+from planner.launch.read.text import Files, Text, Word
 
 if TYPE_CHECKING:
     from yaml.nodes import Node, ScalarNode

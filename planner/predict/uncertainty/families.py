@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 Figure = Literal["time", "memory"]
-# Family of a profile that stands for a framework without one of its own: its runs are those of all
+# Framework of a profile that stands for one that was never measured: its runs are those of all
 # frameworks, predicted without their names.
 UNFAMILIAR = "unfamiliar"
 
@@ -20,8 +20,16 @@ class Family(NamedTuple):
     model: str = ""
 
     def includes(self, other: Family) -> bool:
-        """Whether `other` is part of this family."""
+        """Whether `other` is part of this family; unfamiliar ones, which are the same runs again,
+        of their like alone."""
+        if other.framework == UNFAMILIAR and self.framework != UNFAMILIAR:
+            return False
         return all(item in ("", its) for item, its in zip(self, other, strict=True))
+
+
+def architecture_text(architecture: str) -> str:
+    """`Hopper`, `CDNA3`: as the makers write it."""
+    return architecture.upper() if architecture.startswith("cdna") else architecture.capitalize()
 
 
 def parent_family(family: Family, figure: Figure) -> Family | None:
@@ -33,6 +41,9 @@ def parent_family(family: Family, figure: Figure) -> Family | None:
     """
     if family.scale:
         return family._replace(scale="")
+    if family.framework == UNFAMILIAR:
+        wider = family._replace(architecture="") if family.architecture else Family(UNFAMILIAR)
+        return wider if wider != family else None
     if family.framework and family.architecture:
         dropped = "framework" if figure == "time" else "architecture"
         return family._replace(**{dropped: ""})
@@ -48,6 +59,9 @@ def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
     of_framework = (Family(framework, "", "", model), Family(framework))
     yield family
     yield family._replace(scale="")
+    if framework == UNFAMILIAR:
+        yield from (*of_framework, Family())
+        return
     if figure == "time":
         yield from (*on_architecture, *of_framework)
     else:

@@ -20,7 +20,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.plan import Degrees, Interval
-from planner.predict.uncertainty.families import Family, Figure
+from planner.predict.uncertainty.families import Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
@@ -109,16 +109,24 @@ def log_bounds(spread: Spread) -> tuple[float, float]:
     return min(0.0, spread.low), max(0.0, spread.high)
 
 
+_MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
+_SCALES = {"one domain": "within one NVLink domain", "several domains": "across NVLink domains"}
+
+
 def family_text(spread: Spread) -> str:
-    """`145 runs, dense, megatron-core on hopper, several domains`."""
+    """`145 measured runs of dense models with megatron-core on Hopper GPUs, several nodes`."""
     framework, architecture, scale, model = spread.family
     if not any(spread.family):
-        return f"all {spread.rows:,} measured runs: nothing nearer was measured"
-    place = f" on {architecture}" if architecture else " on other GPUs"
-    words = (model, f"{framework or 'other frameworks'}{place}", scale)
+        return f"all {spread.rows:,} measured runs, as none is much like this one"
     noun = "run" if spread.rows == 1 else "runs"
-    wider = "" if spread.family_share >= 0.5 else ", and wider families"
-    return f"{spread.rows:,} {noun}, {', '.join(word for word in words if word)}{wider}"
+    models = f" of {_MODELS[model]}" if model else ""
+    gpus = f"{architecture_text(architecture)} GPUs" if architecture else "other GPUs"
+    place = f", {_SCALES[scale]}" if scale else ""
+    less = "" if spread.family_share >= 0.5 else " and from less similar ones"
+    return (
+        f"{spread.rows:,} measured {noun}{models} with {framework or 'other frameworks'} on "
+        f"{gpus}{place}{less}"
+    )
 
 
 def step_time_interval(

@@ -22,7 +22,8 @@ class Conditions(NamedTuple):
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
     it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
     where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
-    for the CPU to issue kernels (no axis: an error of its own).
+    for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
+    say its precision, and the GPU's usual one was taken.
     """
 
     gpus: float = 0.0
@@ -33,6 +34,7 @@ class Conditions(NamedTuple):
     bits: int = 0
     guessed: str = ""
     waiting: float = 0.0
+    unstated: bool = False
 
     @property
     def exposed(self) -> float:
@@ -44,10 +46,10 @@ UNKNOWN = Conditions()
 AXES = ("gpus", "seq", "hidden", "tokens", "overhead")
 _NAMES = {
     "gpus": "{:,.0f} GPUs",
-    "seq": "sequences of {:,.0f}",
-    "hidden": "hidden {:,.0f}",
-    "tokens": "{:,.0f} tokens a micro-batch",
-    "overhead": "communication {:.0%} of the step",
+    "seq": "sequences of {:,.0f} tokens",
+    "hidden": "hidden size {:,.0f}",
+    "tokens": "micro-batches of {:,.0f} tokens",
+    "overhead": "exposed communication {:.0%} of the step",
 }
 
 
@@ -92,12 +94,14 @@ def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
 
 
 def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
-    """`65,536 GPUs (measured to 12,288)`."""
+    """`65,536 GPUs (measured: up to 12,288)`."""
     value = getattr(at, axis)
     low, high = measured[axis]
-    end = high if value > high else low
-    word = "to" if value > high else "from"
+    above = value > high
+    end = high if above else low
     if axis == "overhead":
         value, end = (1.0 - 1.0 / ratio for ratio in (value, end))
-        return f"{_NAMES[axis].format(value)} (measured {word} {end:.0%})"
-    return f"{_NAMES[axis].format(value)} (measured {word} {end:,.0f})"
+    named = _NAMES[axis].format(value)
+    named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
+    limit = f"{end:.0%}" if axis == "overhead" else f"{end:,.0f}"
+    return f"{named} (measured: {f'up to {limit}' if above else f'{limit} or more'})"

@@ -5,7 +5,8 @@ in it, how far predictions lay from the measurements. A family is a framework pr
 architecture, inside one scale-up domain or beyond, of dense or MoE models. What is said of a
 family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
 to all runs; n counts each source as a power of its rows, because rows of one source share much of
-their error. Any source can be left out, and that is how the constants were fitted: `k` and the
+their error. A framework without a measured run has the spread of all runs as they are predicted
+without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the constants were fitted: `k` and the
 power give the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
 
 Exposed communication is harder to predict than compute, and so is the time in which the GPU waits
@@ -33,7 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
+from planner.predict.uncertainty.families import (
+    UNFAMILIAR,
+    Family,
+    Figure,
+    architecture_text,
+    parent_family,
+    wider_families,
+)
 from planner.predict.uncertainty.measured_range import (
     Conditions,
     MeasuredRanges,
@@ -139,6 +147,8 @@ class ResidualTable:
     def nearest(self, family: Family, without: str = "") -> Family:
         """The narrowest family with measured runs that this one belongs to."""
         view = self._view(without)
+        if not view.has_runs(Family(family.framework)) and view.has_runs(Family(UNFAMILIAR)):
+            family = family._replace(framework=UNFAMILIAR)
         return next(
             wider_family
             for wider_family in wider_families(family, self.figure)
@@ -156,8 +166,10 @@ class ResidualTable:
         }
         for kind in view.missing(family):
             terms[f"no run of {_kind_text(kind, family)}"] = self.unmeasured.get(kind, 0.0)
-        if at.bits and near.bits and at.bits not in near.bits:
-            terms[f"no run in {at.bits} bits"] = self.unmeasured.get("bits", 0.0)
+        if at.unstated:
+            terms["precision not stated"] = self.unmeasured.get("bits", 0.0)
+        elif at.bits and near.bits and at.bits not in near.bits:
+            terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
             # Runs on its architecture say nothing of rates that are its own.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
@@ -204,11 +216,12 @@ class _ViewCache:
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """What has no run: `volta GPUs`, `nanotron on volta`, `moe models on volta`."""
+    """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     if kind == "architecture":
-        return f"{family.framework} on {family.architecture}"
-    what = {"framework": family.framework, "model": f"{family.model} models"}[kind]
-    return f"{what} on {family.architecture}"
+        return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
+    models = "mixture-of-experts models" if family.model == "moe" else f"{family.model} models"
+    what = {"framework": family.framework, "model": models}[kind]
+    return f"{what} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):

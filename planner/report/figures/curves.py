@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.compare.results import Comparison, Range, Run, ScalePoint, Scaling
+from planner.compare.interval import Range
+from planner.compare.results import Comparison, Run, ScalePoint, Scaling
 from planner.predict.plan_text import degrees_text
 from planner.report.comparison import BASIS_NAMES
 

@@ -187,7 +187,7 @@ def test_fix_never_overwrites(write: Write) -> None:
         ("a.json", b'{"a": \n 1,,}', "line 2"),
         ("a.toml", b"[training\nx = 1", "line 1"),
         ("a.yaml", b"num_processes: 8\n  bad: [1\n", "line"),
-        ("a.yaml", b"hello: world\n", "neither accelerate"),
+        ("a.yaml", b"hello: world\n", "settings of none that is read"),
     ],
 )
 def test_not_a_launch_file(tmp_path: Path, file: str, content: bytes, words: str) -> None:

@@ -56,7 +56,7 @@ def words_of(text: str, **given: str) -> list[str]:
         ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\nrun $SLURM_NNODES $SLURM_GPUS_ON_NODE",
          ["run", "4", "8"]),
         ("run --n $(wc -l < hosts) $UNSET", ["run", "--n", "?", "?"]),
-        ("for x in 1 2; do A=$x; done\nrun ${A:-none}", ["run", "none"]),
+        ("for x in 1 2; do A=$x; done\nrun ${A:-none}", ["run", "1"]),
         ("local B=2\nexport A=é\nrun $A $B", ["run", "é", "2"]),
     ],
 )  # fmt: skip

@@ -36,14 +36,14 @@ def degrees(pp: int, grad_acc: int = 128) -> Degrees:
 @cache
 def near_full(framework: str, tp: int, pp: int, dp: int) -> Plan:
     """70B on 64 H100 at the edge of memory."""
-    request = Request(model="70b", gpus="64xH100", gbs=256, seq=4096, framework=framework)
+    request = Request(model="70b", gpus="64xH100", gbs=256, seq=4608, framework=framework)
     return evaluate(
         request, Degrees(tp=tp, pp=pp, dp=dp, zero=1, mbs=1, grad_acc=256 // dp), recompute="none"
     )
 
 
 def test_every_exchange_of_every_micro_batch_takes_more() -> None:
-    job = make_job("llama-3-70b", "64xH100", framework="nanotron")
+    job = make_job("llama-3-70b", "64xH100", framework="nanotron-efa-2025")
     assert full_step_time_s(job, degrees(8), 20.0) == pytest.approx(20 + 4 * 128 * EXCHANGE_S)
     assert full_step_time_s(job, degrees(2, 64), 20.0) == pytest.approx(20 + 2 * 64 * EXCHANGE_S)
     assert full_step_time_s(job, degrees(1), 20.0) is None
@@ -55,7 +55,7 @@ def test_only_frameworks_that_were_seen_to_slow_down_do() -> None:
 
 @pytest.mark.parametrize("fits", [0.95, 0.05])
 def test_no_risk_where_it_surely_fits_nor_where_it_surely_does_not(fits: float) -> None:
-    job = make_job("llama-3-70b", "64xH100", framework="nanotron")
+    job = make_job("llama-3-70b", "64xH100", framework="nanotron-efa-2025")
     assert full_memory(job, degrees(8), 20.0, fits) is None
     interval = Interval(low=18.0, high=23.0, family="")
     assert with_full_memory(interval, 20.0, 160.0, 1.0 - fits) == interval
@@ -92,7 +92,7 @@ def test_a_small_slowdown_moves_the_upper_end_little() -> None:
 
 
 def test_an_evaluated_plan_carries_its_risk() -> None:
-    plan = near_full("nanotron", 4, 8, 2)
+    plan = near_full("nanotron-efa-2025", 4, 8, 2)
     risk = plan.full_memory
     assert risk is not None
     assert risk.probability == pytest.approx(1.0 - plan.fit_probability)
@@ -106,14 +106,14 @@ def test_an_evaluated_plan_carries_its_risk() -> None:
 
 
 def test_a_plan_with_memory_to_spare_has_none() -> None:
-    plan = near_full("nanotron", 8, 4, 2)
+    plan = near_full("nanotron-efa-2025", 8, 4, 2)
     assert plan.fit_probability > 0.9
     assert plan.full_memory is None
     assert full_memory_facts(plan) == ()
 
 
 def test_the_note_names_the_plan_that_promises_most() -> None:
-    full, spare = near_full("nanotron", 4, 8, 2), near_full("nanotron", 8, 4, 2)
+    full, spare = near_full("nanotron-efa-2025", 4, 8, 2), near_full("nanotron-efa-2025", 8, 4, 2)
     assert full.step_time_s < spare.step_time_s
     assert full.full_memory is not None
     risky = full.full_memory.model_copy(update={"probability": 0.8})
@@ -155,7 +155,7 @@ def sweep() -> list[MeasuredRow]:
         "act": "swiglu", "seq": "4096", "gpu": "H100-80GB", "num_gpus": "64",
         "gpus_per_node": "8", "vpp": "1", "cp": "1", "ep": "1", "seq_parallel": "y",
         "gbs": "256", "precision": "bf16", "recompute": "none", "flash": "y",
-        "framework": "nanotron", "oom": "0", "mem_kind": "reserved", "mem_scope": "first_stage",
+        "framework": "nanotron-efa-2025", "oom": "0", "mem_kind": "reserved", "mem_scope": "first_stage",
     }  # fmt: skip
     names = (
         "tp", "pp", "dp", "zero", "mbs", "layers_per_stage", "head_stage", "step_time_s",
@@ -178,7 +178,7 @@ def test_the_full_run_took_what_the_risk_says_and_is_not_picked() -> None:
 
 
 def test_evaluate_shows_the_risk() -> None:
-    given = "--model 70b --gpus 64xH100 --gbs 256 --seq 4096 --framework nanotron"
+    given = "--model 70b --gpus 64xH100 --gbs 256 --seq 4608 --framework nanotron-efa-2025"
     plan = "--tp 4 --pp 8 --dp 2 --zero 1 --mbs 1 --recompute none"
     result = CliRunner().invoke(cli, ["evaluate", *given.split(), *plan.split()])
     assert result.exit_code == 0, result.output

@@ -146,7 +146,7 @@ def test_the_error_grows_with_each_doubling_beyond_what_two_sources_reach() -> N
     assert grown.further(NEAR, Conditions(gpus=512)) == Further()
     two = grown.further(NEAR, Conditions(gpus=2048))
     assert two.deviation == pytest.approx(0.2)
-    assert two.reasons == ("2,048 GPUs (measured to 512)",)
+    assert two.reasons == ("2,048 GPUs (measured: up to 512)",)
     # Without the largest but one, two sources reach 64.
     assert grown.further(NEAR, Conditions(gpus=2048), "b").deviation == pytest.approx(0.5)
     assert plain.further(NEAR, Conditions(gpus=2048)) == Further()
@@ -196,11 +196,12 @@ def test_what_has_no_run_adds_its_own_error_and_is_named() -> None:
     other = result.further(FAR._replace(model="moe"), Conditions(bits=8))
     assert other.deviation == pytest.approx((0.04**2 + 0.2**2 + 0.05**2) ** 0.5)
     assert other.reasons == (
-        "no run of moe models on hopper", "no run in 8 bits", "no run of megatron-core on hopper",
+        "no run of mixture-of-experts models on Hopper GPUs", "no run with 8-bit products",
+        "no run of megatron-core on Hopper GPUs",
     )  # fmt: skip
     # The framework and dense models were measured, elsewhere.
     new = result.further(NEAR._replace(architecture="volta"), Conditions())
-    assert new == Further(0.3, ("no run of nanotron on volta",))
+    assert new == Further(0.3, ("no run of nanotron on Volta GPUs",))
 
 
 def test_many_runs_are_represented_by_nineteen() -> None:

@@ -1,0 +1,76 @@
+"""What a choice of clusters is made of: limits, the table of choices, and what was decided."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.compare.interval import Range
+
+Objective = Literal["cost", "time", "energy"]
+Order = Literal["one-after-another", "side-by-side"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(_Frozen):
+    """What a choice must keep to; None: no limit. `certainty`: how surely, each by itself."""
+
+    deadline_days: float | None = Field(None, gt=0.0)
+    budget: float | None = Field(None, gt=0.0)
+    power_kw: float | None = Field(None, gt=0.0)
+    certainty: float = Field(0.8, ge=0.5, lt=1.0)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit at all."""
+        return not (self.deadline_days is None and self.budget is None and self.power_kw is None)
+
+
+class Choice(_Frozen):
+    """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility."""
+
+    job: str
+    cluster: str
+    num_gpus: int
+    days: Range
+    cost: Range | None
+    mwh: Range
+    power_kw: float
+
+
+class Taken(_Frozen):
+    """A set of choices, one a job. Figures hold with the certainty asked for.
+
+    `cost` is None where a price is missing. `chance_in_time`, `chance_in_budget`: that the limits
+    are kept, None without such a limit; errors of several jobs are taken to go one way, which is
+    on the safe side for limits above the prediction. `proven`: no choice is better by its aim.
+    """
+
+    choices: tuple[Choice, ...]
+    days: float
+    cost: float | None
+    mwh: float
+    power_kw: float
+    chance_in_time: float | None = None
+    chance_in_budget: float | None = None
+    proven: bool = True
+
+
+class Decision(_Frozen):
+    """The choice to take, the front of money against time, or what would have to give.
+
+    `least`: where nothing keeps all limits, the smallest value of each limit with which something
+    does while the others hold, None where no value helps; `front` then holds for no limits.
+    """
+
+    limits: Limits
+    objective: Objective
+    order: Order
+    best: Taken | None
+    front: tuple[Taken, ...] = ()
+    least: dict[str, float | None] = Field(default_factory=dict)
+    reason: str = ""

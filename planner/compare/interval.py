@@ -1,0 +1,47 @@
+"""A figure with its 80 % interval: what it surely stays under, and how surely a limit holds."""
+
+from __future__ import annotations
+
+from math import log
+from statistics import NormalDist
+
+from pydantic import BaseModel, ConfigDict
+
+_NORMAL = NormalDist()
+# Ends of an 80 % interval, in standard deviations.
+_END = _NORMAL.inv_cdf(0.9)
+
+
+class Range(BaseModel):
+    """A figure with the ends of its 80 % interval; the three scale together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        """The same in another unit."""
+        return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
+
+def bound(figure: Range, certainty: float) -> float:
+    """What a figure does not exceed with this probability; infinite where its interval is.
+
+    The interval is log-normal with a width of its own on each side.
+    """
+    deviations = _NORMAL.inv_cdf(certainty) / _END
+    end = figure.high if deviations > 0.0 else figure.low
+    return float(figure.value * (end / figure.value) ** abs(deviations))
+
+
+def chance(figure: Range, limit: float) -> float:
+    """Probability that a figure stays within a limit."""
+    if limit <= 0.0:
+        return 0.0
+    distance = log(limit / figure.value)
+    width = abs(log((figure.high if distance > 0.0 else figure.low) / figure.value))
+    if width == 0.0:
+        return float(distance >= 0.0)
+    return _NORMAL.cdf(distance / width * _END)

@@ -1,0 +1,65 @@
+"""Files that a launch file names, found in the folders around it; they are read, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hardware import HardwareError
+from hardware.files import read_text
+from planner.job.errors import UsageError
+from planner.launch.read.limits import MOST_BYTES
+from planner.launch.read.text import HOLE
+
+# A script names files from its folder or from the top of its repository.
+_MOST_FOLDERS_UP = 8
+_LONGEST_NAME = 1_000
+
+
+def beside(name: str, folder: Path, *, whole: bool = False) -> Path | None:
+    """The file that a launch file in a folder names; None where it is not there.
+
+    What is not known in the name (`$HERE/configs/x.json`) is left out from the front; a name
+    without folders is looked for beside the launch file alone. `whole`: no part of the name may be
+    left out, as of a module that is imported.
+    """
+    if not name or len(name) > _LONGEST_NAME or "\0" in name:
+        return None
+    places = (place / name for place in _around(folder)) if whole else _places(name, folder)
+    return next((path for path in places if _is_file(path)), None)
+
+
+def _around(folder: Path) -> list[Path]:
+    """A folder and those that hold it."""
+    absolute = folder.absolute()
+    return [absolute, *list(absolute.parents)[:_MOST_FOLDERS_UP]]
+
+
+def _places(name: str, folder: Path) -> Iterator[Path]:
+    """Where it may be, the likeliest first."""
+    known = name.rpartition(HOLE)[2].strip("/") if HOLE in name else name
+    path = Path(known)
+    if HOLE not in name and not path.is_absolute():
+        yield folder / path
+    parts = [part for part in path.parts if part not in ("/", ".", "..")]
+    around = _around(folder)
+    for length in range(len(parts), 1, -1):
+        yield from (place.joinpath(*parts[-length:]) for place in around)
+    if parts:
+        yield folder / parts[-1]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def text_of(path: Path) -> str | None:
+    """A file's text; None for one that is none, or too large."""
+    try:
+        text = read_text(path, MOST_BYTES)
+    except (UsageError, HardwareError, OSError):
+        return None
+    return text.replace("\r\n", "\n") if text.strip() else None

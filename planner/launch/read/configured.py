@@ -1,0 +1,225 @@
+"""Configuration files, each with the reader of its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from planner.launch.read.command import LaunchCommand, setting_of
+from planner.launch.read.detect import Kind
+from planner.launch.read.document import (
+    Document,
+    json_document,
+    toml_document,
+    yaml_document,
+)
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.hf_arguments import given_arguments, hf_arguments
+from planner.launch.read.text import Files, Text
+
+Launch = LaunchCommand | None
+# Programs that read Hugging Face settings, as `planner.launch.read.hf_training` knows them.
+Program = Literal["llamafactory", "axolotl", "trainer"]
+Reader = Callable[[Text, str, Launch, Files, Hints], Found]
+# Settings of a Trainer that make a command one of its scripts.
+_TRAINER_SIGNS = (
+    "model_name_or_path", "per_device_train_batch_size", "num_train_epochs", "learning_rate",
+    "gradient_accumulation_steps", "gradient_checkpointing", "output_dir", "deepspeed",
+)  # fmt: skip
+_FEWEST_SIGNS = 3
+
+
+def read_configured(
+    kind: Kind, text: Text, path: str, launch: Launch, files: Files, hints: Hints
+) -> Found:
+    """The launch that a configuration file describes, with the command that names it, if any."""
+    return _READERS[kind](text, path, launch, files, hints)
+
+
+def is_trainer(launch: LaunchCommand, files: Files) -> bool:
+    """Whether a command's arguments are those of a Hugging Face Trainer script."""
+    given = given_arguments(launch.arguments, files)
+    return sum(name in given for name in _TRAINER_SIGNS) >= _FEWEST_SIGNS
+
+
+def read_trainer(
+    launch: LaunchCommand, files: Files, hints: Hints, recipe: Mapping[str, Setting] | None = None
+) -> Found:
+    """The launch that a Trainer script's arguments describe; `recipe`: a YAML that it names."""
+    from planner.launch.read.hf_training import read_hf_training
+
+    options = {item.key.replace("-", "_"): item for item in launch.options}
+    kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
+    named = {name: item for name, item in options.items() if name in kept}
+    given = {**named, **(recipe or {}), **given_arguments(launch.arguments, files)}
+    return read_hf_training(given, launch.command.file, files, hints, launch)
+
+
+def _torchtitan_python(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.torchtitan_python import read_torchtitan_python
+
+    return read_torchtitan_python(text, path, launch, files, hints)
+
+
+def _torchtitan(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.torchtitan import read_torchtitan
+
+    document = toml_document(text, path, files)
+    _override(document, launch, files)
+    return read_torchtitan(document, launch, files, hints)
+
+
+def _deepspeed(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.deepspeed import read_deepspeed
+
+    found = read_deepspeed(json_document(text, path, files), launch, files, hints)
+    given = given_arguments(launch.arguments, files) if launch else {}
+    return _refused(found, given, launch)
+
+
+def _refused(found: Found, given: Mapping[str, Setting], launch: Launch) -> Found:
+    """With what a Trainer script's arguments ask for that is not modelled."""
+    from planner.launch.read.hf_training import refusals_of
+
+    return replace(found, problems=(*refusals_of(given, launch), *found.problems))
+
+
+def _nanotron(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.nanotron import read_nanotron
+
+    return read_nanotron(yaml_document(text, path, files), launch, files, hints)
+
+
+def _accelerate(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    """Its own file, or DeepSpeed's settings in it; a recipe that the command names completes it."""
+    from planner.launch.read.accelerate import deepspeed_in, read_accelerate
+    from planner.launch.read.deepspeed import read_deepspeed
+
+    document = yaml_document(text, path, files)
+    given = given_arguments(launch.arguments, files) if launch else {}
+    recipe = _recipe(given, launch, files)
+    folder = path.rpartition("/")[0] or "."
+    script = hf_arguments({**recipe, **given}, _folder(launch, folder), hints)
+    inside = deepspeed_in(document, files)
+    if inside is None:
+        found = read_accelerate(document, launch, files, hints, script)
+        return _refused(found, {**recipe, **given}, launch)
+    found = read_deepspeed(inside, launch, files, hints, script)
+    found = replace(found, format="accelerate", main_file=path, unused=(), unknown=())
+    return _refused(found, {**recipe, **given}, launch)
+
+
+def _recipe(given: Mapping[str, Setting], launch: Launch, files: Files) -> dict[str, Setting]:
+    """Settings of the YAML that a Trainer script's `--config` names."""
+    from planner.launch.read.beside import beside, text_of
+
+    name = given.get("config")
+    if launch is None or name is None or not str(name.value).endswith((".yaml", ".yml")):
+        return {}
+    path = beside(str(name.value), _folder(launch, "."))
+    text = text_of(path) if path is not None else None
+    if path is None or text is None:
+        return {}
+    return yaml_document(files.add(str(path), text).as_text(), str(path), files).settings
+
+
+def _folder(launch: Launch, otherwise: str) -> Path:
+    return Path(launch.command.file).parent if launch else Path(otherwise)
+
+
+def _model_config(text: Text, path: str, _launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.megatron_yaml import read_model_config
+
+    return read_model_config(yaml_document(text, path, files), files, hints)
+
+
+def _primus(text: Text, path: str, _launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.megatron_yaml import read_primus
+
+    return read_primus(yaml_document(text, path, files), files, hints)
+
+
+def _trained_by(program: Program) -> Reader:
+    """A YAML of Hugging Face settings, for a program that reads one."""
+
+    def reader(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+        from planner.launch.read.hf_training import read_hf_training
+
+        settings = yaml_document(text, path, files).settings
+        given = given_arguments(launch.arguments, files) if launch else {}
+        found = read_hf_training({**settings, **given}, path, files, hints, launch, program)
+        named = {"deepspeed", "fsdp", "fsdp_config", "zero_stage"} & {
+            key.partition(".")[0] for key in (*settings, *given)
+        }
+        if program != "trainer" or named or launch is not None:
+            return found
+        why = "how it is sharded is said by the file or command that starts it"
+        fix = "give the accelerate or DeepSpeed file, or the script, too"
+        unsharded = Problem("sharding-unknown", why, "missing", (path,), fix)
+        return replace(found, problems=(*found.problems, unsharded))
+
+    return reader
+
+
+def _hf_python(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.hf_python import hf_python_settings
+    from planner.launch.read.hf_training import read_hf_training
+
+    given = given_arguments(launch.arguments, files) if launch else {}
+    settings = {**hf_python_settings(text, path), **given}
+    return read_hf_training(settings, path, files, hints, launch)
+
+
+def _recipe_python(text: Text, path: str, launch: Launch, files: Files, hints: Hints) -> Found:
+    from planner.launch.read.recipe import read_recipe
+
+    return read_recipe(text, path, launch, files, hints)
+
+
+_READERS: Mapping[Kind, Reader] = {
+    "torchtitan": _torchtitan,
+    "torchtitan-python": _torchtitan_python,
+    "deepspeed": _deepspeed,
+    "nanotron": _nanotron,
+    "accelerate": _accelerate,
+    "model-config": _model_config,
+    "primus": _primus,
+    "llamafactory": _trained_by("llamafactory"),
+    "axolotl": _trained_by("axolotl"),
+    "trainer": _trained_by("trainer"),
+    "trainer-python": _hf_python,
+    "recipe": _recipe_python,
+}
+CONFIGURATIONS = tuple(_READERS)
+
+
+def _override(document: Document, launch: Launch, files: Files) -> None:
+    """`--training.local_batch_size 4` on the command line wins over the file."""
+    words = launch.arguments if launch else ()
+    for at, word in enumerate(words):
+        match = re.match(r"^--([a-z_]+\.[\w.-]+)(=?)", word.text.value)
+        if not match or match[1].startswith("job."):
+            continue
+        key = match[1].replace("-", "_")
+        following = words[at + 1] if at + 1 < len(words) else None
+        if match[2]:
+            setting = setting_of(key, word.text[match.end() :], None, files)
+        elif following is not None and not following.text.value.startswith("--"):
+            setting = setting_of(key, following.text, following.used, files)
+        else:
+            setting = replace(setting_of(key, word.text, word.used, files), value="true")
+        document.override(replace(setting, value=_typed(str(setting.value))), key)
+
+
+def _typed(text: str) -> object:
+    """A command line's text as the value that a TOML file would hold."""
+    lower = text.lower()
+    if lower in ("true", "false"):
+        return lower == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,99 @@
+"""Hugging Face training settings in Python: `TrainingArguments(...)`, read as text, never run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.read.found import Setting
+from planner.launch.read.text import Text
+
+_ARGUMENTS = re.compile(r"(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|KTOConfig|"
+                        r"ORPOConfig|RewardConfig|CPOConfig)$")  # fmt: skip
+_OTHER_OBJECTIVES = {"DPO": "dpo", "GRPO": "grpo", "PPO": "ppo", "KTO": "kto", "ORPO": "orpo",
+                     "Reward": "rm", "CPO": "cpo"}  # fmt: skip
+_MODELS = ("AutoModelForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel")
+
+
+def is_hf_python(text: str) -> bool:
+    """Whether a Python file trains with Hugging Face's Trainer."""
+    return re.search(
+        r"\b(Seq2Seq)?(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig)\b", text
+    ) is not None and ("Trainer" in text)
+
+
+def python_module(text: Text, path: str) -> ast.Module:
+    """Syntax tree of a file. UsageError with the line of a slip."""
+    try:
+        return ast.parse(text.value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"{path}: not valid Python: line {line}: {error}") from None
+
+
+def hf_python_settings(text: Text, path: str) -> dict[str, Setting]:
+    """Literal arguments of the training configuration, and the model that is loaded.
+
+    CannotTellError for a program that takes them from its command line.
+    """
+    module = python_module(text, path)
+    constants = _constants(module)
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    configured = [node for node in calls if _ARGUMENTS.search(_name(node.func)) and node.keywords]
+    if not configured:
+        raise CannotTellError(
+            f"{path}: it takes its TrainingArguments from the command line: give the script that "
+            "starts it"
+        )
+    found: dict[str, Setting] = {}
+    for keyword in configured[0].keywords:
+        if keyword.arg:
+            found |= dict(_settings(keyword.arg, keyword.value, constants, path))
+    kind = _name(configured[0].func)
+    for start, stage in _OTHER_OBJECTIVES.items():
+        if kind.startswith(start):
+            found["stage"] = Setting("stage", stage, path, configured[0].lineno)
+    if any(_name(node.func) in ("LoraConfig", "get_peft_model") for node in calls):
+        found.setdefault("adapter", Setting("adapter", "lora", path))
+    for node in calls:
+        if not isinstance(node.func, ast.Attribute) or node.func.attr != "from_pretrained":
+            continue
+        if node.args and _name(node.func.value) in _MODELS:
+            found |= dict(_settings("model_name_or_path", node.args[0], constants, path))
+    return found
+
+
+def _constants(module: ast.Module) -> dict[str, ast.expr]:
+    """Names that are assigned once."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.setdefault(node.targets[0].id, node.value)
+    return found
+
+
+def _settings(
+    name: str, node: ast.expr, constants: dict[str, ast.expr], path: str
+) -> Iterator[tuple[str, Setting]]:
+    """A literal, a table of literals under dotted names, or why the value is not known."""
+    if isinstance(node, ast.Name) and node.id in constants:
+        node = constants[node.id]
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        unknown = f"{ast.unparse(node)[:80]}, which is no literal"
+        yield name, Setting(name, None, path, node.lineno, (), None, unknown)
+        return
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield f"{name}.{key}", Setting(f"{name}.{key}", inner, path, node.lineno)
+    else:
+        yield name, Setting(name, value, path, node.lineno)
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,336 @@
+"""Reader of Hugging Face training settings, wherever they stand.
+
+A LLaMA-Factory, axolotl or TRL YAML, the arguments of a Trainer script, or `TrainingArguments` in
+Python: each gives named settings, which say the batch and the model, and whether DeepSpeed, FSDP
+or nothing shards. Full fine-tuning is predicted; adapters, preferences and rewards are refused by
+name. Names: transformers 5.23 (TrainingArguments), LLaMA-Factory 0.9 (hparams), axolotl 0.13
+(utils/schemas).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from planner.launch.read.accelerate import read_accelerate
+from planner.launch.read.beside import beside, text_of
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.deepspeed import read_deepspeed
+from planner.launch.read.document import Document, json_document
+from planner.launch.read.found import Found, Hints, Problem, Setting
+from planner.launch.read.hf_arguments import HfArguments, hf_arguments
+from planner.launch.read.text import Files
+
+Program = Literal["llamafactory", "axolotl", "trainer"]
+# TrainingArguments' own micro-batch.
+_TRAINER_BATCH = 8
+_OTHER_PROGRAMS = re.compile(
+    r"(^|[_.-])(reward\w*|rm|dpo|ppo|grpo|rlhf|kto|orpo|lora|qlora|vision|mim|glue|mlm|"
+    r"squad|qa|asr|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
+)
+_FULL = ("full", "none", "", "false")
+# Objectives whose step is a forward and a backward of one model.
+_STAGES = ("sft", "pt", "none", "")
+# Switches that change what is trained or how, and why there is no prediction.
+_REFUSED: Mapping[str, str] = {
+    "use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam", "use_loraplus": "LoRA+",
+    "use_adam_mini": "Adam-mini", "use_muon": "Muon through LLaMA-Factory",
+    "use_unsloth": "Unsloth's kernels", "use_kt": "KTransformers", "use_mca": "Megatron adapters",
+    "use_ray": "Ray", "qat": "quantisation-aware training", "relora_steps": "ReLoRA",
+    "mixture_of_depths": "mixture of depths", "use_peft": "LoRA", "use_lora": "LoRA",
+    "q_lora": "QLoRA", "lora_enable": "LoRA", "lora_r": "LoRA", "peft_layers_to_transform": "LoRA",
+    "llama_pro": "LLaMA Pro", "reward_model": "a reward model", "only_optimize_lora": "LoRA",
+    "lora_dim": "LoRA", "lora_module_name": "LoRA", "pre_seq_len": "prompt tuning",
+    "tune_mm_mlp_adapter": "a vision tower", "vision_tower": "a vision tower",
+    "tensor_model_parallel_size": "Megatron through LLaMA-Factory",
+    "pipeline_model_parallel_size": "Megatron through LLaMA-Factory",
+    "expert_model_parallel_size": "Megatron through LLaMA-Factory",
+    "tensor_parallel_size": "tensor parallelism of Hugging Face",
+    "context_parallel_size": "context parallelism of Hugging Face",
+    "sequence_parallel_degree": "ring attention of axolotl", "processor_type": "images",
+    "reward_funcs": "GRPO", "num_generations": "GRPO", "max_prompt_length": "preferences (DPO)",
+    "rewards": "rewards", "freeze_backbone": "frozen layers",
+    "unfrozen_parameters": "frozen layers",
+}  # fmt: skip
+_HARMLESS = ("use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
+             "use_liger_kernel")  # fmt: skip
+# Settings of adapters that mean nothing where none is asked for.
+_LEFT_OVER = ("lora_r", "lora_dim")
+_UNMODELLED: Mapping[str, str] = {
+    "use_liger_kernel": "Liger's fused loss: less memory than predicted",
+    "enable_liger_kernel": "Liger's fused loss: less memory than predicted",
+    "liger_fused_linear_cross_entropy": "Liger's fused loss: less memory than predicted",
+    "torch_compile": "compiled: faster than predicted",
+    "activation_offloading": "activations on the host: less memory than predicted",
+    "neftune_noise_alpha": "noise on the embeddings",
+}
+
+
+def read_hf_training(
+    given: Mapping[str, Setting],
+    path: str,
+    files: Files,
+    hints: Hints,
+    launch: LaunchCommand | None = None,
+    program: Program = "trainer",
+) -> Found:
+    """The launch that named settings describe; `path`: the file in which they stand."""
+    named = dict(given)
+    script = hf_arguments(named, Path(path).parent, hints)
+    script = _completed(script, named, program)
+    document = _deepspeed(named, path, files)
+    if document is not None:
+        found = read_deepspeed(document, launch, files, hints, script)
+    else:
+        found = read_accelerate(_sharded(named, path), launch, files, hints, script)
+    refusals = refusals_of(named, launch, program)
+    refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
+    left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
+    return replace(
+        found,
+        main_file=path,
+        problems=(*refusals, *_settled(found, named, document)),
+        unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),
+        settings=(*named.values(), *(() if document is None else found.settings)),
+        unused=found.unused if document is not None else (),
+        unknown=found.unknown if document is not None else (),
+        assumed=(*found.assumed, *_assumed(named, program)),
+    )
+
+
+def _launcher_shards(
+    named: Mapping[str, Setting], path: str, program: Program, launch: LaunchCommand | None
+) -> tuple[tuple[Setting, str], ...]:
+    """Without a word on sharding, the command that starts LLaMA-Factory may still shard."""
+    tables = {key.partition(".")[0] for key in named}
+    if program != "llamafactory" or launch is not None or {"deepspeed", "fsdp"} & tables:
+        return ()
+    why = "costed as plain data parallelism; accelerate may shard it: less memory than predicted"
+    return ((Setting("deepspeed, fsdp", None, path), why),)
+
+
+def refusals_of(
+    named: Mapping[str, Setting], launch: LaunchCommand | None, program: Program = "trainer"
+) -> tuple[Problem, ...]:
+    """What is trained otherwise than by full fine-tuning, as settings and program say."""
+    refusals = tuple(_refusals(named, program))
+    if launch is not None and (why := _other_program(launch)):
+        refusals += (Problem("not-predictable", why, "warning"),)
+    return refusals
+
+
+def _other_program(launch: LaunchCommand) -> str:
+    """Why a program's name says that it does not train by next-token prediction."""
+    name = launch.program.rpartition("/")[2].lower()
+    if "swift/cli" in launch.program:
+        return "swift's own defaults (LoRA, checkpointing) are not read: not modelled"
+    match = _OTHER_PROGRAMS.search(name)
+    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
+
+
+def _settled(
+    found: Found, named: Mapping[str, Setting], document: Document | None
+) -> Iterator[Problem]:
+    """What was found wrong, without what only accelerate's own file would say."""
+    missing = _value(named, "deepspeed")
+    for problem in found.problems:
+        if document is None and problem.rule == "unknown-option":
+            continue
+        yield problem
+    if document is None and missing not in ("", "table", "True"):
+        text = f"the DeepSpeed configuration {missing} is not beside the file: give it too"
+        yield Problem("deepspeed-config", text, "missing", (named["deepspeed"].place,), "give it")
+
+
+def _value(named: Mapping[str, Setting], name: str) -> str:
+    setting = named.get(name)
+    if setting is None:
+        return "table" if any(key.startswith(f"{name}.") for key in named) else ""
+    return "" if setting.value is None or setting.unknown else str(setting.value)
+
+
+def _is_on(named: Mapping[str, Setting], name: str) -> bool:
+    return _value(named, name).lower() not in ("", "false", "0", "none", "no", "{}", "1.0", "1")
+
+
+def _switched(named: Mapping[str, Setting], name: str) -> bool:
+    """Whether a switch is on: `1` counts."""
+    return _value(named, name).lower() not in ("", "false", "0", "none", "no", "{}", "-1")
+
+
+def _completed(script: HfArguments, named: Mapping[str, Setting], program: Program) -> HfArguments:
+    """Defaults of the program where the settings say nothing."""
+    hints = script.hints
+    if hints.mbs is None and program != "axolotl":
+        hints = replace(hints, mbs=_TRAINER_BATCH)
+    if hints.mbs is None:
+        hints = replace(hints, mbs=1)
+    if hints.grad_acc is None and hints.gbs is None:
+        hints = replace(hints, grad_acc=1)
+    checkpoints = program == "llamafactory" and not _is_on(named, "disable_gradient_checkpointing")
+    if hints.recompute is None and checkpoints:
+        hints = replace(hints, recompute="full")
+    eager = _is_on(named, "eager_attention") or script.attention == "eager"
+    return replace(script, hints=hints, attention="eager" if eager else "flash")
+
+
+def _assumed(named: Mapping[str, Setting], program: Program) -> Iterator[str]:
+    if "per_device_train_batch_size" not in named and program != "axolotl":
+        yield f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
+    packs = ("packing", "sample_packing", "neat_packing", "group_by_length")
+    if not any(_is_on(named, name) for name in packs):
+        yield "every sequence as long as the longest allowed (samples are not packed)"
+
+
+def _refusals(named: Mapping[str, Setting], program: Program) -> Iterator[Problem]:
+    """What is trained otherwise than by full fine-tuning, by name."""
+    if program == "llamafactory" and "finetuning_type" not in named:
+        where = next(iter(named.values()), Setting("", ""))
+        yield _refusal(where, "finetuning_type: lora (LLaMA-Factory's own, none is stated)")
+    kinds = {
+        "finetuning_type": _FULL, "adapter": _FULL, "stage": _STAGES, "rl": _STAGES,
+        "train_type": ("full", ""), "tuner_type": ("full", ""), "rlhf_type": ("",),
+    }  # fmt: skip
+    for name, allowed in kinds.items():
+        value = _value(named, name).lower()
+        if value and value not in allowed:
+            yield _refusal(_place(named, name), f"{name}: {value}")
+    for name in ("load_in_4bit", "load_in_8bit", "quantization_bit"):
+        if _switched(named, name):
+            yield _refusal(named[name], f"{name}: quantised weights")
+    for name, why in _REFUSED.items():
+        if name in _LEFT_OVER and (program != "trainer" or "use_lora" in named):
+            continue  # what these programs pass over where nothing asks for adapters
+        sizes = name.endswith(("_size", "_degree"))
+        if _is_on(named, name) if sizes else _switched(named, name):
+            yield _refusal(_place(named, name), f"{name}: {why}")
+
+
+def _unknown_switches(named: Mapping[str, Setting]) -> Iterator[Problem]:
+    """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
+    for name, setting in named.items():
+        is_new = name.startswith("use_") and name not in (*_REFUSED, *_HARMLESS)
+        if is_new and setting.value is True:
+            yield _refusal(setting, f"{name}: true")
+
+
+def _place(named: Mapping[str, Setting], name: str) -> Setting:
+    """A setting, or the first of a table of that name."""
+    return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
+
+
+def _refusal(setting: Setting, what: str) -> Problem:
+    text = f"{what} is not modelled; full fine-tuning and pretraining are"
+    return Problem("not-predictable", text, "warning", (setting.place,))
+
+
+# --- what shards ----------------------------------------------------------------------------------
+
+
+def _deepspeed(named: Mapping[str, Setting], path: str, files: Files) -> Document | None:
+    """DeepSpeed's configuration: named and beside the file, or written in it."""
+    setting = named.get("deepspeed") or named.get("deepspeed_config")
+    preset = re.fullmatch(r"zero([0-3])(_offload)?", _value(named, "deepspeed"))
+    if setting is not None and preset is not None:
+        staged = {**named, "zero_stage": replace(setting, value=int(preset[1]))}
+        staged |= {"offload": setting} if preset[2] else {}
+        return _zero_stage(staged, path)
+    if setting is None or setting.unknown:
+        inside = {key: item for key, item in named.items() if key.startswith("deepspeed.")}
+        if not inside:
+            return _zero_stage(named, path)
+        return Document(
+            path, _nested(inside, "deepspeed."),
+            {key.removeprefix("deepspeed."): item for key, item in inside.items()},
+        )  # fmt: skip
+    if isinstance(setting.value, str):
+        found = beside(setting.value, Path(path).parent)
+        text = text_of(found) if found is not None else None
+        if found is not None and text is not None:
+            source = files.add(str(found), text)
+            return json_document(source.as_text(), str(found), files)
+    return _zero_stage(named, path)
+
+
+def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
+    """`--zero_stage 2` of DeepSpeed's examples."""
+    setting = named.get("zero_stage")
+    if setting is None or setting.unknown:
+        return None
+    stage = int(str(setting.value)) if str(setting.value).isdigit() else setting.value
+    key = "zero_optimization.stage"
+    settings = {key: replace(setting, key=key, value=stage)}
+    device = named.get("offload")
+    if device is not None:
+        inner = "zero_optimization.offload_optimizer.device"
+        settings[inner] = replace(device, key=inner, value="cpu")
+    return Document(path, {"zero_optimization": {"stage": stage}}, settings)
+
+
+def _nested(settings: Mapping[str, Setting], prefix: str) -> dict[str, Any]:
+    """Tables of dotted keys."""
+    content: dict[str, Any] = {}
+    for key, setting in settings.items():
+        *tables, name = key.removeprefix(prefix).split(".")
+        table = content
+        for part in tables:
+            table = table.setdefault(part, {})
+        table[name] = setting.value
+    return content
+
+
+def _sharded(named: Mapping[str, Setting], path: str) -> Document:
+    """FSDP as accelerate's file would say it, else plain data parallelism."""
+    fsdp = named.get("fsdp")
+    words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
+    table = {key: item for key, item in named.items() if key.startswith("fsdp_config.")}
+    version = named.get("fsdp_version") or table.get("fsdp_config.version")
+    settings: dict[str, Setting] = {}
+    if words or table or (fsdp is not None and fsdp.value is True):
+        _put(settings, "distributed_type", "FSDP", fsdp or next(iter(table.values())))
+        for key, item in table.items():
+            name = key.removeprefix("fsdp_config.").removeprefix("fsdp_")
+            _put(settings, f"fsdp_config.fsdp_{name}", item.value, item)
+        if version is not None:
+            _put(settings, "fsdp_config.fsdp_version", version.value, version)
+        _words_of_fsdp(settings, words, fsdp)
+    elif "distributed_type" not in settings:
+        _put(settings, "distributed_type", "MULTI_GPU", Setting("", "", path))
+    for name in ("bf16", "fp16", "fp8"):
+        if _value(named, name).lower() in ("true", "auto", "full"):
+            _put(settings, "mixed_precision", name, named[name])
+            break
+    else:
+        if any(_value(named, name) in ("bfloat16", "bf16") for name in ("dtype", "torch_dtype")):
+            _put(settings, "mixed_precision", "bf16", Setting("", "", path))
+    return Document(path, _nested(settings, ""), settings)
+
+
+def _words(value: object) -> list[str]:
+    """`full_shard auto_wrap`, or a list."""
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return str(value).replace(",", " ").split() if isinstance(value, str) else []
+
+
+def _words_of_fsdp(settings: dict[str, Setting], words: list[str], where: Setting | None) -> None:
+    strategies = {
+        "full_shard": "FULL_SHARD", "shard_grad_op": "SHARD_GRAD_OP", "no_shard": "NO_SHARD",
+        "hybrid_shard": "HYBRID_SHARD", "hybrid_shard_zero2": "HYBRID_SHARD_ZERO2",
+    }  # fmt: skip
+    if where is None:
+        return
+    for word in words:
+        if word in strategies:
+            _put(settings, "fsdp_config.fsdp_sharding_strategy", strategies[word], where)
+        if word == "auto_wrap":
+            _put(settings, "fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", where)
+        if word == "offload":
+            _put(settings, "fsdp_config.fsdp_offload_params", True, where)
+
+
+def _put(settings: dict[str, Setting], key: str, value: object, where: Setting) -> None:
+    settings.setdefault(key, replace(where, key=key, value=value, spans=()))

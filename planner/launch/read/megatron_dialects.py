@@ -1,0 +1,219 @@
+"""Whose options a Megatron launch has: core 0.19's, an older release's, DeepSpeed's, a fork's.
+
+Options that only others have are read as what they mean in core's words, where they mean something
+for memory and time; what core 0.19 refuses of them, it refuses with a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.found import Problem, Setting
+from planner.launch.read.megatron_arguments import RELEASE, Arguments
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """`words`: whose parser it is; `core`: megatron-core 0.19's, whose refusals are errors.
+
+    `framework`: the profile that it is costed under, "" as the options say.
+    """
+
+    name: str
+    words: str
+    core: bool = False
+    framework: str = ""
+
+
+CORE = Dialect("core", RELEASE, core=True)
+_DIALECTS = {
+    "deepspeed": Dialect("deepspeed", "Megatron-DeepSpeed", framework="megatron-deepspeed"),
+    "pai": Dialect("pai", "Pai-Megatron-Patch"),
+    "older": Dialect("older", "an older Megatron-LM"),
+    "fork": Dialect("fork", "a fork of Megatron-LM"),
+    "program": Dialect("program", "another program than pretrain_gpt.py"),
+}
+# Options of Megatron-LM until 2023-05, before Transformer Engine.
+_OF_2022 = (
+    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
+    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
+    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
+    "scaled-upper-triang-masked-softmax-fusion",
+)  # fmt: skip
+_2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
+# Programs whose options are pretrain_gpt.py's and no others.
+_CORE_PROGRAMS = ("", "pretrain_gpt.py")
+# Parts of a program's name that say that it trains no decoder of text.
+_OTHER_MODELS = re.compile(
+    r"(^|_)(bert|t5|ict|retro|vlm|vision|mamba|hybrid|esm\d?|evo|multimodal|mimo|vit|biencoder|"
+    r"reward|ppo|grpo|dpo|rl|eval|generate|server|inference)(_|\.|$)"
+)
+# Options of others without a prediction, and why.
+_UNPREDICTABLE: Mapping[str, str] = {
+    "ds-sequence-parallel-size": "Ulysses sequence parallelism is not modelled",
+    "enable-zero-bubble": "zero-bubble schedules of that fork are not read",
+    "zero-bubble-v-schedule": "zero-bubble schedules of that fork are not read",
+    "random-ltd": "layers that drop tokens are not modelled",
+    "curriculum-learning": "sequence lengths that change are not modelled",
+    "curriculum-learning-legacy": "sequence lengths that change are not modelled",
+    "compression-training": "compressed training is not modelled",
+    "retro-add-retriever": "retrieval is not modelled",
+    "peft-type": "LoRA and other adapters are not modelled",
+    "lora-r": "LoRA and other adapters are not modelled",
+    "cpu-optimizer": "DeepSpeed's optimizer on the CPU is not modelled under Megatron",
+    "prefix-lm": "prefix attention is not modelled",
+}
+
+
+def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
+    """Whose options they are."""
+    kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
+    if "deepspeed" in kinds or launch.launcher == "deepspeed":
+        return _DIALECTS["deepspeed"]
+    if any(name in arguments.given for name in _OF_2022):
+        return _2022
+    for name in ("pai", "fork", "older", "program"):
+        if name in kinds:
+            return _DIALECTS[name]
+    program = PurePosixPath(launch.program).name
+    return CORE if program in _CORE_PROGRAMS else _DIALECTS["program"]
+
+
+def other_model(launch: LaunchCommand) -> str:
+    """Why a program's name says that it trains something else; empty if it does not."""
+    program = PurePosixPath(launch.program).name
+    if _OTHER_MODELS.search(program):
+        return f"{program} trains no decoder of text alone, or not by next-token prediction"
+    return ""
+
+
+def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
+    """What others' options ask for that is not modelled."""
+    experts = arguments.setting("num-experts") if dialect.name == "deepspeed" else None
+    found = [] if experts is None else [("num-experts", "DeepSpeed's experts are not modelled")]
+    found += [(name, why) for name, why in _UNPREDICTABLE.items() if arguments.has(name)]
+    return [
+        Problem("not-predictable", f"--{name}: {why}", "warning", arguments.place(name))
+        for name, why in found
+        if str(arguments.given[name].value) not in ("1", "0", "none")
+    ]
+
+
+# --- others' options in core's words --------------------------------------------------------------
+
+
+def translate(arguments: Arguments, dialect: Dialect) -> None:
+    """Give the arguments the core options that others' options stand for."""
+    if dialect.core:
+        return
+    for name, change in _MEANINGS.items():
+        setting = arguments.setting(name)
+        if setting is not None:
+            change(arguments, setting)
+    if dialect.framework:
+        _translate_checkpointing(arguments)
+    experts = arguments.given.get("num-experts")
+    if dialect.name == "deepspeed" and experts is not None and _ones(experts.value):
+        del arguments.given["num-experts"]
+
+
+def _ones(value: object) -> bool:
+    """Whether experts are counted as one a layer: Megatron-DeepSpeed's dense models."""
+    return all(str(item) == "1" for item in (value if isinstance(value, tuple) else (value,)))
+
+
+def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None:
+    arguments.given.setdefault(name, replace(where, key=f"--{name}", value=value, spans=()))
+
+
+def _as(name: str, value: object = None) -> Callable[[Arguments, Setting], None]:
+    """Stands for an option, with its value or another."""
+
+    def change(arguments: Arguments, setting: Setting) -> None:
+        _set(arguments, name, setting.value if value is None else value, setting)
+
+    return change
+
+
+def _key_value_heads(arguments: Arguments, setting: Setting) -> None:
+    _set(arguments, "group-query-attention", True, setting)
+    _set(arguments, "num-query-groups", setting.value, setting)
+
+
+def _normalization(arguments: Arguments, setting: Setting) -> None:
+    """`rmsnorm` and `layernorm` of Megatron-DeepSpeed."""
+    spelled = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(str(setting.value).lower())
+    if spelled:
+        arguments.given["normalization"] = replace(setting, value=spelled)
+
+
+def _multi_query(arguments: Arguments, setting: Setting) -> None:
+    """bigcode's fork: one head of keys and values."""
+    if setting.value == "multiquery":
+        _key_value_heads(arguments, replace(setting, value="1"))
+
+
+_MEANINGS: Mapping[str, Callable[[Arguments, Setting], None]] = {
+    "num-key-value-heads": _key_value_heads,
+    "normalization": _normalization,
+    "use-rmsnorm": _as("normalization", "RMSNorm"),
+    "fp8-hybrid": _as("fp8-format", "hybrid"),
+    "fp8-e4m3": _as("fp8-format", "e4m3"),
+    "pad-vocab-size-to": _as("padded-vocab-size"),
+    "use-flash-attn-v1": _as("use-flash-attn", True),
+    "use-flash-attn-v2": _as("use-flash-attn", True),
+    "use-flash-attn-triton": _as("use-flash-attn", True),
+    "use-flash-attn-builder": _as("use-flash-attn", True),
+    "use-llama2-rotary-position-embeddings": _as("use-rotary-position-embeddings", True),
+    "no-pipeline-parallel": _as("pipeline-model-parallel-size", "1"),
+    "model-parallel-size": _as("tensor-model-parallel-size"),
+    "batch-size": _as("micro-batch-size"),
+    "attention-head-type": _multi_query,
+    "num-attention-heads-kv": _key_value_heads,
+}
+
+
+def _translate_checkpointing(arguments: Arguments) -> None:
+    """`--checkpoint-activations` was full recomputation until 2022-04, and is DeepSpeed's."""
+    given = arguments.setting("checkpoint-activations") or arguments.setting(
+        "activations-checkpoint-method"
+    )
+    given = given or arguments.setting("deepspeed-activation-checkpointing")
+    if given is None or "recompute-granularity" in arguments.given:
+        return
+    layers = arguments.setting("checkpoint-num-layers") or arguments.setting(
+        "activations-checkpoint-num-layers"
+    )
+    method = arguments.setting("activations-checkpoint-method")
+    _set(arguments, "recompute-granularity", "full", given)
+    _set(arguments, "recompute-method", method.value if method else "uniform", given)
+    _set(arguments, "recompute-num-layers", layers.value if layers else "1", layers or given)
+    arguments.given.pop("checkpoint-activations", None)
+
+
+# --- what core 0.19 says of it --------------------------------------------------------------------
+
+
+def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
+    """Refusals of core 0.19 as warnings where the options are another's."""
+    if dialect.core:
+        return list(problems)
+    return [
+        replace(problem, severity="warning", edits=()) if problem.severity == "error" else problem
+        for problem in problems
+    ]
+
+
+def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
+    """Whose options these are, and which core 0.19 would refuse."""
+    if dialect.core:
+        return []
+    names = [f"--{name}" for name in arguments.foreign if name in arguments.given]
+    named = f"; {RELEASE} refuses {', '.join(names[:6])}" if names else ""
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    text = f"read as options of {dialect.words}{named}{more}"
+    return [Problem("dialect", text, "note", arguments.place(*names[:1]))]

@@ -1,0 +1,243 @@
+"""Readers of YAML files whose settings are Megatron's arguments.
+
+`model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), and Primus' experiments, whose
+fields are the attributes that Megatron's parser makes of its options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.launch.read.beside import beside, text_of
+from planner.launch.read.command import LaunchCommand
+from planner.launch.read.document import Document, yaml_document
+from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.megatron import MegatronReader
+from planner.launch.read.megatron_arguments import options, other_options
+from planner.launch.read.megatron_dialects import CORE, Dialect
+from planner.launch.read.shell import Command
+from planner.launch.read.text import HOLE, Files, Hole, Text, Word
+
+_ARGS, _ENV = "MODEL_ARGS", "ENV_VARS"
+# Attribute of Megatron's parser -> the option that takes it away.
+_WITHOUT = {
+    "add_bias_linear": "disable-bias-linear",
+    "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
+    "masked_softmax_fusion": "no-masked-softmax-fusion",
+    "bias_swiglu_fusion": "no-bias-swiglu-fusion",
+    "bias_gelu_fusion": "no-bias-gelu-fusion",
+    "bias_dropout_fusion": "no-bias-dropout-fusion",
+    "apply_rope_fusion": "no-rope-fusion",
+    "overlap_p2p_comm": "no-overlap-p2p-communication",
+    "create_attention_mask_in_dataloader": "no-create-attention-mask-in-dataloader",
+}
+# Attribute -> the option that sets it, where its name is another.
+_NAMES = {"fp8": "fp8-format", "fp4": "fp4-format", "turbo_deepep": "moe-enable-deepep"}
+# Presets that extend each other.
+_DEEPEST_PRESET = 8
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
+
+
+def words_of(values: Mapping[str, Setting], files: Files) -> Iterator[Word]:
+    """Options with their values: `true` is a switch, `false` and nothing leave it out."""
+    for name, setting in values.items():
+        if setting.value in (None, False, "null", "None"):
+            continue
+        place = setting.spans[0] if setting.spans else None
+        yield Word(Text.made(f"--{name}"), place)
+        option = options().get(name)
+        is_switch = option.values == "switch" if option else False
+        if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
+            continue
+        yield from _values(setting, files)
+
+
+def _values(setting: Setting, files: Files) -> Iterator[Word]:
+    """A setting's value as words: lists, also as `[a b]`, have several."""
+    place = setting.spans[0] if setting.spans else None
+    if isinstance(setting.value, list):
+        yield from (Word(_text(str(item)), place) for item in setting.value)
+        return
+    text = str(setting.value)
+    if place is not None and files.by_path[place.file].text[place.start : place.end] == text:
+        written = Text(text, tuple((place.file, at) for at in range(place.start, place.end)))
+    else:
+        written = _text(text)
+    match = re.fullmatch(r"\[([\w\s.]+)\]", text)
+    if match is not None:
+        parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
+        yield from (Word(part, place) for part in parts.split())
+        return
+    yield Word(_text(text) if "${" in text else written, place)
+
+
+def _text(written: str) -> Text:
+    """A value, the variables in it by their defaults, or not known."""
+    value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
+    why = Hole(f"{written}, whose variables the file does not set")
+    return Text(value, tuple(why if letter == HOLE else None for letter in value))
+
+
+def _launch(words: list[Word], environment: Mapping[str, Text], path: str) -> LaunchCommand:
+    command = Command(tuple(words), environment, path, 1)
+    return LaunchCommand("", "pretrain_gpt.py", tuple(words), (), command)
+
+
+# --- model_config.yaml ----------------------------------------------------------------------------
+
+
+def is_model_config(content: object) -> bool:
+    """Whether a YAML file holds the arguments of a test of Megatron-LM."""
+    return isinstance(content, dict) and isinstance(content.get(_ARGS), dict)
+
+
+def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
+    """The launch that MODEL_ARGS describes."""
+    flags = {
+        key.partition(".")[2].removeprefix("--"): setting
+        for key, setting in document.settings.items()
+        if key.startswith(f"{_ARGS}.")
+    }
+    environment = {
+        key.partition(".")[2]: _text(str(setting.value))
+        for key, setting in document.settings.items()
+        if key.startswith(f"{_ENV}.")
+    }
+    reader = MegatronReader(
+        _launch(list(words_of(flags, files)), environment, document.path), files, hints
+    )
+    if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
+        name.startswith("inference-") and name != "inference-max-seq-length" for name in flags
+    ):
+        text = "it generates text: no training"
+        reader.problems.append(Problem("not-predictable", text, "warning"))
+    return reader.found()
+
+
+# --- Primus ---------------------------------------------------------------------------------------
+
+
+def is_primus(content: object) -> bool:
+    """Whether a YAML file is an experiment of Primus."""
+    if not isinstance(content, dict) or not isinstance(content.get("modules"), dict):
+        return False
+    modules = content["modules"].values()
+    return any(isinstance(module, dict) and "framework" in module for module in modules)
+
+
+def read_primus(document: Document, files: Files, hints: Hints) -> Found:
+    """The experiment's trainer: presets of model and trainer, then its overrides."""
+    name = next(iter(document.names("modules")))
+    prefix = f"modules.{name}."
+    framework = str(document.get(f"{prefix}framework"))
+    settings, missing = _merged(document, prefix, framework, files)
+    if framework == "torchtitan":
+        return _primus_torchtitan(document, settings, files, hints)
+    return _PrimusReader(document, framework, settings, missing, files, hints).found()
+
+
+def _merged(
+    document: Document, prefix: str, framework: str, files: Files
+) -> tuple[dict[str, Setting], list[str]]:
+    """Settings by field, and the presets that are not there."""
+    settings: dict[str, Setting] = {}
+    missing: list[str] = []
+    for kind, key in (("modules", "config"), ("models", "model")):
+        file = document.get(prefix + key)
+        if file is None:
+            continue
+        file = _VARIABLE.sub(lambda item: item[2] or "", str(file))
+        preset = _preset(f"primus/configs/{kind}/{framework}/{file}", document.path, files, 0)
+        if preset is None:
+            missing.append(str(file))
+        settings |= preset or {}
+    for key, setting in document.settings.items():
+        if key.startswith(f"{prefix}overrides."):
+            settings[key.removeprefix(f"{prefix}overrides.")] = setting
+    return settings, missing
+
+
+def _preset(name: str, near: str, files: Files, depth: int) -> dict[str, Setting] | None:
+    """A preset and what it extends; None where it is not beside the experiment."""
+    path = beside(name, Path(near).parent)
+    text = text_of(path) if path is not None else None
+    if path is None or text is None or depth > _DEEPEST_PRESET:
+        return None
+    source = files.add(str(path), text)
+    document = yaml_document(source.as_text(), str(path), files)
+    settings: dict[str, Setting] = {}
+    folder = str(Path(name).parent)
+    for base in document.content.get("extends") or ():
+        settings |= _preset(f"{folder}/{base}", str(path), files, depth + 1) or {}
+    return settings | {k: s for k, s in document.settings.items() if k != "extends"}
+
+
+class _PrimusReader(MegatronReader):
+    """Megatron's reader under Primus' profile."""
+
+    def __init__(
+        self,
+        document: Document,
+        framework: str,
+        settings: dict[str, Setting],
+        missing: list[str],
+        files: Files,
+        hints: Hints,
+    ) -> None:
+        flags = dict(_flags(settings))
+        super().__init__(_launch(list(words_of(flags, files)), {}, document.path), files, hints)
+        self.missing = missing
+        if framework != "megatron":
+            text = f"Primus with {framework} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning"))
+        kind = settings.get("model_type")
+        if kind is not None and str(kind.value) not in ("gpt", "None"):
+            text = f"model_type {kind.value} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning", (kind.place,)))
+
+    def _is_partial(self) -> bool:
+        return True
+
+    def _dialect(self) -> Dialect:
+        """Primus' fields with core's meanings; its own checks are not core's."""
+        return replace(CORE, name="primus", words="Primus", core=False)
+
+    def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        framework, names = super()._profile(degrees)
+        return ("primus", names) if framework == "megatron-core" else (framework, names)
+
+    def _shape(self) -> Any:
+        """The model of the preset, which the catalogue may know where the file is not there."""
+        if self.missing and not self.hints.model and "num-layers" not in self.arguments.given:
+            names = ", ".join(self.missing)
+            text = f"the presets {names} of Primus are not beside the file"
+            fix = "--model NAME, or read it inside Primus' folder"
+            self.problems.append(model_unknown(text, fix=fix))
+            return None
+        return super()._shape()
+
+
+def _flags(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
+    """Options that the fields stand for; Primus' own fields are none."""
+    for field, setting in settings.items():
+        if field in _WITHOUT:
+            if setting.value is False:
+                yield _WITHOUT[field], replace(setting, value=True)
+            continue
+        name = _NAMES.get(field) or field.replace("_", "-")
+        if name in options() or name in other_options():
+            yield name, setting
+
+
+def _primus_torchtitan(
+    document: Document, settings: dict[str, Setting], files: Files, hints: Hints
+) -> Found:
+    from planner.launch.read.torchtitan import TorchtitanReader
+
+    plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
+    inner = Document(document.path, {}, plain)
+    return TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")

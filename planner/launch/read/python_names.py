@@ -1,0 +1,41 @@
+"""Where the names of a Python file come from: its own definitions, files beside it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from planner.launch.read.beside import beside
+
+
+def module_file(package: str, near: str) -> Path | None:
+    """The file of `a.b.c`, or of `..c`, as the file `near` would import it; None if not there."""
+    plain = package.lstrip(".")
+    level = len(package) - len(plain)
+    if not level and "." not in plain:
+        return None  # an installed package, or the standard library
+    folder = Path(near).parent
+    for _ in range(level - 1):
+        folder = folder.parent
+    name = plain.replace(".", "/")
+    for file in (f"{name}.py", f"{name}/__init__.py") if name else ("__init__.py",):
+        path = folder / file if level else beside(file, folder, whole=True)
+        if path is not None and path.is_file():
+            return path
+    return None
+
+
+def defines(tree: ast.Module, name: str, *, local: bool = False) -> bool:
+    """Whether a module binds a name at its top; `local`: by itself, not by an import."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=given) | ast.ClassDef(name=given) if given == name:
+                return True
+            case ast.Assign(targets=[ast.Name(id=given)]) if given == name:
+                return True
+            case ast.AnnAssign(target=ast.Name(id=given)) if given == name:
+                return True
+            case ast.Import() | ast.ImportFrom() if not local:
+                if any((alias.asname or alias.name) == name for alias in node.names):
+                    return True
+    return False

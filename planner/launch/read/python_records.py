@@ -1,0 +1,184 @@
+"""Plain values of configuration code: records of what is not there, and calculations on them."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# A loop over more tells no more; larger numbers and longer lists are no settings.
+LONGEST_LOOP = 256
+_LARGEST = 2**63
+_LONGEST_LIST = 100_000
+
+
+@dataclass(eq=False)
+class Record:
+    """An object by the name of what made it, with the fields that are known.
+
+    `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
+    a call made it; else it stands for a name or field that is not known.
+    """
+
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    given: tuple[Any, ...] = ()
+    of: Any = None
+    made: bool = True
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """A known field by its dotted path; `default` where it is not known."""
+        value: Any = self
+        for part in path.split("."):
+            if not isinstance(value, Record) or part not in value.fields:
+                return default
+            value = value.fields[part]
+        return value
+
+
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda one, two: one in two, ast.NotIn: lambda one, two: one not in two,
+}  # fmt: skip
+UNKNOWN = Record("?", made=False)
+
+
+ASKED = ("getattr", "setattr", "hasattr")
+
+
+def asked(name: str, given: list[Any]) -> Any:
+    """`getattr`, `setattr`, `hasattr`."""
+    owner, field_name, *rest = given
+    if not isinstance(owner, Record):
+        return UNKNOWN
+    if name == "setattr":
+        owner.fields[field_name] = rest[0] if rest else None
+        return None
+    if name == "hasattr":
+        return True if field_name in owner.fields else UNKNOWN
+    return owner.fields.get(field_name, rest[0] if rest else UNKNOWN)
+
+
+def truth(value: Any) -> bool | None:
+    """Whether a value counts as true; None where it is not known."""
+    if isinstance(value, Record):
+        return True if value.made else None
+    return bool(value)
+
+
+def is_key(value: Any) -> bool:
+    """Whether a tuple can stand for a table's key."""
+    return isinstance(value, tuple) and all(
+        item is None or isinstance(item, str | int) for item in value
+    )
+
+
+def are_plain(values: list[Any]) -> bool:
+    return all(
+        isinstance(value, int | float | str | list | tuple | dict | range) for value in values
+    )
+
+
+def calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
+    """An operation on numbers, texts or lists within sizes."""
+    if kind not in _BINARY or not are_plain([one, two]) or (kind, type(one)) == (ast.Mod, str):
+        return UNKNOWN
+    sizes = [len(item) for item in (one, two) if isinstance(item, str | list)]
+    if kind is ast.Mult and sizes:
+        times = next((item for item in (one, two) if isinstance(item, int)), 0)
+        if sizes[0] * max(times, 0) > _LONGEST_LIST:
+            return UNKNOWN
+    try:
+        result = _BINARY[kind](one, two)
+    except (TypeError, ValueError, ArithmeticError):
+        return UNKNOWN
+    is_large = isinstance(result, int) and abs(result) > _LARGEST
+    is_large |= isinstance(result, str | list) and len(result) > _LONGEST_LIST
+    return UNKNOWN if is_large else result
+
+
+def compared(kind: type[ast.cmpop], one: Any, two: Any) -> Any:
+    unknown = any(isinstance(item, Record) and not item.made for item in (one, two))
+    if unknown or kind not in _COMPARED:
+        return UNKNOWN
+    try:
+        return _COMPARED[kind](one, two)
+    except TypeError:
+        return UNKNOWN
+
+
+def item_of(held: Any, key: Any) -> Any:
+    try:
+        return held[key] if isinstance(held, list | dict | str) else UNKNOWN
+    except (LookupError, TypeError):
+        return UNKNOWN
+
+
+def method_of(owner: Any, name: str, given: list[Any]) -> Any:
+    """Methods of lists, tables and texts that configurations use."""
+    if isinstance(owner, list):
+        return _grow(owner, name, given)
+    if isinstance(owner, dict):
+        return _of_table(owner, name, given)
+    texts = isinstance(owner, str) and all(isinstance(item, str) for item in given)
+    if texts and name in _TEXT_METHODS:
+        return getattr(owner, name)(*given)
+    if texts and name == "replace" and len(given) > 1:
+        is_short = len(owner) * len(given[1]) < _LONGEST_LIST
+        return owner.replace(given[0], given[1]) if is_short else UNKNOWN
+    return UNKNOWN
+
+
+_TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith", "split")
+
+
+def _grow(owner: list[Any], name: str, given: list[Any]) -> Any:
+    """`append` and `extend`."""
+    if name not in ("append", "extend") or not given:
+        return UNKNOWN
+    more = given[:1] if name == "append" else given[0]
+    if isinstance(more, list) and len(owner) + len(more) <= _LONGEST_LIST:
+        owner.extend(more)
+    return None
+
+
+def _of_table(owner: dict[Any, Any], name: str, given: list[Any]) -> Any:
+    match name:
+        case "get" if given and isinstance(given[0], str | int | tuple):
+            return owner.get(given[0], given[1] if len(given) > 1 else None)
+        case "items":
+            return [list(pair) for pair in owner.items()]
+        case "keys" | "values":
+            return list(getattr(owner, name)())
+        case "update" if given and isinstance(given[0], dict):
+            owner.update(given[0])
+        case "copy":
+            return dict(owner)
+    return UNKNOWN
+
+
+def _number(kind: Callable[[Any], Any]) -> Callable[..., Any]:
+    def made(*given: Any) -> Any:
+        sizes = [len(item) for item in given if isinstance(item, str | list | dict | range)]
+        if any(size > _LONGEST_LIST for size in sizes):
+            return UNKNOWN
+        try:
+            return kind(*given)
+        except (TypeError, ValueError, ArithmeticError):
+            return UNKNOWN
+
+    return made
+
+
+BUILTINS: Mapping[str, Callable[..., Any]] = {
+    "int": _number(int), "float": _number(float), "bool": _number(bool), "str": _number(str),
+    "len": _number(len), "max": _number(max), "min": _number(min), "list": _number(list),
+    "dict": _number(dict), "range": _number(range), "abs": _number(abs),
+}  # fmt: skip

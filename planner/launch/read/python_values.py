@@ -1,0 +1,457 @@
+"""Values that Python configuration code builds, read from its syntax tree and never run.
+
+A small part of the language is followed within the limits of reading: assignments, calls of
+functions whose source is beside the file, branches whose test is known, loops over known lists.
+Whatever else is called becomes a `Record` of its name and arguments, and what a record holds
+besides is not known: reading one of its fields makes a record again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.launch.read.beside import text_of
+from planner.launch.read.limits import Limits
+from planner.launch.read.python_names import defines, module_file
+from planner.launch.read.python_records import (
+    ASKED,
+    BUILTINS,
+    LONGEST_LOOP,
+    UNKNOWN,
+    Record,
+    are_plain,
+    asked,
+    calculated,
+    compared,
+    is_key,
+    item_of,
+    method_of,
+    truth,
+)
+
+_MOST_MODULES = 60
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function with the module and the names that it sees."""
+
+    node: ast.FunctionDef
+    module: Module
+    outer: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class whose source is there."""
+
+    node: ast.ClassDef
+    module: Module
+
+
+@dataclass(eq=False)
+class Module:
+    """A file's names, worked out when they are asked for."""
+
+    path: str
+    tree: ast.Module
+    reader: Reader
+    names: dict[str, Any] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+    def lookup(self, name: str) -> Any:
+        """The value of a global name; a Record of it where it is not known."""
+        if name in self.names:
+            return self.names[name]
+        if name in self.pending:
+            return Record(name, made=False)
+        self.pending.add(name)
+        value = self._find(name)
+        self.pending.discard(name)
+        self.names[name] = value
+        return value
+
+    def _find(self, name: str) -> Any:
+        found: Any = Record(name, made=False)
+        for node in self.tree.body:
+            match node:
+                case ast.FunctionDef(name=given) if given == name:
+                    found = Function(node, self, {})
+                case ast.ClassDef(name=given) if given == name:
+                    found = Class(node, self)
+                case ast.Assign(targets=[ast.Name(id=given)], value=value) if given == name:
+                    found = Frame(self, {}).value(value)
+                case ast.AnnAssign(target=ast.Name(id=given), value=ast.expr() as value):
+                    if given == name:
+                        found = Frame(self, {}).value(value)
+                case ast.Import() | ast.ImportFrom():
+                    found = self.reader.imported(node, name, self.path, found)
+        return found
+
+    def functions(self) -> dict[str, Function]:
+        """Its own functions by name, in order."""
+        nodes = [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
+        return {node.name: Function(node, self, {}) for node in nodes}
+
+
+class Reader:
+    """Modules that are read for one configuration. `special`: functions that stand for others."""
+
+    def __init__(self, special: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self.limits = Limits()
+        self.modules: dict[str, Module | None] = {}
+        self.special = dict(special or {})
+
+    def module(self, tree: ast.Module, path: str) -> Module:
+        """A file that is given."""
+        self.modules[path] = Module(path, tree, self)
+        return Module(path, tree, self)
+
+    def imported(
+        self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
+    ) -> Any:
+        """What an import binds to a name; a Record of its full name where it is not there."""
+        for alias in node.names:
+            bound = alias.asname or alias.name.split(".")[0]
+            if bound != name:
+                continue
+            if isinstance(node, ast.Import):
+                return Record(alias.name if alias.asname else bound, made=False)
+            package = "." * node.level + (node.module or "")
+            module = self._file(package, path)
+            inner = self._file(f"{package}.{alias.name}", path)
+            if module is not None and defines(module.tree, alias.name, local=inner is not None):
+                return module.lookup(alias.name)
+            if inner is not None:
+                return inner
+            return Record(f"{package}.{alias.name}", made=False)
+        return otherwise
+
+    def _file(self, package: str, near: str) -> Module | None:
+        """A module's file beside the one that imports it."""
+        path = module_file(package, near)
+        return None if path is None else self._open(path)
+
+    def _open(self, path: Path) -> Module | None:
+        name = str(path)
+        if name not in self.modules:
+            self.modules[name] = None
+            text = text_of(path) if len(self.modules) <= _MOST_MODULES else None
+            self.limits.step(len(text or ""))
+            try:
+                tree = ast.parse(text) if text is not None else None
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                tree = None
+            if tree is not None:
+                self.modules[name] = Module(name, tree, self)
+        return self.modules[name]
+
+
+class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Frame:
+    """One call's names, and the statements that change them."""
+
+    def __init__(self, module: Module, names: dict[str, Any]) -> None:
+        self.module, self.names = module, names
+        self.limits = module.reader.limits
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def run(self, body: list[ast.stmt]) -> None:
+        """Statements in order. _Returned at a return."""
+        for node in body:
+            self.limits.step()
+            self._statement(node)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                result = self.value(value)
+                for target in targets:
+                    self._assign(target, result)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self.value(value))
+            case ast.AugAssign(target=target, op=op, value=value):
+                old, new = self.value(target), self.value(value)
+                self._assign(target, calculated(type(op), old, new))
+            case ast.Expr(value=value):
+                self.value(value)
+            case ast.Return(value=value):
+                raise _Returned(None if value is None else self.value(value))
+            case ast.FunctionDef():
+                self.names[node.name] = Function(node, self.module, dict(self.names))
+            case _:
+                self._block(node)
+
+    def _block(self, node: ast.stmt) -> None:
+        """Statements that hold others, and imports."""
+        match node:
+            case ast.If(test=test, body=body, orelse=orelse):
+                met = truth(self.value(test))
+                if met is not None:
+                    self.run(body if met else orelse)
+            case ast.For(target=target, iter=listed, body=body):
+                self._loop(target, self.value(listed), body)
+            case ast.With(body=body) | ast.Try(body=body):
+                self.run(body)
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    bound = alias.asname or alias.name.split(".")[0]
+                    self.names[bound] = self.module.reader.imported(
+                        node, bound, self.module.path, UNKNOWN
+                    )
+
+    def _loop(self, target: ast.expr, listed: Any, body: list[ast.stmt]) -> None:
+        if not isinstance(listed, list | tuple | dict | range) or len(listed) > LONGEST_LOOP:
+            return
+        for item in list(listed):
+            self._assign(target, item)
+            self.run(body)
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(id=name):
+                self.names[name] = value
+            case ast.Attribute(value=owner, attr=name):
+                record = self.value(owner)
+                if isinstance(record, Record):
+                    record.fields[name] = value
+            case ast.Subscript(value=owner, slice=key):
+                held, at = self.value(owner), self.value(key)
+                if isinstance(held, dict) and isinstance(at, str | int):
+                    held[at] = value
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                values = value if isinstance(value, list | tuple) else [UNKNOWN] * len(parts)
+                for part, item in zip(parts, values, strict=False):
+                    self._assign(part, item)
+
+    # --- expressions ------------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression; a Record where it is not known."""
+        self.limits.step()
+        with self.limits.deeper():
+            return self._value(node)
+
+    def _value(self, node: ast.expr) -> Any:
+        handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+        return UNKNOWN if handler is None else handler(node)
+
+    def _of_constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _of_name(self, node: ast.Name) -> Any:
+        return self.names[node.id] if node.id in self.names else self.module.lookup(node.id)
+
+    def _of_attribute(self, node: ast.Attribute) -> Any:
+        return self._attribute(self.value(node.value), node.attr)
+
+    def _of_list(self, node: ast.List | ast.Tuple | ast.Set) -> Any:
+        return [self.value(part) for part in node.elts if not isinstance(part, ast.Starred)]
+
+    _of_set = _of_list
+
+    def _of_tuple(self, node: ast.Tuple) -> Any:
+        return tuple(self._of_list(node))
+
+    def _of_dict(self, node: ast.Dict) -> Any:
+        return self._table(node.keys, node.values)
+
+    def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
+        one = len(node.generators) == 1
+        return self._listed(node.elt, node.generators[0]) if one else UNKNOWN
+
+    _of_generatorexp = _of_listcomp
+
+    def _of_ifexp(self, node: ast.IfExp) -> Any:
+        met = truth(self.value(node.test))
+        return UNKNOWN if met is None else self.value(node.body if met else node.orelse)
+
+    def _of_subscript(self, node: ast.Subscript) -> Any:
+        return item_of(self.value(node.value), self.value(node.slice))
+
+    def _of_binop(self, node: ast.BinOp) -> Any:
+        return calculated(type(node.op), self.value(node.left), self.value(node.right))
+
+    def _of_unaryop(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            met = truth(value)
+            return UNKNOWN if met is None else not met
+        is_number = isinstance(value, int | float) and isinstance(node.op, ast.USub)
+        return -value if is_number else UNKNOWN
+
+    def _of_compare(self, node: ast.Compare) -> Any:
+        if len(node.ops) > 1:
+            return UNKNOWN
+        right = self.value(node.comparators[0])
+        return compared(type(node.ops[0]), self.value(node.left), right)
+
+    def _of_boolop(self, node: ast.BoolOp) -> Any:
+        is_or = isinstance(node.op, ast.Or)
+        result: Any = UNKNOWN
+        for part in node.values:
+            result = self.value(part)
+            met = truth(result)
+            if met is None or met == is_or:
+                return result
+        return result
+
+    def _listed(self, element: ast.expr, made: ast.comprehension) -> Any:
+        """`[f(x) for x in listed if test]`."""
+        source = self.value(made.iter)
+        if not isinstance(source, list | tuple | dict | range) or len(source) > LONGEST_LOOP:
+            return UNKNOWN
+        inner, found = Frame(self.module, dict(self.names)), []
+        for item in source:
+            inner._assign(made.target, item)
+            met = [truth(inner.value(test)) for test in made.ifs]
+            if None in met:
+                return UNKNOWN
+            if all(met):
+                found.append(inner.value(element))
+        return found
+
+    def _table(self, keys: list[ast.expr | None], values: list[ast.expr]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, value in zip(keys, values, strict=True):
+            result = self.value(value)
+            if key is None:
+                found |= result if isinstance(result, dict) else {}
+                continue
+            name = self.value(key)
+            if isinstance(name, str | int) or is_key(name):
+                found[name] = result
+        return found
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Module):
+            return owner.lookup(name)
+        if isinstance(owner, Record):
+            if name not in owner.fields:
+                inner = Record(f"{owner.name}.{name}", of=owner, made=False)
+                if not owner.made and owner.of is None:
+                    return inner  # a package's name
+                owner.fields[name] = inner
+            return owner.fields[name]
+        return Record(f"?.{name}", of=owner, made=False)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _of_call(self, node: ast.Call) -> Any:
+        given = [self.value(arg) for arg in node.args if not isinstance(arg, ast.Starred)]
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self.value(keyword.value)
+            if keyword.arg:
+                named[keyword.arg] = value
+            elif isinstance(value, dict):
+                named |= value
+        if isinstance(node.func, ast.Attribute):
+            owner = self.value(node.func.value)
+            if isinstance(owner, list | dict | str):
+                return method_of(owner, node.func.attr, given)
+            return self.call(self._method_of(owner, node.func.attr), given, named)
+        return self.call(self.value(node.func), given, named)
+
+    def _method_of(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Record) and name not in owner.fields:
+            return Record(f"{owner.name}.{name}", of=owner, made=False)
+        return self._attribute(owner, name)
+
+    def call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        """What a call comes to: of a function or class that is there, else a Record of it."""
+        special = self.module.reader.special.get(_name_of(what).rpartition(".")[2])
+        if special is not None:
+            return special(*given, **named)
+        if isinstance(what, Function):
+            return call_function(what, given, named)
+        if isinstance(what, Class):
+            return construct(what, named)
+        return self._call_unseen(what, given, named) if isinstance(what, Record) else UNKNOWN
+
+    def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
+        """A call of what is not there: nemo_run's wrappers, built-in functions, anything else."""
+        if what.name.rpartition(".")[2] in ("Config", "Partial") and given:
+            if isinstance(given[0], Class):
+                return construct(given[0], named)
+            return Record(_name_of(given[0]), dict(named), tuple(given))
+        if what.name in ASKED and len(given) > 1 and isinstance(given[1], str):
+            return asked(what.name, given)
+        if what.of is None and what.name in BUILTINS:
+            return BUILTINS[what.name](*given) if are_plain(given) else UNKNOWN
+        return Record(what.name, dict(named), tuple(given), what.of)
+
+
+def call_function(function: Function, given: list[Any], named: dict[str, Any]) -> Any:
+    """What a function returns; None where it returns nothing."""
+    reader = function.module.reader
+    node = function.node.args
+    frame = Frame(function.module, dict(function.outer))
+    names = [arg.arg for arg in (*node.posonlyargs, *node.args)]
+    defaults = dict(zip(reversed(names), reversed(node.defaults), strict=False))
+    defaults |= {
+        arg.arg: value
+        for arg, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)
+        if value is not None
+    }
+    for name, default in defaults.items():
+        frame.names[name] = Frame(function.module, {}).value(default)
+    frame.names |= dict(zip(names, given, strict=False))
+    known = {*names, *(arg.arg for arg in node.kwonlyargs)}
+    frame.names |= {name: value for name, value in named.items() if name in known}
+    if node.kwarg is not None:
+        frame.names[node.kwarg.arg] = {k: v for k, v in named.items() if k not in known}
+    for name in known - frame.names.keys():
+        frame.names[name] = Record(name, made=False)
+    with reader.limits.call(f"the function {function.node.name}"):
+        try:
+            frame.run(function.node.body)
+        except _Returned as returned:
+            return returned.value
+    return None
+
+
+def construct(made: Class, named: dict[str, Any]) -> Record:
+    """An object of a class: the defaults of its body and its bases, then what is given."""
+    record = Record(made.node.name, {})
+    with made.module.reader.limits.call(f"the class {made.node.name}"):
+        for base in made.node.bases:
+            parent = Frame(made.module, {}).value(base)
+            if isinstance(parent, Class) and parent.node is not made.node:
+                record.fields |= construct(parent, {}).fields
+        frame = Frame(made.module, {})
+        for node in made.node.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    record.fields[name] = frame.names[name] = frame.value(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    record.fields[name] = frame.names[name] = frame.value(value)
+    record.fields = {name: _made(value) for name, value in record.fields.items()} | named
+    return record
+
+
+def _made(value: Any) -> Any:
+    """`field(default=8)`, `field(default_factory=list)`: what they make."""
+    if isinstance(value, Record) and value.name.rpartition(".")[2] == "field":
+        if "default" in value.fields:
+            return value.fields["default"]
+        factory = value.fields.get("default_factory")
+        if isinstance(factory, Class):
+            return construct(factory, {})
+        return Record(_name_of(factory), made=True)
+    return value
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, Record):
+        return value.name
+    return value.node.name if isinstance(value, Function | Class) else "?"

@@ -1,0 +1,66 @@
+"""Commands that start other scripts: `bash -c`, `bash train.sh`, `srun ... ./launch.sh`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.launch.read.text import Text, Word
+
+_SHELLS = ("bash", "sh", "zsh", "dash")
+_ENDINGS = (".sh", ".bash", ".slurm", ".sbatch", ".sub")
+# Scripts that start torchtitan's own trainer, read as that.
+_PROGRAMS = ("run_train.sh",)
+# Commands that only look at a script, or copy it.
+_LOOK_ON = (
+    "echo", "printf", "cp", "mv", "rm", "cat", "chmod", "ls", "touch", "sed", "grep", "mkdir",
+    "tee", "git", "curl", "wget", "head", "tail", "scp", "rsync", "ln", "wc", "diff", "export",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ScriptCall:
+    """A script by the name that a command gives it, and its arguments."""
+
+    name: Text
+    arguments: tuple[Text, ...]
+
+
+def inline_script(words: Sequence[Word]) -> Text | None:
+    """What `bash -c "..."` runs, behind srun or not; None for another command."""
+    for at, word in enumerate(words):
+        if _base(word) not in _SHELLS:
+            continue
+        after = at + 1
+        while after < len(words) and re.match(r"-|\+|pipefail$", words[after].text.value):
+            if re.fullmatch(r"-\w*c", words[after].text.value) and after + 1 < len(words):
+                return words[after + 1].text
+            after += 1
+    return None
+
+
+def script_call(words: Sequence[Word]) -> ScriptCall | None:
+    """The script that a command starts; None where it starts a Python program, or none."""
+    values = [word.text.value for word in words]
+    if not values or _base(words[0]) in _LOOK_ON:
+        return None
+    if any(value.endswith(".py") or value == "-m" for value in values):
+        return None
+    for at, value in enumerate(values):
+        if not value.endswith(_ENDINGS) or value.startswith("-") or value.endswith(_PROGRAMS):
+            continue
+        # The value of an option of a launcher: `--prolog x.sh`.
+        if at and values[at - 1].startswith("--") and "=" not in values[at - 1]:
+            continue
+        return ScriptCall(words[at].text, tuple(word.text for word in words[at + 1 :]))
+    return None
+
+
+def reads_a_script(words: Sequence[Word]) -> bool:
+    """Whether a command runs what it is given as its input: `bash <<EOF`, `sbatch <<EOF`."""
+    return bool(words) and any(_base(word) in (*_SHELLS, "sbatch") for word in words)
+
+
+def _base(word: Word) -> str:
+    return word.text.value.rsplit("/", 1)[-1]

@@ -1,0 +1,99 @@
+"""What `planner buy` shows: what to take, the front of money against time, the table behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.compare.buying import Buying, BuyRow
+from planner.compare.choice import Decision
+from planner.job.quantities import plural
+from planner.report.comparison import BASIS_NAMES, NONE, spread_text
+from planner.report.comparison_trace import money
+from planner.report.decision import days_text, decision_facts, taken_text
+from planner.report.tables import Block, Column, Notes, Report, TableData
+
+
+def buying_report(buying: Buying) -> Report:
+    """The whole report."""
+    blocks: list[Block] = []
+    if buying.reason:
+        blocks.append(Notes((buying.reason,)))
+    if buying.decision is not None:
+        blocks += _decision_blocks(buying.decision, buying.currency)
+    if any(row.choice is not None for row in buying.rows):
+        blocks.append(_table(buying))
+    if reasons := tuple(_reasons(buying.rows)):
+        blocks.append(Notes(reasons, "Not taken into account"))
+    blocks.append(Notes(tuple(_notes(buying))))
+    return Report(tuple(blocks))
+
+
+def _decision_blocks(decision: Decision, currency: str) -> list[Block]:
+    """What to take or what would have to give, and the front."""
+    blocks: list[Block] = [decision_facts(decision, currency)]
+    if len(decision.front) > 1:
+        blocks.append(_front(decision, currency))
+    return blocks
+
+
+def _front(decision: Decision, currency: str) -> TableData:
+    columns = (
+        Column("take", "left", wrap=True), Column("days"), Column(currency), Column("MWh"),
+        Column("kW"),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            taken_text(one),
+            days_text(one.days),
+            NONE if one.cost is None else money(one.cost),
+            f"{one.mwh:,.0f}",
+            f"{one.power_kw:,.0f}",
+        )
+        for one in decision.front
+    )
+    within = "within the limits" if decision.best is not None else "without the limits"
+    return TableData(columns, rows, f"None both faster and cheaper, {within}")
+
+
+def _table(buying: Buying) -> TableData:
+    columns = (
+        Column("job", "left", wrap=True),
+        Column("cluster", "left", wrap=True),
+        Column("days"),
+        Column(buying.currency),
+        Column("MWh"),
+        Column("kW"),
+        Column("plan", "left", wrap=True),
+    )
+    rows = tuple(
+        (
+            row.job,
+            row.cluster,
+            f"{days_text(one.days.value)} {spread_text(one.days)}",
+            NONE if one.cost is None else money(one.cost.value),
+            f"{one.mwh.value:,.0f}",
+            f"{one.power_kw:,.0f}",
+            row.plan,
+        )
+        for row in buying.rows
+        if (one := row.choice) is not None
+    )
+    return TableData(columns, rows, "Each job on each cluster, at its best plan, as predicted")
+
+
+def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
+    for row in rows:
+        if row.choice is None:
+            how = "" if row.searched else " (not searched)"
+            yield f"{row.job} on {row.cluster}: {row.reason}{how}"
+
+
+def _notes(buying: Buying) -> Iterator[str]:
+    yield (
+        "at most: bounds of days, money and energy, which share the error of the step time; of "
+        "several jobs they are added as if every error went the same way."
+    )
+    yield f"Prices: {BASIS_NAMES[buying.basis]}; planner compare shows whose, and every factor."
+    long = [row for row in buying.rows if row.choice is not None and row.choice.days.value > 365.0]
+    if long:
+        yield f"{plural(len(long), 'run')} would take over a year; models age faster than that."

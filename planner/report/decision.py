@@ -1,0 +1,84 @@
+"""What to take, in words: the recommended clusters, why, how surely, or what would have to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.compare.choice import Decision, Taken
+from planner.report.comparison_trace import money
+from planner.report.tables import Facts
+
+_AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
+_LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power"}
+
+
+def decision_facts(decision: Decision, currency: str) -> Facts:
+    """The recommendation with its reason, or what keeps it from being."""
+    return Facts(tuple(_rows(decision, currency)))
+
+
+def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
+    if (limits := limits_text(decision, currency)) != "":
+        yield "limits", limits
+    best = decision.best
+    if best is None:
+        yield "take", f"nothing: {decision.reason}"
+        for name, value in decision.least.items():
+            yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, currency)
+        return
+    sure = f"each with {decision.limits.certainty:.0%} certainty"
+    yield "take", taken_text(best)
+    why = f"{_AIMS[decision.objective]} that keeps the limits"
+    yield (
+        "because",
+        f"{why if decision.limits.any else _AIMS[decision.objective]}"
+        + (" (proven among all below)" if best.proven else " found; not proven"),
+    )
+    yield "at most", f"{_figures(best, currency)}, {sure}"
+    chances = {"deadline": best.chance_in_time, "budget": best.chance_in_budget}
+    for name, chance in chances.items():
+        if chance is not None:
+            yield f"{name} kept", f"with a probability of {percent(chance)}"
+
+
+def percent(chance: float) -> str:
+    """A probability of which no digit says more than is known."""
+    return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{chance:.0%}"
+
+
+def limits_text(decision: Decision, currency: str) -> str:
+    """The limits in words; empty without any."""
+    limits = decision.limits
+    words = (
+        ("within", limits.deadline_days, "{:,.4g} days"),
+        ("for at most", limits.budget, "{:,.0f} " + currency),
+        ("with at most", limits.power_kw, "{:,.4g} kW"),
+    )
+    return ", ".join(f"{word} {form.format(value)}" for word, value, form in words if value)
+
+
+def taken_text(taken: Taken) -> str:
+    """`64xH100`, or each job with its cluster."""
+    clusters = {one.cluster for one in taken.choices}
+    if len(clusters) == 1:
+        return next(iter(clusters))
+    return ", ".join(f"{one.cluster} for {one.job}" for one in taken.choices)
+
+
+def _figures(taken: Taken, currency: str) -> str:
+    cost = "" if taken.cost is None else f", {money(taken.cost)} {currency}"
+    energy = f"{taken.mwh:,.0f} MWh, drawing {taken.power_kw:,.0f} kW"
+    return f"{days_text(taken.days)} days{cost}, {energy}"
+
+
+def _least_text(name: str, value: float | None, currency: str) -> str:
+    if value is None:
+        return "no value helps while the other limits stay"
+    unit = {"time": "days", "cost": currency, "power": "kW"}[name]
+    text = days_text(value) if name == "time" else money(value)
+    return f"{text} {unit} or more, the other limits as they are"
+
+
+def days_text(days: float) -> str:
+    """Three digits: `2,563`, `25.6`, `0.25`."""
+    return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"

@@ -1,0 +1,112 @@
+"""`planner buy` end to end, and what `compare` and `scale` recommend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+SMALL = ("buy", "--model", "llama-3.2-1b", "--tokens", "1T", "-q")
+SIZES = (*SMALL, "--gpus", "8..16xH100")
+
+
+def test_the_cheapest_that_is_in_time(run: Run) -> None:
+    free = json.loads(run(*SIZES, "--json").stdout)["decision"]["best"]
+    assert [one["cluster"] for one in free["choices"]] == ["8xH100"]
+    short = f"{free['days'] * 0.7:.0f}d"
+    result = run(*SIZES, "--deadline", short)
+    assert result.exit_code == 0, result.stderr
+    assert "16xH100" in result.stdout and "proven" in result.stdout
+    assert "with a probability of" in result.stdout
+
+
+def test_what_would_be_needed_is_said_and_is_enough(run: Run) -> None:
+    result = run(*SIZES, "--budget", "100", "--json")
+    assert result.exit_code == 1
+    decision = json.loads(result.stdout)["decision"]
+    assert decision["best"] is None and decision["least"]["cost"] > 1000.0
+    tight = run(*SIZES, "--deadline", "10d", "--json")
+    assert tight.exit_code == 1
+    least = json.loads(tight.stdout)["decision"]["least"]["time"]
+    again = run(*SIZES, "--deadline", f"{least * 1.01:.3f}d")
+    assert again.exit_code == 0, again.stdout
+
+
+def test_what_no_cluster_could_keep_is_not_searched(run: Run) -> None:
+    words = (*SMALL, "--gpus", "8xV100", "--gpus", "64xH100", "--deadline", "20d")
+    rows = {row["cluster"]: row for row in json.loads(run(*words, "--json").stdout)["rows"]}
+    assert rows["64xH100"]["searched"] and rows["64xH100"]["choice"] is not None
+    assert not rows["8xV100"]["searched"] and rows["8xV100"]["reason"]
+    assert "(not searched)" in run(*words).stdout
+
+
+def test_jobs_of_a_file_share_a_cluster_in_turn(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        '[[job]]\nname = "small"\nmodel = "llama-3.2-1b"\ntokens = "1T"\n'
+        '[[job]]\nmodel = "llama-3.2-1b"\ntokens = "300B"\nseq = 4096\n'
+    )
+    words = ("buy", "--jobs", str(path), "--gpus", "8xH100", "--gpus", "8xA100", "-q", "--json")
+    side, turn = (
+        json.loads(run(*words, "--order", order).stdout)["decision"]["best"]
+        for order in ("side-by-side", "one-after-another")
+    )
+    assert {one["job"] for one in side["choices"]} == {"small", "llama-3.2-1b"}
+    assert len({one["cluster"] for one in turn["choices"]}) == 1
+    assert turn["days"] > side["days"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[job]]\nmodel = "8b"\n', ("[[job]] 1", "tokens")),
+        ('[[job]]\nmodel = "8b"\ntokens = "x"\n', ("[[job]] 1", "tokens", "15T")),
+        ('[[job]]\nmodel = "8b"\ntokens = "1T"\nsequence = 3\n', ("sequence", "seq")),
+        ('[[job]]\nmodel = "8b"\ntokens = true\n', ("tokens", "give a value")),
+        ('[[job]]\nmodel = "8b"\ntokens = 1\n' * 2, ("two jobs", "name")),
+        ("job = 3\n", ("[[job]]",)),
+    ],
+)
+def test_a_wrong_file_says_where(
+    run: Run, tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(text)
+    result = run("buy", "--jobs", str(path), "--gpus", "8xH100")
+    assert result.exit_code == 2, result.stdout
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--budget", "nan"), "sum of money"),
+        (("--budget", "-5"), "sum of money"),
+        (("--power", "5"), "1.2MW"),
+        (("--deadline", "0"), "above 0"),
+        (("--certainty", "20%"), "50% or more"),
+        (("--gpus", "16..8xH100"), "smaller number first"),
+        (("--gpus", "any"), "64..1024xany"),
+        (("--provider", "nobody"), "nobody"),
+    ],
+)
+def test_bad_limits(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    result = run(*SIZES, *arguments)
+    assert result.exit_code == 2, result.stdout
+    assert words in result.stderr
+
+
+def test_compare_and_scale_recommend_what_buy_takes(run: Run) -> None:
+    job = ("--model", "llama-3.2-1b", "--tokens", "1T", "-q", "--json")
+    bought = json.loads(run(*SIZES, "--json").stdout)["decision"]["best"]
+    compared = json.loads(run("compare", *job, "--gpus", "8xH100", "--gpus", "16xH100").stdout)
+    scaled = json.loads(run("scale", *job, "--gpus", "H100", "--counts", "8,16").stdout)
+    for document in (compared, scaled):
+        best = document["decision"]["best"]
+        assert best["days"] == pytest.approx(bought["days"])
+        assert best["choices"][0]["cluster"] == "8xH100"
+    text = run("compare", *job[:-1], "--gpus", "8xH100", "--deadline", "2d").stdout
+    assert "nothing keeps all limits" in text and "deadline needed" in text

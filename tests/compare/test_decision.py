@@ -1,0 +1,128 @@
+"""The choice of clusters against all sets of choices, on tables made up at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.compare.choice import Choice, Limits, Order
+from planner.compare.decision import decide
+from planner.compare.interval import Range, bound, chance
+from planner.job.errors import UsageError
+
+ORDERS: tuple[Order, ...] = ("side-by-side", "one-after-another")
+SURE = 0.9
+FIGURE = Range(value=100.0, low=80.0, high=150.0)
+
+
+def choice(job: str, cluster: str, days: float, cost: float | None, kw: float = 1.0) -> Choice:
+    return Choice(
+        job=job,
+        cluster=cluster,
+        num_gpus=8,
+        days=_range(days),
+        cost=None if cost is None else _range(cost),
+        mwh=_range(days * kw),
+        power_kw=kw,
+    )
+
+
+def _range(value: float) -> Range:
+    return Range(value=value, low=value / 1.2, high=value * 1.3)
+
+
+NUMBERS = st.integers(1, 60).map(float)
+TABLES = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("uvwxy"), NUMBERS, NUMBERS, NUMBERS),
+    min_size=2,
+    max_size=8,
+    unique_by=lambda row: row[:2],
+).map(lambda rows: [choice(*row) for row in rows])
+
+
+def every_set(choices: list[Choice], order: Order) -> Iterator[tuple[float, float, float]]:
+    """(days, cost, kW) of each set of choices, one a job, at the bounds."""
+    jobs = dict.fromkeys(one.job for one in choices)
+    for taken in product(*([one for one in choices if one.job == job] for job in jobs)):
+        alone = order == "side-by-side"
+        if not alone and len({one.cluster for one in taken}) > 1:
+            continue
+        days = [bound(one.days, SURE) for one in taken]
+        cost = sum(bound(one.cost, SURE) for one in taken if one.cost)
+        power = [one.power_kw for one in taken]
+        yield (max(days), cost, sum(power)) if alone else (sum(days), cost, max(power))
+
+
+@given(TABLES, st.sampled_from(ORDERS), NUMBERS, NUMBERS, NUMBERS)
+def test_the_choice_is_the_best_of_all(
+    choices: list[Choice], order: Order, days: float, budget: float, power: float
+) -> None:
+    limits = Limits(deadline_days=2 * days, budget=2 * budget, power_kw=2 * power, certainty=SURE)
+    close = 1 + 1e-4
+    found = decide(choices, limits, "cost", order)
+    sets = list(every_set(choices, order))
+    kept = [s for s in sets if s[0] <= 2 * days and s[1] <= 2 * budget and s[2] <= 2 * power]
+    surely = [s for s in kept if s[0] * close <= 2 * days and s[1] * close <= 2 * budget]
+    if found.best is None:
+        assert not surely
+        return
+    assert found.best.proven
+    assert found.best.cost is not None
+    assert found.best.cost <= min((s[1] for s in surely), default=math.inf) * close
+    assert found.best.days <= 2 * days * close and found.best.power_kw <= 2 * power
+    for one in found.front:
+        assert one.cost is not None
+        beaten = [s for s in kept if s[0] < one.days / close and s[1] < one.cost / close]
+        assert not beaten
+
+
+@given(TABLES, st.sampled_from(ORDERS))
+def test_the_smallest_limit_that_works_works(choices: list[Choice], order: Order) -> None:
+    short = decide(choices, Limits(deadline_days=0.01, certainty=SURE), "cost", order)
+    assert short.best is None
+    sets = list(every_set(choices, order))
+    if not sets:
+        assert short.least == {"time": None}
+        return
+    least = short.least["time"]
+    assert least == pytest.approx(min(s[0] for s in sets), rel=1e-4)
+    again = decide(choices, Limits(deadline_days=least * 1.001, certainty=SURE), "cost", order)
+    assert again.best is not None
+
+
+def test_more_budget_is_never_dearer_and_more_time_never_either() -> None:
+    table = [choice("", name, days, cost) for name, days, cost in [("u", 9, 30), ("v", 20, 12)]]
+    costs = []
+    for days in (5, 13, 30, 60):
+        best = decide(table, Limits(deadline_days=days)).best
+        costs.append(math.inf if best is None or best.cost is None else best.cost)
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] == math.inf and costs[-1] < costs[1]
+
+
+def test_bound_and_chance_are_inverse() -> None:
+    for certainty in (0.5, 0.8, 0.9, 0.99):
+        assert chance(FIGURE, bound(FIGURE, certainty)) == pytest.approx(certainty)
+    assert bound(FIGURE, 0.9) == pytest.approx(FIGURE.high)
+    assert chance(FIGURE, FIGURE.low) == pytest.approx(0.1)
+    assert chance(FIGURE, 0.0) == 0.0
+
+
+def test_a_choice_without_a_price_is_not_the_cheapest() -> None:
+    table = [choice("", "u", 5, None), choice("", "v", 9, 12)]
+    best = decide(table, Limits()).best
+    assert best is not None and best.choices[0].cluster == "v"
+    fastest = decide(table, Limits(), "time").best
+    assert fastest is not None and fastest.choices[0].cluster == "u" and fastest.cost is None
+    nothing = decide(table[:1], Limits(budget=10.0))
+    assert nothing.best is None and "priced" in nothing.reason
+
+
+def test_an_empty_table_is_refused() -> None:
+    with pytest.raises(UsageError, match="nothing to choose"):
+        decide([], Limits())

@@ -1,0 +1,150 @@
+"""Public launch files, checked as their users would: the table of `docs/public_launch_files.csv`.
+
+    python -m tests.launch.public_files FOLDER [--half held-out] [--write]
+
+FOLDER holds each repository's files at `owner+name/path`. Files that are not there are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import click
+
+from hardware import HardwareError
+from planner.job.errors import CannotTellError, UsageError
+from planner.launch.check.assess import Assessment, assess
+from planner.launch.check.given import read_given
+from planner.launch.read.found import Found, Hints
+from planner.launch.read.launch import read_launch
+
+TABLE = Path(__file__).parents[2] / "docs" / "public_launch_files.csv"
+# Outcomes of `check`, by exit status and what it says.
+OUTCOMES = ("prediction", "will not run", "cannot tell", "refused")
+_GPUS = re.compile(r"(MI300X|MI325X|MI355X|GB200|GB300|B200|B300|H200|A100)", re.IGNORECASE)
+# Google's machine types.
+_MACHINES = {"a4x": "GB200", "a4": "B200", "a3ultra": "H200", "a3mega": "H100"}
+_NODE = 8
+_NUMBERS = ("vocab", "seq", "mbs", "gbs", "grad_acc")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `check` says of a file: one of `OUTCOMES`, its words, seconds, the options given."""
+
+    kind: str
+    words: str
+    seconds: float
+    options: str
+
+
+def machine(path: Path, found: Found) -> str:
+    """GPUs to check on: as many as the files start, else the fewest nodes that the degrees fill."""
+    named = _GPUS.search(str(path))
+    folder = next((gpu for part, gpu in _MACHINES.items() if part in path.parts), "H100")
+    gpu = named[1].upper() if named else folder
+    if found.world:
+        return f"{found.world}x{gpu}"
+    replica = found.tp * found.pp * found.cp
+    needed = max(replica * (found.dp or 1), found.ep * (found.etp or 1) * found.pp)
+    gpus = -(-needed // _NODE) * _NODE
+    # No more replicas than the batch has micro-batches for.
+    counted = found.gbs if found.format == "megatron" else None
+    most = replica * max(1, counted // found.mbs) if counted else gpus
+    return f"{min(gpus, most)}x{gpu}"
+
+
+def outcome(path: Path, options: str = "") -> Outcome:
+    """What `check` makes of a file, with the options that its user would add."""
+    words = shlex.split(options)
+    started = time.monotonic()
+    hints = _hints(words)
+    try:
+        found = read_launch([path], hints)
+        if "--gpus" not in words:
+            words += ["--gpus", machine(path, found)]
+        gpus = words[words.index("--gpus") + 1]
+        given = read_given([str(path)], _hints(words), 1, gpus, None)
+        kind, said = _judged(assess(given.found, given.gpus))
+    except (UsageError, HardwareError) as error:
+        kind, said = "refused", str(error)
+    except CannotTellError as error:
+        kind, said = "cannot tell", str(error)
+    return Outcome(kind, " ".join(said.split()), time.monotonic() - started, shlex.join(words))
+
+
+def _hints(words: Sequence[str]) -> Hints:
+    """What options say that reading takes into account."""
+    pairs = list(pairwise(words))
+    named = {name[2:].replace("-", "_"): value for name, value in pairs if name.startswith("--")}
+    numbers = {name: int(named[name]) for name in _NUMBERS if name in named}
+    environment = dict(value.split("=", 1) for name, value in pairs if name == "--env")
+    return Hints(environment=environment, model=named.get("model"), **numbers)
+
+
+def _judged(assessment: Assessment) -> tuple[str, str]:
+    """Kind of outcome and its reason."""
+    verdict = assessment.verdict
+    if assessment.plan is not None and not assessment.errors:
+        plan = assessment.plan
+        return (
+            "prediction",
+            f"{verdict}: {plan.step_time_s:.3g} s, {plan.peak_bytes / 2**30:.1f} GiB",
+        )
+    reasons = assessment.errors or assessment.unpredictable or assessment.problems
+    return verdict, "; ".join(f"{one.rule}: {one.text}" for one in reasons)
+
+
+def rows(half: str | None = None) -> Iterator[dict[str, str]]:
+    """Rows of the table, of one half or all."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        yield from (row for row in csv.DictReader(file) if half in (None, row["half"]))
+
+
+def shares(outcomes: Iterable[tuple[Mapping[str, str], Outcome]]) -> str:
+    """Counts by half, of outcomes and of verdicts."""
+    found: dict[str, Counter[str]] = {}
+    for row, one in outcomes:
+        counts = found.setdefault(row["half"], Counter())
+        counts[f"{row['verdict']}"] += 1
+        counts[f"({one.kind})"] += 1
+    return "\n".join(
+        f"{half}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        for half, counts in found.items()
+    )
+
+
+def run(folder: Path, half: str | None) -> int:
+    """Check every file of the table that is in the folder and print what comes out."""
+    done: list[tuple[Mapping[str, str], Outcome]] = []
+    for row in rows(half):
+        path = folder / row["repository"].replace("/", "+") / row["path"]
+        if not path.is_file():
+            click.echo(f"not there: {path}", err=True)
+            continue
+        one = outcome(path, row["options"])
+        done.append((row, one))
+        click.echo(
+            f"{one.kind:13} {row['verdict']:14} {row['dialect']:18} {row['repository']} "
+            f"{row['path']} [{one.options}] {one.seconds:.1f} s: {one.words[:300]}"
+        )
+    click.echo(shares(done))
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--half", choices=("development", "held-out 1", "held-out 2"))
+    arguments = parser.parse_args()
+    sys.exit(run(arguments.folder, arguments.half))
