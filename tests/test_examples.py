@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -142,3 +146,28 @@ def test_paths_that_contributing_names_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for path in re.findall(r"`((?:planner|hardware|constraints|tests|examples)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def _notebook() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((EXAMPLES / "06_notebook.ipynb").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_notebook_is_the_one_that_its_script_wrote_and_ran() -> None:
+    """If this fails: python examples/make_notebook.py."""
+    script = runpy.run_path(str(EXAMPLES / "make_notebook.py"))
+    cells = _notebook()["cells"]
+    assert ["".join(cell["source"]) for cell in cells] == list(script["CELLS"])
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert all(output["output_type"] != "error" for output in outputs)
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its cells one after the other; values that end a cell are shown by a notebook alone."""
+    code = ["".join(cell["source"]) for cell in _notebook()["cells"] if cell["cell_type"] == "code"]
+    done = _finished([sys.executable, "-W", "error", "-c", "\n".join(code)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "times as long as the best plan" in done.stdout

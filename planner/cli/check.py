@@ -13,6 +13,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format, time_limit_option
 from planner.cli.output import print_report
+from planner.cli.pictures import check_plot, plot_option, write_plan_plot
 from planner.cli.progress import compile_if_first_run, limited, watched
 from planner.job.errors import CannotTellError, UsageError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
+    from planner.search.result import SearchResult
 
 _STATUS = {
     "runs and fits": ExitStatus.DONE,
@@ -79,6 +81,7 @@ Example: planner check pretrain.sh --gpus 64xH100
     "--measured-memory", type=types.MEASURED_GIB, metavar="GIB", help="Compare: peak GiB of a GPU."
 )
 @time_limit_option("Of the changes that are tried; those for which no time is left are named.")
+@plot_option("memory, time and schedule of what is launched")
 @click.option("--fix", is_flag=True, help="Write the improved file, to FILE.fixed or -o.")
 @click.option("-o", "--output", type=types.FILE, help="Where --fix writes.")
 @click.option("--force", is_flag=True, help="Overwrite the output file.")
@@ -102,6 +105,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     target = _fix_target(given.paths, options)
+    check_plot(options["plot"], options["force"])
     compile_if_first_run(options["quiet"])
 
     from planner.launch.check.assess import assess
@@ -114,6 +118,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         findings = _findings(assessment, measured)
         if target is not None:
             _write_fixed(assessment, changes, given.read, target, watch)
+    _draw(options["plot"], assessment)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
@@ -213,14 +218,30 @@ def _write_fixed(
         click.echo(f"not written: {text}", err=True)
 
 
-def _explanation(assessment: Assessment) -> Explanation | None:
+def _result(assessment: Assessment) -> SearchResult | None:
+    """What was predicted, as one plan; None if nothing could be."""
     from planner.cli.evaluate import as_result
+
+    if assessment.setup is None or assessment.job is None or assessment.plan is None:
+        return None
+    return as_result(assessment.setup.request, assessment.plan)
+
+
+def _draw(plot: Path | None, assessment: Assessment) -> None:
+    result = _result(assessment)
+    if result is not None:
+        write_plan_plot(plot, result, 1, None)
+    elif plot is not None:
+        click.echo(f"{plot} was not written: there is no prediction to draw", err=True)
+
+
+def _explanation(assessment: Assessment) -> Explanation | None:
     from planner.search.explanation import explain
 
-    setup, job, plan = assessment.setup, assessment.job, assessment.plan
-    if setup is None or job is None or plan is None:
+    result = _result(assessment)
+    if result is None or assessment.job is None:
         return None
-    return explain(as_result(setup.request, plan), 1, job)
+    return explain(result, 1, assessment.job)
 
 
 def _print(

@@ -23,6 +23,7 @@ from planner.cli.errors import ExitStatus
 from planner.cli.help import GroupedCommand
 from planner.cli.options import output_format
 from planner.cli.output import check_output, print_report
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.job.errors import UsageError
 
@@ -71,6 +72,7 @@ Example: planner compare --model 70b --tokens 15T --gpus 64xH100 --gpus 8xB200""
     metavar="NAME",
     help="Precision on GPUs that lack --precision: bf16 for those without fp8.",
 )
+@plot_option("cost against time")
 @limits_options
 @comparing_options
 def command(**options: Any) -> None:
@@ -80,6 +82,7 @@ def command(**options: Any) -> None:
     """
     style = output_format(options["as_json"], options["as_csv"])
     output = check_output(options["output"], options["force"])
+    check_plot(options["plot"], options["force"], output)
     offers = _offers(options)
     settings, limits = build_settings(options), build_limits(options)
     request = comparing_request(options)
@@ -108,6 +111,7 @@ def command(**options: Any) -> None:
         )
     if output is not None:
         _write(output, comparison)
+    _draw(options["plot"], comparison)
     _print(comparison, settings, style, options["explain"])
     if all(row.run is None for row in comparison.rows):
         from planner.report.comparison import failure_text
@@ -147,6 +151,20 @@ def _write(path: Path, comparison: Comparison) -> None:
     from planner.search.plan_file import write_text
 
     write_text(path, _json(comparison))
+
+
+def _draw(plot: Path | None, comparison: Comparison) -> None:
+    if plot is None:
+        return
+    from planner.report.charts.curves import curves_chart
+    from planner.report.figures.curves import comparison_figure
+    from planner.report.pages.studies import comparison_page
+
+    write_plot(
+        plot,
+        lambda: curves_chart(comparison_figure(comparison)),
+        lambda: comparison_page(comparison),
+    )
 
 
 def _print(comparison: Comparison, settings: Settings, style: str, explained: str | None) -> None:

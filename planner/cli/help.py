@@ -11,9 +11,9 @@ import click
 # Title -> names of options, in the order of the help. What no group has is under "Other".
 GROUPS: dict[str, tuple[str, ...]] = {
     "Job": (
-        "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts", "tokens", "jobs",
-        "gbs_tokens", "gbs", "gbs_tolerance", "batch", "seq", "framework", "precision",
-        "precision_fallback", "plan",
+        "model", "gpus", "gpu", "cluster", "clusters", "first", "last", "counts", "tokens",
+        "jobs_file", "jobs", "gbs_tokens", "gbs", "gbs_tolerance", "batch", "seq", "framework",
+        "precision", "precision_fallback", "plan",
     ),
     "Degrees": (
         "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "shard", "shard_size", "mbs",
@@ -24,6 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "activation_offload_fraction", "hbm_reserve", "fit_probability", "dtype", "stage",
         "tensors", "solve", "advise",
     ),
+    "Limits": ("deadline", "budget", "power", "certainty", "minimise", "order"),
     "Rules of your own": ("require", "forbid", "fix"),
     "How it trains": (
         "schedule", "cp_comm_type", "attention", "cuda_graphs", "sharp", "sequence_parallel",
@@ -58,7 +59,8 @@ OTHER = "Other"
 # What `--help` shows of a command with more options than anyone reads.
 FIRST = frozenset(
     {
-        "model", "gpus", "gpu", "clusters", "first", "last", "tokens", "gbs_tokens", "gbs", "seq",
+        "model", "gpus", "gpu", "clusters", "first", "last", "tokens", "jobs_file", "deadline",
+        "budget", "gbs_tokens", "gbs", "seq",
         "framework", "precision", "recompute", "require", "prices", "solve", "advise", "inference",
         "measured_step_time", "time_limit", "output", "as_json", "top", "plot", "fixed", "help_all",
     }

@@ -23,7 +23,7 @@ from planner.cli.options import (
     time_limit_option,
 )
 from planner.cli.output import check_output
-from planner.cli.pictures import check_plot, write_plot
+from planner.cli.pictures import check_plot, plot_option, write_plot
 from planner.job.errors import UsageError
 from planner.job.quantities import gib
 from planner.predict.plan import LARGEST_DEGREE
@@ -95,12 +95,7 @@ _SHARED = (
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, nothing else.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print stage, step, phase, term, bytes.")
 @click.option("-o", "--output", type=types.FILE, help="Write the JSON document to a file.")
-@click.option(
-    "--plot",
-    metavar="FILE",
-    type=types.PLOT,
-    help="Draw the step: FILE.html, FILE.svg or FILE.png.",
-)
+@plot_option("the step")
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @inference_options
@@ -253,9 +248,7 @@ def _stages(wanted: str | int, footprint: Footprint) -> list[StageAccount]:
 def _checked_files(options: dict[str, Any]) -> tuple[Path | None, Path | None]:
     """Files to write, known to be writable and drawable; before any work is done."""
     output, plot = check_output(options["output"], options["force"]), options["plot"]
-    if plot is not None and plot == output:
-        raise UsageError(f"{plot}: give -o and --plot different files")
-    check_plot(plot, options["force"])
+    check_plot(plot, options["force"], output)
     return output, plot
 
 

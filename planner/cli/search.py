@@ -22,6 +22,7 @@ from planner.cli.options import (
     time_limit_option,
 )
 from planner.cli.output import check_output, print_csv, print_json, print_report, write_result
+from planner.cli.pictures import check_plot, plot_option, write_result_plot
 from planner.cli.progress import compile_if_first_run, watched
 from planner.cli.search_clusters import MOST_PRINTED, names_several, search_several, several_gpus
 from planner.search.pools.jobs import first_job
@@ -73,6 +74,7 @@ SORTS = {
 @time_limit_option(
     "Of the search, costing included; what is not proven by then says so. Ctrl-C does the same."
 )
+@plot_option("the front, and every plan in a page")
 @output_options
 def command(**options: Any) -> None:
     """Find the best ways to launch a training run.
@@ -83,7 +85,8 @@ def command(**options: Any) -> None:
     weighs the number of GPUs and dollars too.
     """
     style = output_format(options["as_json"], options["as_csv"])
-    output = check_output(options["output"], options["force"])
+    output, plot = check_output(options["output"], options["force"]), options["plot"]
+    check_plot(plot, options["force"], output)
     if names_several(options["gpus"]):
         request = build_request(options | {"gpus": None}, recompute=options["recompute"])
         search_several(request, options, SORTS[options["sort"]], style, output)
@@ -114,6 +117,7 @@ def command(**options: Any) -> None:
         print_failure(error.why, style)
         click.get_current_context().exit(ExitStatus.NOTHING_FITS)
     write_result(result, output)
+    write_result_plot(plot, result, output)
     match style:
         case "json":
             print_json(result)

@@ -41,6 +41,7 @@ Options = Mapping[str, Option]
 SWITCH, GONE = "", "\0"
 _ON = {"True": SWITCH, "False": GONE}
 _OFF = {"True": GONE, "False": SWITCH}
+_YES = {"True": "true", "False": "false"}
 
 
 def _table(*entries: Option) -> Options:
@@ -69,7 +70,8 @@ MEGATRON = _table(
     Option("bf16-gradients", "--grad-reduce-in-bf16", _ON),
     Option("pipeline-exposed", "--no-overlap-p2p-communication", _ON),
     Option("tp-overlap", "--tp-comm-overlap", _ON),
-    Option("exchange-overlapped", "--overlap-moe-expert-parallel-comm", _ON),
+    Option("ep-overlap", "--overlap-moe-expert-parallel-comm", _ON),
+    Option("pp-before-dp", "--use-tp-pp-dp-mapping", _ON),
     Option("fused-cross-entropy", "--cross-entropy-loss-fusion", _ON),
     Option("fused-dispatch", "--moe-enable-deepep", _ON),
     Option("deterministic", "--deterministic-mode", _ON),
@@ -112,7 +114,11 @@ TORCHTITAN = _table(
     Option("recompute", "activation_checkpoint.mode"),
     Option("recompute-of", "activation_checkpoint.selective_ac_option", since="0.2"),
     Option("eager-blocks", "compile.enable", {"True": "false", "False": "true"}),
+    Option("async-tp", f"{_PARALLELISM}.enable_async_tensor_parallel", _YES, "0.2"),
 )  # fmt: skip
+
+# Where torchtitan 0.3 has it.
+ASYNC_TP_0_3 = Option("async-tp", "compile.enable_async_tensor_parallel", _YES, "0.3")
 
 DEEPSPEED = _table(
     Option("mbs", "train_micro_batch_size_per_gpu"),

@@ -33,6 +33,7 @@ from planner.launch.titan_sections import (
     COMPILE,
     KERNELS,
     TRIAL,
+    async_tensor,
     pipeline_settings,
     shared_training,
 )
@@ -201,6 +202,7 @@ def _parallelism(launch: Launch) -> Section:
                 else "ZeRO-2: gathered parameters stay until backward",
             ),
             Setting(last(TORCHTITAN["tp"]), degrees.tp),
+            *async_tensor(launch),
             Setting(last(TORCHTITAN["cp"]), degrees.cp),
             Setting(last(TORCHTITAN["ep"]), degrees.ep),
             Setting(last(TORCHTITAN["etp"]), 1 if degrees.ep > 1 else degrees.etp),

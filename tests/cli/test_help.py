@@ -123,7 +123,7 @@ def test_exit_statuses_are_told_where_people_look(run: Run) -> None:
         assert f"{int(status):3d}  {status.meaning}" in told
 
 
-MANY = ("search", "fit", "evaluate", "memory", "check", "compare", "scale")
+MANY = ("search", "fit", "evaluate", "memory", "check", "compare", "buy", "scale")
 
 
 @pytest.mark.parametrize("name", MANY)

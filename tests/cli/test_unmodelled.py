@@ -52,6 +52,24 @@ def test_every_command_refuses_by_name(run: Run, command: str) -> None:
     assert "LoRA" in result.stderr and "Nearest help" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("job.sh", "torchrun pretrain_gpt.py --num-layers 2 --lora-rank 8\n", "LoRA"),
+        ("job.sh", "torchrun pretrain_gpt.py --num-layers 2 --grpo-kl-beta 0.1\n", "GRPO"),
+        ("job.sh", "accelerate launch train_dpo.py --beta 0.1\n", "DPO"),
+        ("recipe.yaml", "name: x\npeft:\n  scheme: lora\n", "LoRA"),
+    ],
+)
+def test_launch_files_are_refused_by_name(
+    run: Run, tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    result = run("check", str(tmp_path / name), "--gpus", "8xH100")
+    assert result.exit_code == 2
+    assert said in result.stderr and name in result.stderr and "Nearest help" in result.stderr
+
+
 def test_frameworks_precisions_and_adapters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="preference training"):
         load_framework("trl")

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from constraints.layout import even_split
+from planner.job.frameworks import load_framework
+from planner.job.frameworks.techniques import Technique, technique_of
 from planner.job.recompute import RecomputeMode
 from planner.launch.check.request import LaunchRequest
 from planner.launch.megatron_flags import Flag, from_text
 from planner.launch.megatron_layout import layout_flags
 from planner.launch.options import (
     ACCELERATE,
+    ASYNC_TP_0_3,
     DEEPSPEED,
     GONE,
     MEGATRON,
@@ -23,6 +26,7 @@ from planner.launch.options import (
 from planner.launch.read.found import Edit, Found
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, LayerLayout
+from planner.predict.techniques import flags_on
 
 
 class NotInFileError(Exception):
@@ -105,6 +109,7 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield _switch(MEGATRON["no-sequence-parallel"], on=False)
     if before.recompute != after.recompute:
         yield from _only(_RECOMPUTE_OPTIONS, from_text(_mode(after).flags))
+    yield from _technique_flags(before, after)
     yield from _switches(MEGATRON, before, after)
     if before.request.attention != after.request.attention:
         yield Edit(MEGATRON["attention"].key, MEGATRON["attention"].text(after.request.attention))
@@ -136,10 +141,25 @@ def _switch(option: Option, *, on: bool) -> Edit:
     return Edit(option.key, None if text == GONE else text)
 
 
+def _technique_flags(before: Setup, after: Setup) -> Iterator[Edit]:
+    """Flags of techniques that are new; the profile has them."""
+    gpu = after.request.find_cluster().gpu
+    for name in sorted(set(_variations(after)) - set(_variations(before))):
+        technique = _technique(name)
+        for one in from_text(flags_on(technique, gpu)) if technique else ():
+            yield Edit(one.name, " ".join(one.values))
+
+
+def _technique(name: str) -> Technique | None:
+    return technique_of(load_framework("megatron-core"), name.removeprefix("no-"))
+
+
 def _switches(options: Options, before: Setup, after: Setup) -> Iterator[Edit]:
     """Variations of the profile that came or went."""
     old, new = set(_variations(before)), set(_variations(after))
     for name in sorted(old ^ new):
+        if options is MEGATRON and _technique(name):
+            continue
         if name not in options:
             raise NotInFileError(f"the file has no switch for {name}")
         yield _switch(options[name], on=name in new)
@@ -184,7 +204,8 @@ def _torchtitan(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
         yield from _torchtitan_stages(after)
     if before.recompute != after.recompute:
         yield from _torchtitan_recompute(found, after)
-    yield from _switches(TORCHTITAN, before, after)
+    newer = {"async-tp": ASYNC_TP_0_3} if found.format == "torchtitan-0.3" else {}
+    yield from _switches({**TORCHTITAN, **newer}, before, after)
 
 
 def _torchtitan_batch(found: Found, after: Setup, changes: dict[str, int]) -> Iterator[Edit]:
