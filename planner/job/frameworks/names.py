@@ -52,7 +52,13 @@ _FAMILIES: Mapping[str, str] = {
     "nanotron": "nanotron",
 }
 # Profiles that nothing writes for, and whose files are read.
-_ALSO_READ: Mapping[str, str] = {}
+_ALSO_READ: Mapping[str, str] = {
+    "megatron-deepspeed": "megatron",
+    "megatron-lm-2022": "megatron",
+    "primus": "megatron",
+    "hf-transformers": "accelerate",
+    "fsdp1": "accelerate",
+}
 PLAN_FILES = "plan"
 
 
