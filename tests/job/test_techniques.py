@@ -96,7 +96,7 @@ def test_what_a_technique_needs_of_the_degrees_is_a_rule() -> None:
 
 
 def test_open_techniques_are_tried_with_and_without() -> None:
-    """The plan found is at least as fast as with each set of them decided, and says which it has."""
+    """The plan is at least as fast as with each set of them decided, and says which it has."""
     mixture = {"model": "mixtral-8x7b", "gpus": "32xH100", "gbs": 64, "seq": 4096}
     names = ("ep-overlap", "fused-dispatch")
     asked = Request(**mixture)

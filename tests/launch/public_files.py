@@ -66,7 +66,7 @@ def machine(path: Path, found: Found) -> str:
     needed = max(replica * (found.dp or 1), found.ep * (found.etp or 1) * found.pp)
     gpus = -(-needed // _NODE) * _NODE
     # No more replicas than the batch has micro-batches for.
-    counted = found.gbs if found.format == "megatron" else None
+    counted = found.gbs if found.framework.startswith(("megatron", "primus")) else None
     most = replica * max(1, counted // found.mbs) if counted else gpus
     return f"{min(gpus, most)}x{gpu}"
 

@@ -44,8 +44,10 @@ def edits_for(found: Found, before: Setup, after: Setup) -> tuple[Edit, ...]:
         "accelerate": _accelerate,
         "nanotron": _nanotron,
     }
-    if found.format not in spellers:
+    if found.format == "plan":
         raise NotInFileError("a plan file is not launched; search again: planner search")
+    if found.format not in spellers:
+        raise NotInFileError("files of this kind are read and not written: change it by hand")
     return tuple(spellers[found.format](found, before, after))
 
 

@@ -40,6 +40,8 @@ _NAMES = {
 } | {
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
+    "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+    "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
     "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
     # As the option, though another section has a field of that name too.
     "ddp.overlap_grad_reduce": "overlap-grad-reduce",

@@ -33,6 +33,6 @@ def judged(found: Found, gpus: str = "8xH100") -> Assessment:
     return assess(found, gpus)
 
 
-def refusals(found: Found) -> str:
+def refusals(found: Found, gpus: str = "8xH100") -> str:
     """Why there is no prediction."""
-    return " | ".join(problem.text for problem in judged(found).unpredictable)
+    return " | ".join(problem.text for problem in judged(found, gpus).unpredictable)

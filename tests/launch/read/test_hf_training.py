@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from planner.cli.main import cli
 from planner.job.errors import CannotTellError
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
@@ -83,7 +86,9 @@ def test_axolotl(folder: ReadFolder) -> None:
     found = folder({"x.yml": AXOLOTL})
     assert (found.framework, found.zero, found.mbs, found.recompute) == ("fsdp1", 3, 2, "full")
     assert judged(found).verdict == "runs and fits"
-    assert "adapter: qlora" in refusals(folder({"x.yml": AXOLOTL.replace("adapter:", "adapter: qlora")}))
+    assert "adapter: qlora" in refusals(
+        folder({"x.yml": AXOLOTL.replace("adapter:", "adapter: qlora")})
+    )
     assert "rl: dpo" in refusals(folder({"x.yml": AXOLOTL + "rl: dpo\n"}))
 
 
@@ -132,3 +137,14 @@ def test_accelerate_with_deepspeed_and_a_recipe(folder: ReadFolder) -> None:
 def test_a_recipe_alone_does_not_say_how_it_is_sharded(folder: ReadFolder) -> None:
     text = "model_name_or_path: Qwen/Qwen2.5-1.5B\nmax_length: 4096\nlearning_rate: 1e-5\n"
     assert "how it is sharded" in refusals(folder({"config_full.yaml": text}))
+
+
+def test_nothing_is_written_into_settings(folder: ReadFolder, tmp_path: Path) -> None:
+    """A change is said, and left to the reader of the report."""
+    folder({"x.yml": AXOLOTL.replace("micro_batch_size: 2", "micro_batch_size: 64")})
+    result = CliRunner().invoke(
+        cli, ["check", str(tmp_path / "x.yml"), "--gpus", "8xH100", "--fix"]
+    )
+    assert result.exit_code == 1, result.output
+    assert "nothing to write" in result.output
+    assert not (tmp_path / "x.yml.fixed").exists()

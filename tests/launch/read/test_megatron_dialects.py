@@ -37,9 +37,7 @@ def test_megatron_deepspeed(folder: ReadFolder) -> None:
         ("--deepspeed --num-experts 8", "DeepSpeed's experts"),
     ],
 )
-def test_what_is_not_modelled_is_refused_by_name(
-    folder: ReadFolder, more: str, words: str
-) -> None:
+def test_what_is_not_modelled_is_refused_by_name(folder: ReadFolder, more: str, words: str) -> None:
     found = folder(script(f"{GPT} {more}"))
     assert words in refusals(found)
     assert judged(found).verdict == "cannot tell"
@@ -72,3 +70,11 @@ def test_memory_that_is_left_out_is_no_verdict(folder: ReadFolder) -> None:
     assessment = judged(gathered, "4xH100")
     assert assessment.verdict == "cannot tell"
     assert "--fp8-param-gather" in " ".join(item.text for item in assessment.unpredictable)
+
+
+def test_uneven_stages_of_deepspeed(folder: ReadFolder) -> None:
+    """Its pipeline splits what Megatron-LM refuses: not known, not broken."""
+    uneven = f"{GPT} --deepspeed --zero-stage 1 --pipeline-model-parallel-size 5"
+    found = folder(script(uneven, launcher="torchrun --nproc_per_node 5"))
+    assert judged(found, "5xH100").verdict == "cannot tell"
+    assert "uneven stages" in refusals(found, "5xH100")

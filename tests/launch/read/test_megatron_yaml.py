@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from planner.job.errors import UsageError
 from tests.launch.read.conftest import ReadFolder, judged, refusals
 
 MODEL_CONFIG = """\
@@ -21,6 +24,7 @@ MODEL_ARGS:
   --overlap-grad-reduce: false
   --recompute-granularity: selective
   --recompute-modules: "[core_attn mlp]"
+  --hierarchical-context-parallel-sizes: 1 1
   --bf16: true
   --save: ${CHECKPOINTS}
 """
@@ -55,6 +59,7 @@ def test_model_config(folder: ReadFolder) -> None:
     assert "gradient-reduction-exposed" in found.variations
     assert judged(found).verdict == "runs and fits"
     assert found.where["mbs"].line == 9
+    assert found.setting("--hierarchical-context-parallel-sizes").value == ("1", "1")  # type: ignore[union-attr]
 
 
 def test_a_test_that_generates_is_no_training(folder: ReadFolder) -> None:
@@ -93,3 +98,22 @@ modules:
         "llama-3.1-8b", 1, 4096, "torchtitan",
     )  # fmt: skip
     assert not judged(found, "8xMI300X").errors
+
+
+def test_primus_recomputes_in_blocks(folder: ReadFolder) -> None:
+    """As core does: the profile of named layers is not asked for it."""
+    text = PRIMUS + (
+        "      recompute_granularity: full\n      recompute_method: block\n"
+        "      recompute_num_layers: 8\n"
+    )
+    found = folder({"examples/exp.yaml": text, **PRESETS})
+    assert (found.framework, found.recompute) == ("megatron-core", "full:block=8")
+    assert judged(found, "8xMI300X").verdict == "runs and fits"
+    named = PRIMUS + "      recompute_layer_ids: [0, 1]\n"
+    assert "recompute_layer_ids" in refusals(folder({"examples/exp.yaml": named, **PRESETS}))
+
+
+def test_arguments_of_another_program(folder: ReadFolder) -> None:
+    text = MODEL_CONFIG + "  --trainer.num_nodes: 1\n"
+    with pytest.raises(UsageError, match="another program"):
+        folder({"model_config.yaml": text})

@@ -106,7 +106,7 @@ def llama3_70b():
 def test_bridge(folder: ReadFolder, tmp_path: Path) -> None:
     found = folder({"src/megatron/bridge/recipes/llama/llama3.py": BRIDGE, **BESIDE})
     assert (found.format, found.framework, found.world) == (
-        "megatron-bridge", "megatron-bridge", 32,
+        "recipe", "megatron-bridge", 32,
     )  # fmt: skip
     assert (found.tp, found.pp, found.gbs, found.mbs, found.seq, found.zero) == (
         2, 4, 128, 1, 4096, 1,
