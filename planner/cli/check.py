@@ -20,6 +20,7 @@ from planner.job.errors import CannotTellError, UsageError
 if TYPE_CHECKING:
     from planner.launch.check.assess import Assessment
     from planner.launch.check.changes import Change
+    from planner.launch.check.fix import Read
     from planner.launch.check.measured import Findings, Measured
     from planner.launch.read.found import Hints
     from planner.search.explanation import Explanation
@@ -48,7 +49,9 @@ Example: planner check pretrain.sh --gpus 64xH100
 @click.option(
     "--cluster", type=types.FILE, help="Instead of --gpus: a TOML file that describes it."
 )
-@click.option("--framework", help="Whose files these are, if their content does not say.")
+@click.option(
+    "--framework", help="Whose files these are, if they do not say: see planner frameworks."
+)
 @click.option("--model", help="The model, where the files do not describe it.")
 @click.option("--vocab", type=types.WIDTH, help="Vocabulary, where the files do not say.")
 @click.option("--seq", type=types.SEQUENCE, metavar="TOKENS", help="Sequence length in tokens.")
@@ -114,7 +117,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
         changes = best_changes(assessment, watch, until.over)
         findings = _findings(assessment, measured)
         if target is not None:
-            _write_fixed(assessment, changes, given.paths, given.hints, target, watch)
+            _write_fixed(assessment, changes, given.read, target, watch)
     _draw(options["plot"], assessment)
     _print(style, assessment, changes, findings, verbose=options["verbose"])
     click.get_current_context().exit(_STATUS[assessment.verdict])
@@ -196,8 +199,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
 def _write_fixed(
     assessment: Assessment,
     changes: tuple[Change, ...],
-    paths: tuple[str, ...],
-    hints: Hints,
+    read: Read,
     target: _Target,
     watch: Any,
 ) -> None:
@@ -205,7 +207,7 @@ def _write_fixed(
     from planner.launch.check.fix import fixed_files
     from planner.search.plan_file import write_text
 
-    fixed = fixed_files(assessment, changes, paths, hints, watch)
+    fixed = fixed_files(assessment, changes, read, watch)
     written = [(target.path(name, len(fixed.texts)), text) for name, text in fixed.texts.items()]
     for path, text in written:
         write_text(path, text)

@@ -27,10 +27,10 @@ def gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[Compl
 
 
 def frameworks(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
-    """Framework profiles."""
-    from planner.job.frameworks import framework_names
+    """Every name of a framework."""
+    from planner.job.frameworks.names import known_names
 
-    return _matching(framework_names(), start)
+    return _matching(known_names(), start)
 
 
 def _matching(names: Iterable[str], start: str) -> list[CompletionItem]:

@@ -11,8 +11,8 @@ import click
 from planner.cli import complete
 from planner.cli import option_types as types
 from planner.cli.progress import compile_if_first_run
+from planner.job.frameworks.names import target_named
 from planner.launch.contract import NodesAs
-from planner.launch.registry import target_named, target_of_profile
 from planner.search.plan_file import read_plan
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Frameworks: megatron-core, megatron-bridge, torchtitan, torchtitan-0.2,
-deepspeed, accelerate, nanotron.
+deepspeed, accelerate, nanotron; other names for them: planner frameworks.
 With another than the plan's, the plan is costed anew for it; what it cannot
 express is refused, with the nearest plan that it can.
 
@@ -35,7 +35,7 @@ Example: planner launch plans.json 1 --nodes-as slurm -o run/"""
 @click.option(
     "--framework",
     shell_complete=complete.frameworks,
-    help="Framework to launch with. [default: the plan's]",
+    help="Framework to launch with: see planner frameworks. [default: the plan's]",
 )
 @click.option(
     "--nodes-as",
@@ -74,7 +74,7 @@ def command(
 
     refuse_folder(path, force)
     plan = pick_plan(result, number)
-    target = named or target_of_profile(result.request.framework)
+    target = named or target_named(result.request.framework)
     compile_if_first_run(quiet)
     launch = launch_of(plan, result.request, target, nodes_as, result.job.used_gpus)
     folder = launch_folder(launch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.job.errors import UsageError, unknown_name
-from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.modules import OFFLOAD_MODULES, Module
 from planner.job.recompute import RecomputeMode
 from planner.job.specs import ModelSpec

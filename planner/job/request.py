@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from constraints.context_kinds import ContextKind
 from hardware import Cluster, load_cluster_file
 from planner.job.errors import UsageError
 from planner.job.frameworks import DtypeModeName, FrameworkProfile, RecomputeMode, load_framework
+from planner.job.frameworks.names import profile_named
 from planner.job.frameworks.profile import (
     FP32_PRECISIONS,
     OptimizerKernel,
@@ -168,6 +169,15 @@ class Request(BaseModel):
         if isinstance(given, dict) and given.get("dtype") == "fp32":
             return {"precision": "fp32"} | given
         return given
+
+    @field_validator("framework")
+    @classmethod
+    def _profile_of_framework(cls, name: str) -> str:
+        """The profile that the name means; what nobody knows is refused where it is resolved."""
+        try:
+            return profile_named(name)
+        except UsageError:
+            return name
 
     def resolve(self) -> Job:
         """The job with every name looked up. Raises UsageError."""

@@ -12,6 +12,7 @@ from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refu
 from planner.launch.hf_config import config_text, hf_config, layer_class, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, accelerate_script, attention
+from planner.launch.options import ACCELERATE, last
 from planner.launch.settings_text import Section, Setting, section_choices, yaml_text
 
 CONFIG, SCRIPT = "accelerate.yaml", "train.py"
@@ -133,7 +134,7 @@ def _fsdp(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
     yield Setting("fsdp_version", 2)
     yield Setting(
-        "fsdp_reshard_after_forward",
+        last(ACCELERATE["zero"]),
         degrees.zero == 3,
         "parameters are freed after forward and gathered again for backward (ZeRO-3)"
         if degrees.zero == 3
@@ -153,7 +154,7 @@ def _fsdp(launch: Launch) -> Iterator[Setting]:
     )
     again = _recomputes(launch)
     yield Setting(
-        "fsdp_activation_checkpointing",
+        last(ACCELERATE["recompute"]),
         again,
         "each layer keeps its input and runs again" if again else "every activation is kept",
     )

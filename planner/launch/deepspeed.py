@@ -14,6 +14,7 @@ from planner.launch.deepspeed_schema import deepspeed_problems
 from planner.launch.hf_config import config_text, hf_config, model_refusals
 from planner.launch.hf_rules import hf_job_refusals, hf_refusals
 from planner.launch.hf_train import DATA_VARIABLES, MODEL_FOLDER, attention, trainer_script
+from planner.launch.options import DEEPSPEED, last
 from planner.predict.ops import pieces
 from planner.predict.ops.context import OpContext
 from planner.predict.plan import Plan
@@ -119,11 +120,11 @@ def ds_config(launch: Launch) -> dict[str, object]:
     """The configuration as an object."""
     degrees, precision = launch.plan.degrees, launch.job.precision
     batch: dict[str, object] = {
-        "train_micro_batch_size_per_gpu": degrees.mbs,
-        "gradient_accumulation_steps": degrees.grad_acc,
+        DEEPSPEED["mbs"].key: degrees.mbs,
+        DEEPSPEED["grad_acc"].key: degrees.grad_acc,
     }
     if degrees.tp == 1:
-        batch = {"train_batch_size": degrees.gbs} | batch
+        batch = {DEEPSPEED["gbs"].key: degrees.gbs} | batch
     config: dict[str, object] = batch | {
         "gradient_clipping": 1.0,
         precision: {"enabled": True},
@@ -133,7 +134,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
         "steps_per_print": 1,
     }
     if degrees.tp > 1:
-        config["tensor_parallel"] = {"autotp_size": degrees.tp}
+        config["tensor_parallel"] = {last(DEEPSPEED["tp"]): degrees.tp}
     if _optimizer_kind(launch.job) == "deepspeed":
         config["optimizer"] = _config_optimizer(launch)
     if launch.job.optimizer.family in ("sgd", "adamw-8bit"):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import Row
+from planner.launch.architecture import Row, nothing
 from planner.launch.architecture import without as absent
 from planner.launch.settings_text import Value
 
@@ -18,7 +18,7 @@ class MegatronRow(Row):
     field: str = ""
     bridge: Callable[[ModelSpec], Value] | None = None
     # Why the command line has not what Bridge has.
-    no_flag: Callable[[ModelSpec], str | None] = lambda _: None
+    no_flag: Callable[[ModelSpec], str | None] = nothing
 
     def override(self, model: ModelSpec) -> Value:
         """Bridge's value."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from planner.launch.contract import Launch
 from planner.launch.megatron_flags import Flag, Group, flag, from_text, switches
 from planner.launch.megatron_layout import layout_flags
+from planner.launch.options import MEGATRON
 from planner.predict.sharp import sharp_use
 
 # Precision of the plan -> Megatron's recipe. fp8 scales a tensor at a time, from its own values.
@@ -18,9 +19,8 @@ _PRECISIONS = {
 }
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 # ZeRO stage -> what Megatron-FSDP shards.
-FSDP_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+FSDP_SHARDING = {stage: MEGATRON["sharding"].text(stage) for stage in (2, 3)}
 _WEIGHTS_SHARDED = 3
-_OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}
 _SIXTEEN_BITS = 2.0
 TECHNIQUES = "techniques"
 
@@ -30,26 +30,24 @@ def is_fsdp(launch: Launch) -> bool:
     return launch.plan.degrees.zero in FSDP_SHARDING
 
 
+def _option(name: str, value: object) -> Flag:
+    """A setting as Megatron spells it."""
+    return flag(MEGATRON[name].key, MEGATRON[name].text(value))
+
+
 def degree_flags(launch: Launch) -> tuple[Flag, ...]:
     """Parallel degrees; data parallelism is what the number of GPUs leaves."""
     degrees = launch.plan.degrees
-    flags = [
-        flag("--tensor-model-parallel-size", degrees.tp),
-        flag("--pipeline-model-parallel-size", degrees.pp),
-        flag("--context-parallel-size", degrees.cp),
-    ]
+    flags = [_option(name, getattr(degrees, name)) for name in ("tp", "pp", "cp")]
     if degrees.tp > 1 and launch.splits_sequence:
-        flags.append(flag("--sequence-parallel"))
+        flags.append(flag(MEGATRON["no-sequence-parallel"].key))
     if degrees.cp > 1:
         flags.append(flag("--cp-comm-type", launch.plan.cp_comm_type or "p2p"))
     if launch.plan.cp_sizes:
         flags.append(flag("--hierarchical-context-parallel-sizes", *launch.plan.cp_sizes))
     if launch.job.model.moe is not None:
         # Without it experts would be split like the rest of the layer.
-        flags += [
-            flag("--expert-model-parallel-size", degrees.ep),
-            flag("--expert-tensor-parallel-size", degrees.etp),
-        ]
+        flags += [_option("ep", degrees.ep), _option("etp", degrees.etp)]
     mtp = launch.job.model.mtp_layers
     flags += layout_flags(launch.plan.layout, degrees.pp, degrees.vpp, mtp)
     return tuple(flags)
@@ -59,9 +57,9 @@ def batch_flags(launch: Launch) -> tuple[Flag, ...]:
     """Micro-batch, global batch in sequences, sequence length."""
     plan = launch.plan
     return (
-        flag("--micro-batch-size", plan.degrees.mbs),
-        flag("--global-batch-size", plan.gbs),
-        flag("--seq-length", plan.seq),
+        _option("mbs", plan.degrees.mbs),
+        _option("gbs", plan.gbs),
+        _option("seq", plan.seq),
         *switches((_NO_MASK, plan.seq >= _LONG and launch.job.attention != "eager")),
     )
 
@@ -80,7 +78,7 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
     if is_fsdp(launch):
         flags += [
             flag("--use-megatron-fsdp"),
-            flag("--data-parallel-sharding-strategy", FSDP_SHARDING[degrees.zero]),
+            _option("sharding", degrees.zero),
             flag("--ckpt-format", "fsdp_dtensor"),
             flag("--init-model-with-meta-device"),
             flag("--no-gradient-accumulation-fusion"),
@@ -89,10 +87,10 @@ def sharding_flags(launch: Launch) -> tuple[Flag, ...]:
         ]
     flags += switches(
         ("--use-distributed-optimizer", degrees.zero >= 1),
-        ("--overlap-grad-reduce", reduces),
-        ("--overlap-param-gather", gathers and degrees.zero >= 1),
-        ("--no-gradient-accumulation-fusion", _adds_gradients(launch) and not is_fsdp(launch)),
-        ("--grad-reduce-in-bf16", reduces_in_bf16(launch)),
+        (MEGATRON["gradient-reduction-exposed"].key, reduces),
+        (MEGATRON["parameter-gather-exposed"].key, gathers and degrees.zero >= 1),
+        (MEGATRON["unfused-accumulation"].key, _adds_gradients(launch) and not is_fsdp(launch)),
+        (MEGATRON["bf16-gradients"].key, reduces_in_bf16(launch)),
     )
     if degrees.shard and degrees.zero:
         instances = degrees.dp * degrees.cp // degrees.shard
@@ -140,7 +138,7 @@ def precision_flags(launch: Launch) -> tuple[Flag, ...]:
 def optimizer_flags(launch: Launch) -> tuple[Flag, ...]:
     """Optimizer, types of its state, share on the CPU."""
     job = launch.job
-    flags = [flag("--optimizer", _OPTIMIZERS[job.optimizer.family])]
+    flags = [_option("optimizer", job.optimizer.family)]
     if job.optimizer.family == "sgd" and dict(job.optimizer.states).get("momentum") == "none":
         flags.append(flag("--sgd-momentum", 0))
     return (*flags, *from_text(launch.plan.optimizer_flags))
@@ -173,7 +171,7 @@ def kernel_flags(launch: Launch) -> tuple[Flag, ...]:
     local = profile.name == LOCAL_PROFILE
     flags = [flag("--transformer-impl", "local" if local else "transformer_engine")]
     if eager and not local:
-        flags.append(flag("--attention-backend", "unfused"))
+        flags.append(_option("attention", "eager"))
     if launch.request.cuda_graphs:
         flags += from_text(f"{profile.kernels.cuda_graph_flags} {_GRAPHS_WANT}")
     if local:

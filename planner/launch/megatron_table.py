@@ -16,6 +16,7 @@ from planner.launch.architecture import (
     experts,
     has_mla,
     has_moe,
+    nothing,
 )
 from planner.launch.megatron_positions import POSITIONS
 from planner.launch.megatron_row import MegatronRow, mla, moe, row, unless, without, yes
@@ -330,10 +331,12 @@ MEGATRON: tuple[MegatronRow, ...] = tuple(entry for _, rows in GROUPS for entry 
 
 def _as_flag(entry: MegatronRow) -> Row:
     """The row of the command line: what Bridge alone can say is refused."""
+    refuses = entry.refuses
+    if entry.no_flag is not nothing:
+        refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731
     return Row(
-        entry.fields, entry.key, entry.value, entry.default, entry.when,
-        lambda model: entry.refuses(model) or entry.no_flag(model), entry.departs,
-    )  # fmt: skip
+        entry.fields, entry.key, entry.value, entry.default, entry.when, refuses, entry.departs
+    )
 
 
 def _as_field(entry: MegatronRow) -> Row:

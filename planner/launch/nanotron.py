@@ -12,15 +12,15 @@ from planner.launch.architecture import Row, row, settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.contract import Choice, Command, Files, Launch, Refusal
 from planner.launch.model_traits import lacking
+from planner.launch.nanotron_run import PROGRAM, TRIAL_STEPS, VARIABLES, program
 from planner.launch.nanotron_schema import nanotron_problems
+from planner.launch.options import NANOTRON as OPTIONS
+from planner.launch.options import last
 from planner.launch.settings_text import Section, Setting, Value, section_choices, yaml_text
 from planner.predict.layouts import model_costs
 from planner.predict.plan import Plan
 
 CONFIG = "nanotron.yaml"
-# Steps of a first run: enough to see memory settle and the step time repeat.
-TRIAL_STEPS = 50
-_ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
 def job_refusals(job: Job) -> tuple[Refusal, ...]:
@@ -54,7 +54,7 @@ def _degree_refusals(launch: Launch) -> Iterator[Refusal]:
         )
     if degrees.zero > 1:
         yield Refusal("nanotron has ZeRO 0 and 1", "zero 1")
-    if degrees.pp > 1 and launch.plan.schedule not in _ENGINES:
+    if degrees.pp > 1 and launch.plan.schedule not in OPTIONS["schedule"].written:
         yield Refusal(f"nanotron has no schedule {launch.plan.schedule}", "--schedule 1f1b")
 
 
@@ -109,12 +109,12 @@ def _recompute_refusals(plan: Plan) -> Iterator[Refusal]:
 
 
 def files(launch: Launch) -> Files:
-    """The YAML file."""
+    """The YAML file, and the program that puts the user's variables into it."""
     problems = nanotron_problems(as_document(launch))
     if problems:
         raise ValueError(f"{CONFIG}: " + "; ".join(problems))
     head = f"# nanotron (2026-04): {launch.job.model.name} on {launch.plan.degrees.gpus} GPUs\n"
-    return {CONFIG: head + yaml_text(sections(launch))}
+    return {CONFIG: head + yaml_text(sections(launch)), PROGRAM: program(launch)}
 
 
 def as_document(launch: Launch) -> dict[str, Value]:
@@ -136,7 +136,7 @@ def sections(launch: Launch) -> tuple[Section, ...]:
         Section(
             "checkpoints",
             (
-                Setting("checkpoints_path", "checkpoints", "PLACEHOLDER", told=False),
+                Setting("checkpoints_path", "checkpoints", "CHECKPOINTS sets it", told=False),
                 Setting("checkpoint_interval", 1000),
             ),
         ),
@@ -149,14 +149,18 @@ def sections(launch: Launch) -> tuple[Section, ...]:
 
 def _parallelism(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
-    yield Setting("dp", degrees.dp)
-    yield Setting("tp", degrees.tp)
+    yield Setting(last(OPTIONS["dp"]), degrees.dp)
+    yield Setting(last(OPTIONS["tp"]), degrees.tp)
     split = _listed(launch.plan.layout.block_layers)
-    yield Setting("pp", degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else "")
-    yield Setting("pp_engine", _ENGINES[launch.plan.schedule])
+    yield Setting(
+        last(OPTIONS["pp"]), degrees.pp, f"layers by stage: {split}" if degrees.pp > 1 else ""
+    )
+    engine = OPTIONS["schedule"]
+    yield Setting(last(engine), engine.text(launch.plan.schedule))
     whole = launch.splits_sequence
     reason = f"with{'' if whole else 'out'} sequence parallelism" if degrees.tp > 1 else ""
-    yield Setting("tp_mode", "REDUCE_SCATTER" if whole else "ALL_REDUCE", reason)
+    mode = OPTIONS["no-sequence-parallel"]
+    yield Setting(last(mode), mode.text(not whole), reason)
     yield Setting(
         "tp_linear_async_communication",
         False,
@@ -172,9 +176,9 @@ def _parallelism(launch: Launch) -> Iterator[Setting]:
     )
     again = _recomputes(launch)
     why = "each layer keeps its input and runs again" if again else "every activation is kept"
-    yield Setting("recompute_layer", again, why)
-    yield Setting("expert_parallel_size", degrees.ep)
-    yield Setting("context_parallel_size", degrees.cp)
+    yield Setting(last(OPTIONS["recompute"]), again, why)
+    yield Setting(last(OPTIONS["ep"]), degrees.ep)
+    yield Setting(last(OPTIONS["cp"]), degrees.cp)
 
 
 def _recomputes(launch: Launch) -> bool:
@@ -189,7 +193,7 @@ def _model(launch: Launch) -> Iterator[Setting]:
     yield Setting("ddp_bucket_cap_mb", 25)
     yield Setting(
         "model_config",
-        _model_config(launch.job.model),
+        model_config(launch.job.model),
         "token ids are PLACEHOLDERS: your tokenizer's",
     )
 
@@ -214,7 +218,7 @@ NANOTRON: tuple[Row, ...] = (
 )  # fmt: skip
 
 
-def _model_config(model: ModelSpec) -> dict[str, Value]:
+def model_config(model: ModelSpec) -> dict[str, Value]:
     """Llama, or Qwen2 where query, key and value have biases."""
     kind = "is_qwen2_config" if model.qkv_bias else "is_llama_config"
     values = settings(NANOTRON, model)
@@ -231,21 +235,21 @@ def _model_config(model: ModelSpec) -> dict[str, Value]:
 
 def _tokens(launch: Launch) -> Iterator[Setting]:
     degrees = launch.plan.degrees
-    yield Setting("sequence_length", launch.plan.seq)
-    yield Setting("micro_batch_size", degrees.mbs)
+    yield Setting(last(OPTIONS["seq"]), launch.plan.seq)
+    yield Setting(last(OPTIONS["mbs"]), degrees.mbs)
     yield Setting(
-        "batch_accumulation_per_replica",
+        last(OPTIONS["grad_acc"]),
         degrees.grad_acc,
         f"global batch {degrees.gbs} = {degrees.mbs} · {degrees.grad_acc} · dp {degrees.dp}; "
         f"{launch.plan.gbs_tokens:,} tokens",
     )
-    yield Setting("train_steps", TRIAL_STEPS, "PLACEHOLDER: a first run", told=False)
+    yield Setting("train_steps", TRIAL_STEPS, "TRAIN_STEPS sets it", told=False)
 
 
 def _optimizer(launch: Launch) -> Iterator[Setting]:
     zero = launch.plan.degrees.zero
     reasons = {0: "every data-parallel rank holds it", 1: "sharded over the data-parallel ranks"}
-    yield Setting("zero_stage", zero, f"optimizer state: {reasons[zero]}")
+    yield Setting(last(OPTIONS["zero"]), zero, f"optimizer state: {reasons[zero]}")
     yield Setting("accumulate_grad_in_fp32", True)
     yield Setting("clip_grad", 1.0)
     yield Setting("weight_decay", 0.1)
@@ -269,7 +273,7 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
             "lr_decay_style": "cosine",
             "min_decay_lr": 3e-5,
         },
-        "PLACEHOLDER",
+        "PLACEHOLDER: LEARNING_RATE and MIN_LEARNING_RATE set it",
         told=False,
     )
 
@@ -277,7 +281,7 @@ def _optimizer(launch: Launch) -> Iterator[Setting]:
 def _tokenizer(model: ModelSpec) -> Section:
     return Section(
         "tokenizer",
-        (Setting("tokenizer_name_or_path", model.name, "PLACEHOLDER: your tokenizer", told=False),),
+        (Setting("tokenizer_name_or_path", model.name, "TOKENIZER sets it", told=False),),
     )
 
 
@@ -287,14 +291,14 @@ def _data() -> Section:
         "start_training_step": 1,
         "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
     }
-    why = "PLACEHOLDER: without a dataset nanotron makes up tokens"
+    why = "DATASET sets it; without one nanotron makes up tokens"
     return Section("", (Setting("data_stages", [stage], why, told=False),))
 
 
 def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
     """nanotron's run_train.py with the file."""
     return Command(
-        argv=("${NANOTRON}/run_train.py", "--config-file", CONFIG),
+        argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
         environment={
             "CUDA_DEVICE_MAX_CONNECTIONS": (
                 "1",
@@ -302,6 +306,7 @@ def command(launch: Launch) -> Command:  # noqa: ARG001 (the writers' contract)
             )
         },
         demands={"NANOTRON": "folder of a nanotron checkout (2026-04)"},
+        variables=VARIABLES,
     )
 
 

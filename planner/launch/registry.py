@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from planner.job.errors import UsageError, unknown_name
+from planner.job.errors import UsageError
+from planner.job.frameworks.names import target_of_profile
 from planner.job.frameworks.targets import TARGETS, Target
 from planner.predict.decided import decided_job, decided_request
 from planner.search.launchable import LaunchNotes
@@ -23,36 +24,13 @@ def writer_of(target: Target) -> Writer:
     return cast("Writer", importlib.import_module(f"planner.launch.{target.module}"))
 
 
-def target_named(name: str) -> Target:
-    """The writer that `--framework` names. UsageError with close matches."""
-    wanted = name.strip().lower().replace("_", "-")
-    if wanted in TARGETS:
-        return TARGETS[wanted]
-    known = ", ".join(TARGETS)
-    found = _of_profile(wanted)
-    if found is not None:
-        return found
-    raise unknown_name("framework to launch with", name, TARGETS, f"there are: {known}")
-
-
-def target_of_profile(profile: str) -> Target:
-    """The usual writer of plans costed under a profile. UsageError if there is none."""
-    found = _of_profile(profile)
-    if found is None:
-        raise UsageError(
-            f"plans costed for {profile} cannot be launched: give --framework, one of "
-            + ", ".join(TARGETS)
-        )
-    return found
-
-
 def job_launch_note(job: Job) -> str | None:
     """Why the framework's writer could launch no plan of the job, and which could; None if it can.
 
     A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
     such a job are worth having (people run forks that have the model), so it is searched.
     """
-    target = _of_profile(job.framework.name)
+    target = target_of_profile(job.framework.name)
     refusals = () if target is None else writer_of(target).job_refusals(job)
     if target is None or not refusals:
         return None
@@ -70,7 +48,7 @@ def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None
     from planner.launch.contract import Launch
 
     whole = job_launch_note(job)
-    target = _of_profile(job.framework.name)
+    target = target_of_profile(job.framework.name)
     if whole is not None or target is None:
         return whole
     refused: dict[str, list[int]] = {}
@@ -104,8 +82,3 @@ def _launches(target: Target, job: Job) -> bool:
     except UsageError:
         return False
     return not writer_of(target).job_refusals(job)
-
-
-def _of_profile(profile: str) -> Target | None:
-    item = (target for target in TARGETS.values() if profile in (target.profile, *target.variants))
-    return next(item, None)

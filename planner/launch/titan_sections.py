@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planner.launch.contract import Launch
+from planner.launch.options import TORCHTITAN, last
 from planner.launch.settings_text import Section, Setting
 from planner.launch.titan_plan import SCHEDULE_NAMES, batch_of, mesh_of, parts_of
 
@@ -32,25 +33,25 @@ def parallelism(launch: Launch) -> Section:
     degrees = launch.plan.degrees
     mesh = mesh_of(degrees)
     given = [
-        Setting("data_parallel_replicate_degree", mesh.replicate, _replicate_reason(launch)),
+        Setting(last(TORCHTITAN["replicate"]), mesh.replicate, _replicate_reason(launch)),
         Setting(
-            "data_parallel_shard_degree",
+            last(TORCHTITAN["shard"]),
             mesh.shard,
             "FSDP2 shards parameters, gradients and optimizer state over this times cp",
         ),
-        Setting("fsdp_reshard_after_forward", mesh.reshard, _reshard_reason(launch)),
+        Setting(last(TORCHTITAN["zero"]), mesh.reshard, _reshard_reason(launch)),
         Setting(
-            "tensor_parallel_degree",
+            last(TORCHTITAN["tp"]),
             degrees.tp,
             f"with{'' if launch.splits_sequence else 'out'} sequence parallelism"
             if degrees.tp > 1
             else "",
         ),
         Setting("enable_sequence_parallel", launch.splits_sequence),
-        Setting("context_parallel_degree", degrees.cp),
+        Setting(last(TORCHTITAN["cp"]), degrees.cp),
         *_context(launch),
-        Setting("expert_parallel_degree", degrees.ep, _expert_reason(launch)),
-        Setting("pipeline_parallel_degree", degrees.pp),
+        Setting(last(TORCHTITAN["ep"]), degrees.ep, _expert_reason(launch)),
+        Setting(last(TORCHTITAN["pp"]), degrees.pp),
         *pipeline_settings(launch, "lm_head"),
     ]
     return Section("parallelism", tuple(given))
@@ -109,12 +110,12 @@ def pipeline_settings(launch: Launch, head: str) -> list[Setting]:
     parts = ", ".join(str(count) for count in launch.plan.layout.block_layers)
     return [
         Setting(
-            "pipeline_parallel_schedule",
+            last(TORCHTITAN["schedule"]),
             SCHEDULE_NAMES[launch.plan.schedule],
             f"{degrees.vpp} model parts a stage" if degrees.vpp > 1 else "",
         ),
         Setting(
-            "pipeline_parallel_microbatch_size",
+            last(TORCHTITAN["microbatch"]),
             degrees.mbs,
             f"{degrees.grad_acc} micro-batches of this many sequences a step",
         ),
@@ -138,10 +139,10 @@ def shared_training(launch: Launch) -> tuple[Setting, ...]:
     one_batch_of = batch_of(launch.plan.degrees)
     offload = launch.job.optimizer_offload > 0
     return (
-        Setting("seq_len", launch.plan.seq),
-        Setting("local_batch_size", one_batch_of.local, _local_reason(launch)),
+        Setting(last(TORCHTITAN["seq"]), launch.plan.seq),
+        Setting(last(TORCHTITAN["mbs"]), one_batch_of.local, _local_reason(launch)),
         Setting(
-            "global_batch_size",
+            last(TORCHTITAN["gbs"]),
             one_batch_of.total,
             f"{one_batch_of.local} · dp {launch.plan.degrees.dp} · "
             f"{one_batch_of.accumulation} of accumulation; "

@@ -13,6 +13,7 @@ from planner.launch.architecture import all_settings
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.checkpoints import save_steps
 from planner.launch.contract import Branch, Choice, Command, Files, Launch, Refusal
+from planner.launch.options import TORCHTITAN, last
 from planner.launch.settings_text import (
     Section,
     Setting,
@@ -186,26 +187,26 @@ def _parallelism(launch: Launch) -> Section:
         "parallelism",
         (
             Setting(
-                "data_parallel_replicate_degree",
+                last(TORCHTITAN["replicate"]),
                 mesh.replicate,
                 f"HSDP: {mesh.replicate} replicas of a group that shards"
                 if mesh.replicate > 1
                 else "",
             ),
-            Setting("data_parallel_shard_degree", mesh.shard, "FSDP2 shards over this times cp"),
+            Setting(last(TORCHTITAN["shard"]), mesh.shard, "FSDP2 shards over this times cp"),
             Setting(
-                "fsdp_reshard_after_forward",
+                last(TORCHTITAN["zero"]),
                 mesh.reshard,
                 "ZeRO-3: gathered again for backward"
                 if degrees.zero == 3
                 else "ZeRO-2: gathered parameters stay until backward",
             ),
-            Setting("tensor_parallel_degree", degrees.tp),
+            Setting(last(TORCHTITAN["tp"]), degrees.tp),
             *async_tensor(launch),
-            Setting("context_parallel_degree", degrees.cp),
-            Setting("expert_parallel_degree", degrees.ep),
-            Setting("expert_tensor_parallel_degree", 1 if degrees.ep > 1 else degrees.etp),
-            Setting("pipeline_parallel_degree", degrees.pp),
+            Setting(last(TORCHTITAN["cp"]), degrees.cp),
+            Setting(last(TORCHTITAN["ep"]), degrees.ep),
+            Setting(last(TORCHTITAN["etp"]), 1 if degrees.ep > 1 else degrees.etp),
+            Setting(last(TORCHTITAN["pp"]), degrees.pp),
             *pipeline_settings(launch, "output"),
         ),
     )
@@ -226,9 +227,11 @@ def _recompute(launch: Launch) -> Iterator[Setting]:
     yield Setting("mode", names.get(kind, "selective"), f"recompute: {launch.plan.recompute}")
     if kind == "selective":
         why = "keeps attention and every second product of a layer"
-        yield Setting("selective_ac_option", "op", why)
+        yield Setting(last(TORCHTITAN["recompute-of"]), "op", why)
     if kind == "every":
-        yield Setting("selective_ac_option", str(mode.every), f"every {mode.every}. layer")
+        yield Setting(
+            last(TORCHTITAN["recompute-of"]), str(mode.every), f"every {mode.every}. layer"
+        )
     if kind == "budget":
         yield Setting("memory_budget", mode.budget, "the compiler picks what to keep")
     if kind in ("full", "every", "selective"):

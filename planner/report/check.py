@@ -77,7 +77,10 @@ def verdict(assessment: Assessment) -> str:
             fits = ", and would not fit" if not plan.fits else "; mended, it would fit"
         return f"WILL NOT RUN: {plural(len(errors), 'error')}{fits}"
     if plan is None:
-        reasons = "; ".join(entry.text for entry in assessment.unpredictable)
+        reasons = "; ".join(
+            f"{entry.text} (give {entry.fix})" if entry.fix.startswith("--") else entry.text
+            for entry in assessment.unpredictable
+        )
         return f"CANNOT TELL: no error found, and no prediction: {reasons}"
     sure = percent_sure(plan.fit_probability)
     if not plan.fits:

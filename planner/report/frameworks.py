@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planner.job.errors import UsageError
 from planner.job.frameworks import FrameworkProfile
+from planner.job.frameworks.names import (
+    family_named,
+    known_names,
+    names_of,
+    profile_named,
+    target_named,
+)
 from planner.job.frameworks.settings import TABLES, Setting, settings_of
 from planner.job.schedules import SCHEDULES
 from planner.report.tables import Column, Facts, Notes, Report, TableData
@@ -36,11 +44,20 @@ def frameworks_report(
     )
     notes = (
         "launch: as what planner launch writes files for it; - : searched and costed, not written.",
+        _other_names(),
         "More about one, and those that only account for older runs and texts:",
         "    planner frameworks megatron-core",
         "    planner frameworks --all",
     )
     return Report((TableData(columns, rows), Notes(notes)))
+
+
+def _other_names() -> str:
+    """Every other word that --framework takes."""
+    words = (
+        f"{name} ({profile_named(name)})" for name in known_names() if name != profile_named(name)
+    )
+    return "--framework also takes: " + ", ".join(words)
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
@@ -74,6 +91,8 @@ def framework_report(profile: FrameworkProfile) -> Report:
                 (
                     ("framework", f"{profile.name} {profile.version}"),
                     ("what", profile.summary),
+                    ("also called", ", ".join(names_of(profile.name)) or "-"),
+                    ("launch files", _launch_files(profile.name)),
                     ("degrees", " ".join(("dp", *offered_degrees(profile)))),
                     ("precisions", ", ".join(profile.precisions)),
                 )
@@ -86,6 +105,18 @@ def framework_report(profile: FrameworkProfile) -> Report:
             Notes(profile.sources, "Sources"),
         )
     )
+
+
+def _launch_files(profile: str) -> str:
+    """Whether they are written and read."""
+    try:
+        written = f"written for {target_named(profile).name}"
+    except UsageError:
+        written = "not written"
+    try:
+        return f"{written}; check reads those of {family_named(profile)}"
+    except UsageError:
+        return f"{written}, not read"
 
 
 def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:

@@ -33,7 +33,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--model", "70b", "--gbs", "512"), ("--gpus 64xH100, or --cluster FILE.toml",)),
     ((*MAIN, "--cluster", "x.toml"), ("--gpus 64xH100, or --cluster FILE.toml",)),
     (("--gpus", "64xH100", "--gbs", "512"), ("Missing option '--model'",)),
-    ((*MAIN, "--framework", "megatron"), ("'megatron'", "megatron-core", "planner frameworks")),
+    ((*MAIN, "--framework", "megatrom"), ("'megatrom'", "'megatron'", "planner frameworks")),
     ((*MAIN, "--precision", "fp4"), ("fp4", "bf16")),
     (changed("--gpus", "64xA100", "--precision", "fp8"), ("no fp8", "bf16")),
     ((*MAIN, "--optimizer", "adam"), ("'adam'", "'adamw'")),

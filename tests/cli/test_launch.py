@@ -61,7 +61,8 @@ def test_its_measured_csv_is_validated(run: Run, plan_file: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
-        (("--framework", "megatron"), ("Did you mean 'megatron-core'", "torchtitan")),
+        (("--framework", "megatrom"), ("Did you mean 'megatron'", "planner frameworks")),
+        (("--framework", "nanogpt"), ("nothing writes launch files for nanogpt", "torchtitan")),
         (("--nodes-as", "ssh"), ("slurm", "k8s")),
         (("9",), ("only plan 1",)),
     ],

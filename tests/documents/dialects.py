@@ -9,15 +9,16 @@ from planner.job.models.catalog import load_model, model_names
 from planner.job.specs import ModelSpec
 from planner.launch.architecture import Row, departures, fields_of, refusals, rows_by_field
 from planner.launch.dialects import DIALECTS
+from planner.launch.options import GONE, OPTIONS, SWITCH, Option
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
-_HEAD = """# How each launch target says a model
+_HEAD = """# How each launch target says a model and its run
 
 Made by `python -m tests.documents.dialects` from the tables that the writers use
-(`planner/launch/*_table.py`, `nanotron.py`); a test holds it. A field of the architecture is
-written under the target's key, or known to be what the target does unasked (`default`), refused by
-name, or departs by name: then the folder's README and `planner launch` say what the target does in
-its place.
+(`planner/launch/*_table.py`, `nanotron.py`, `options.py`); a test holds it. A field of the
+architecture is written under the target's key, or known to be what the target does unasked
+(`unless`), refused by name, or departs by name: then the folder's README and `planner launch` say
+what the target does in its place.
 """
 # Target -> models whose tables are shown: a block each.
 _BLOCKS = {
@@ -34,7 +35,29 @@ _COLUMNS = "\n| field | key | unless | |\n|---|---|---|---|\n"
 
 def page_text() -> str:
     """The page, as it should be."""
-    return _HEAD + "".join(_target(target) for target in _BLOCKS) + _catalogue()
+    return _HEAD + "".join(_target(target) for target in _BLOCKS) + _catalogue() + _runs()
+
+
+def _runs() -> str:
+    """The tables of how a plan runs, which writers, readers and --fix share."""
+    head = "\n## How a plan runs\n\nOne table a dialect, for writing, reading and `check --fix`.\n"
+    columns = "\n| ours | key | values | release |\n|---|---|---|---|\n"
+    titles: dict[int, list[str]] = {}
+    for target, options in OPTIONS.items():
+        titles.setdefault(id(options), []).append(target)
+    parts = [head]
+    for targets in titles.values():
+        parts.append(f"\n### {', '.join(targets)}\n{columns}")
+        parts += [_option(option) for option in OPTIONS[targets[0]].values()]
+    return "".join(parts)
+
+
+def _option(option: Option) -> str:
+    states = {SWITCH: "there", GONE: "left out"}
+    values = ", ".join(
+        f"{ours}: {states.get(text, f'`{text}`')}" for ours, text in option.written.items()
+    )
+    return f"| {option.ours} | `{option.key}` | {values} | {option.since} |\n"
 
 
 def _target(target: str) -> str:

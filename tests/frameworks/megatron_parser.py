@@ -92,7 +92,7 @@ def _verdict(arguments: Any, torch: Any, case: dict[str, Any]) -> dict[str, Any]
 
 def _plain(value: Any) -> Any:
     """A value as JSON has it; of an enumeration its name."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float | str | None) else value.name
 

@@ -19,6 +19,7 @@ from planner.job.models.hf_rope import FULL, SCALING_KEYS, SLIDING
 from planner.job.specs import ModelSpec, MoeSpec, RopeScaling, RopeSpec
 from planner.launch.hf_config import hf_config
 from planner.launch.megatron_model import model_groups, model_refusals
+from planner.launch.megatron_table import linear_bias
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
 
@@ -102,6 +103,47 @@ def transformers_says(model: ModelSpec, needs: Needs) -> None:
         assert built.final_logit_softcapping == model.logits_softcap
     if model.moe is not None:
         _router_is(model.moe, built)
+    _shape_is(model, built)
+
+
+def _shape_is(model: ModelSpec, built: Any) -> None:
+    """Widths, heads, biases and windows, by whatever names the class has of them."""
+    stated: dict[str, object] = {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden,
+        "num_attention_heads": model.heads,
+        "vocab_size": model.vocab,
+        "attention_bias": model.qkv_bias,
+        "mlp_bias": model.mlp_bias,
+    }
+    if model.mla is None:
+        stated |= {"num_key_value_heads": model.kv_heads, "head_dim": model.head_dim}
+    else:
+        names = (
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        )
+        stated |= {name: getattr(model.mla, name) for name in names}
+    if any(kind.ffn == "dense" for kind in model.kinds) and model.moe is None:
+        stated["intermediate_size"] = model.ffn
+    for name, value in stated.items():
+        # gpt2 and falcon state some of these otherwise, or not at all.
+        assert getattr(built, name, None) in (None, value), name
+    kinds = {
+        "full_attention": "full",
+        "sliding_attention": "sliding",
+        "chunked_attention": "sliding",
+    }
+    layers = getattr(built, "layer_types", None)
+    if layers is not None and set(layers) <= kinds.keys():
+        assert [kinds[layer] for layer in layers] == [k.attention for k in model.kind_sequence]
+    if any(kind.attention == "sliding" for kind in model.kinds):
+        # Llama 4's chunks are its windows.
+        name = "attention_chunk_size" if "llama4" in built.model_type else "sliding_window"
+        assert getattr(built, name) == model.sliding_window
 
 
 def _rope_is(model: ModelSpec, table: Mapping[str, Any]) -> None:
@@ -167,6 +209,7 @@ def _expected(model: ModelSpec) -> Iterator[tuple[str, object]]:
     """Fields of Megatron's TransformerConfig and arguments, and what the model says of each."""
     yield "layernorm_epsilon", model.norm_eps
     yield "init_method_std", model.init_std
+    yield from _expected_shape(model)
     yield "untie_embeddings_and_output_weights", not model.tied_embeddings
     scaling, yarn = model.rope.scaling, model.rope.scaling and model.rope.scaling.kind == "yarn"
     if model.position == "rope":
@@ -190,9 +233,40 @@ def _expected(model: ModelSpec) -> Iterator[tuple[str, object]]:
         yield from _expected_router(model.moe)
 
 
+def _expected_shape(model: ModelSpec) -> Iterator[tuple[str, object]]:
+    """Layers, widths, heads, biases, norms and windows."""
+    yield "num_layers", model.layers
+    yield "hidden_size", model.hidden
+    yield "num_attention_heads", model.heads
+    yield "normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
+    yield "gated_linear_unit", model.gated
+    yield "add_bias_linear", bool(linear_bias(model))
+    yield "add_qkv_bias", model.qkv_bias and not linear_bias(model)
+    yield "qk_layernorm", model.mla is not None or model.qk_norm == "head"
+    yield "mtp_num_layers", model.mtp_layers or None
+    yield "softmax_type", "learnable" if model.attention_sinks else "vanilla"
+    if any(kind.ffn == "dense" for kind in model.kinds):
+        yield "ffn_hidden_size", model.ffn
+    if any(kind.attention == "sliding" for kind in model.kinds):
+        yield "window_size", [(model.sliding_window or 1) - 1, 0]
+    if model.mla is None:
+        yield "num_query_groups", model.kv_heads
+        yield "kv_channels", model.head_dim
+        return
+    yield "q_lora_rank", model.mla.q_lora_rank
+    yield "kv_lora_rank", model.mla.kv_lora_rank
+    yield "qk_head_dim", model.mla.qk_nope_head_dim
+    yield "qk_pos_emb_head_dim", model.mla.qk_rope_head_dim
+    yield "v_head_dim", model.mla.v_head_dim
+
+
 def _expected_router(moe: MoeSpec) -> Iterator[tuple[str, object]]:
     grouped = moe.groups > 1
     kinds = {"sequence": "seq_aux_loss", "batch": "aux_loss"}
+    yield "num_moe_experts", moe.experts
+    yield "moe_router_topk", moe.top_k
+    yield "moe_ffn_hidden_size", moe.ffn
+    yield "moe_shared_expert_intermediate_size", moe.shared_ffn or None
     yield "moe_router_score_function", moe.score
     yield "moe_router_pre_softmax", moe.score == "softmax" and not moe.normalised
     yield "moe_router_topk_scaling_factor", None if moe.weight_scale == 1 else moe.weight_scale

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.launch.check.assess import Assessment, assess
+from planner.launch.check.differences import RULE
 from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
 from planner.launch.folder import launch_folder, write_folder
@@ -43,6 +44,7 @@ def assert_same(launch: Launch, back: Back) -> None:
     """The same plan, with the same memory on each stage and the same time."""
     plan, found = launch.plan, back.assessment.plan
     assert back.assessment.errors == ()
+    assert [problem.text for problem in back.assessment.problems if problem.rule == RULE] == []
     assert found is not None
     assert found.degrees == plan.degrees
     assert found.layout == plan.layout

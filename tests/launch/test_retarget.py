@@ -11,8 +11,8 @@ from planner import Degrees, Request
 from planner.cli.evaluate import command as evaluate_command
 from planner.cli.evaluate import given_configuration
 from planner.job.errors import UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
-from planner.launch.registry import target_named, target_of_profile
 from planner.launch.retarget import CannotExpressError, as_command, launch_of
 from planner.predict.configuration import evaluate
 from planner.predict.plan import Plan
@@ -42,7 +42,7 @@ def reread(command: str) -> Plan:
 
 def test_the_own_framework_keeps_the_plan() -> None:
     plan, request = planned(Degrees(tp=2, dp=4, zero=1, grad_acc=4))
-    launch = launch_of(plan, request, target_of_profile("megatron-core"), "slurm")
+    launch = launch_of(plan, request, target_named("megatron-core"), "slurm")
     assert launch.plan is plan
     assert launch.target == "megatron-core"
 
@@ -104,11 +104,11 @@ def test_names_of_frameworks() -> None:
     assert target_named("Megatron_Core").module == "megatron"
     assert target_named("megatron-local").name == "megatron-core"
     assert target_named("hf-fsdp2").name == "accelerate"
-    assert target_of_profile("torchtitan").name == "torchtitan"
+    assert target_named("torchtitan").name == "torchtitan"
     with pytest.raises(UsageError, match="Did you mean 'torchtitan'"):
         target_named("torchtitam")
     with pytest.raises(UsageError, match="give --framework"):
-        target_of_profile("nanogpt")
+        target_named("nanogpt")
 
 
 def test_profiles_of_targets_exist() -> None:

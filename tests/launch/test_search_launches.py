@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planner.job.errors import NothingFitsError, UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.frameworks.targets import TARGETS
 from planner.job.request import Request
 from planner.launch.plans import find_plans
-from planner.launch.registry import target_of_profile
 from planner.launch.retarget import launch_of
 from planner.predict.decided import decided_request
 
@@ -49,7 +49,7 @@ def refused(request: Request) -> list[str]:
         return []
     if any(NOTED in note for note in found.notes):
         return []
-    target = target_of_profile(request.framework)
+    target = target_named(request.framework)
     reasons = []
     for plan in found.plans:
         try:
@@ -125,6 +125,5 @@ def test_a_schedule_asked_for_by_name_is_searched_and_noted() -> None:
     assert any("not written by planner launch for torchtitan" in note for note in found.notes)
 
 
-def test_a_writer_s_name_is_no_profile() -> None:
-    with pytest.raises(UsageError, match="give --framework hf-fsdp2 here"):
-        find_plans(job(model="llama-3-8b", framework="accelerate"))
+def test_a_writer_s_name_means_the_profile_of_its_plans() -> None:
+    assert job(model="llama-3-8b", framework="accelerate").framework == "hf-fsdp2"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from planner.job.models.hf_config import model_from_hf_config
 from planner.launch.contract import NodesAs
 from planner.launch.folder import launch_folder, write_folder
+from planner.launch.nanotron_schema import nanotron_problems
 from tests.launch.test_round_trip import EXAMPLES, example
 
 # The process launchers print what they are called with; scontrol prints more than a pipe holds.
@@ -88,6 +91,54 @@ def test_megatron_s_variables(start: Start) -> None:
         assert words in real
     assert "--mock-data" not in real
     assert "--save" not in start("megatron-core", "torchrun", DATA_PATH="/d", CHECKPOINTS="")
+
+
+def test_nanotron_s_variables(tmp_path: Path) -> None:
+    """The program beside the file hands run_train.py what the environment says."""
+    write_folder(tmp_path / "run", launch_folder(example("nanotron")).files, False)
+    said = tmp_path / "said.yaml"
+    stub = "import pathlib, shutil, sys\nshutil.copy(sys.argv[2], pathlib.Path(__file__).parent / "
+    (tmp_path / "run_train.py").write_text(stub + "'said.yaml')\n")
+
+    def config(**given: str) -> dict[str, Any]:
+        words = ["train.py", str(tmp_path / "run_train.py"), "--config-file", "nanotron.yaml"]
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path / "run", env={**os.environ, **given},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = yaml.safe_load(said.read_text())
+        assert nanotron_problems(found) == ()
+        return found
+
+    trial = config(TRAIN_STEPS="50")
+    assert trial["data_stages"][0]["data"]["dataset"] is None
+    assert trial["checkpoints"]["checkpoint_interval"] > trial["tokens"]["train_steps"]
+    folder = tmp_path / "saved"
+    real = config(
+        DATASET="/d", TOKENIZER="/t", TRAIN_STEPS="5", LEARNING_RATE="1e-3", CHECKPOINTS=str(folder)
+    )
+    assert real["data_stages"][0]["data"]["dataset"] == {"dataset_folder": "/d"}
+    assert real["tokenizer"]["tokenizer_name_or_path"] == "/t"
+    assert real["tokens"]["train_steps"] == 5
+    assert real["optimizer"]["learning_rate_scheduler"]["learning_rate"] == 1e-3
+    assert real["optimizer"]["learning_rate_scheduler"]["lr_warmup_steps"] < 5
+    assert real["checkpoints"]["checkpoints_path"] == str(folder)
+    assert real["checkpoints"].get("resume_checkpoint_path") is None
+    folder.mkdir()
+    (folder / "latest.txt").write_text("10")
+    again = config(CHECKPOINTS=str(folder))
+    assert again["checkpoints"]["resume_checkpoint_path"] == str(folder)
+
+
+@pytest.mark.parametrize("target", EXAMPLES)
+def test_every_folder_says_what_is_the_user_s(target: str) -> None:
+    """Data, checkpoints and steps are variables at the top of each script."""
+    text = launch_folder(replace(example(target), nodes_as="slurm")).files["launch.sbatch"]
+    top = text.partition("one_node()")[0]
+    for name in ("CHECKPOINTS", "TRAIN_STEPS"):
+        assert f"export {name}=" in top
+    assert "export DATA_PATH=" in top or "export DATASET=" in top
 
 
 @pytest.mark.parametrize("target", EXAMPLES)

@@ -8,8 +8,9 @@ import pytest
 
 from hardware import load_gpu
 from planner.job.errors import UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.request import Request
-from planner.launch.registry import target_named, writer_of
+from planner.launch.registry import writer_of
 from planner.launch.retarget import launch_of
 from planner.predict.configuration import evaluate
 from planner.predict.decided import decided_request

@@ -1,9 +1,9 @@
 """Framework profiles: `load_framework(name)`, `framework_names()`."""
 
+from planner.job.frameworks.names import framework_names
 from planner.job.frameworks.profile import (
     DtypeModeName,
     FrameworkProfile,
-    framework_names,
     load_framework,
 )
 from planner.job.recompute import RecomputeMode

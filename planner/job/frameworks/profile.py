@@ -17,8 +17,8 @@ from pydantic import BeforeValidator, ValidationError
 from constraints.context_kinds import ContextKind
 from hardware.curves import AttentionKernel
 from planner.job.errors import UsageError, unknown_name
+from planner.job.frameworks.names import framework_names, profile_named
 from planner.job.frameworks.offloading import ActivationOffload
-from planner.job.frameworks.targets import TARGETS
 from planner.job.frameworks.techniques import Techniques
 from planner.job.frameworks.tensors import SavedTensors, TrainingState
 from planner.job.frameworks.units import (
@@ -490,17 +490,6 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
     )
 
 
-def framework_names() -> tuple[str, ...]:
-    """Names of the profiles that ship, sorted."""
-    return tuple(
-        sorted(
-            entry.name.removesuffix(".toml")
-            for entry in files("planner.job.frameworks").iterdir()
-            if entry.name.endswith(".toml")
-        )
-    )
-
-
 def with_schedule(schedule: str) -> tuple[str, ...]:
     """Frameworks that have a pipeline schedule."""
     profiles = (load_framework(name) for name in framework_names())
@@ -509,27 +498,12 @@ def with_schedule(schedule: str) -> tuple[str, ...]:
 
 @cache
 def load_framework(name: str) -> FrameworkProfile:
-    """Profile by name, case and `_`/`-` ignored. Raises UsageError with close matches."""
-    wanted = name.strip().lower().replace("_", "-")
-    names = framework_names()
-    if wanted not in names:
-        raise _unknown_framework(name, wanted, names)
+    """Profile by any of its names. Raises UsageError with close matches."""
+    wanted = profile_named(name)
     try:
         return FrameworkProfile.model_validate(_table(wanted))
     except ValidationError as error:
         raise UsageError(f"frameworks/{wanted}.toml: {error}") from error
-
-
-def _unknown_framework(name: str, wanted: str, names: tuple[str, ...]) -> UsageError:
-    """UsageError; what plans are launched with may have another name than what they cost as."""
-    refuse_unmodelled(name, f"framework {name!r}")
-    target = TARGETS.get(wanted)
-    if target is None:
-        return unknown_name("framework", name, names, "list them with: planner frameworks")
-    return UsageError(
-        f"plans for {target.name} are costed under {target.profile}: give --framework "
-        f"{target.profile} here, and --framework {target.name} to planner launch"
-    )
 
 
 def _table(name: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from planner.job.errors import UsageError
-from planner.job.frameworks.profile import FrameworkProfile, framework_names, load_framework
+from planner.job.frameworks.names import framework_names
+from planner.job.frameworks.profile import FrameworkProfile, load_framework
 from planner.job.frameworks.techniques import Technique
 
 Tables = Mapping[str, Mapping[str, Any]]

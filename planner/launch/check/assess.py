@@ -13,6 +13,7 @@ from hardware.sharp import why_not
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.launch.check.request import as_request
+from planner.launch.check.world import world_problems
 from planner.launch.read.found import Found, Problem
 from planner.predict.memory.advice import Setup
 from planner.predict.plan import Degrees, Plan
@@ -48,6 +49,8 @@ class Assessment:
     job: Job | None
     problems: tuple[Problem, ...]
     plan: Plan | None
+    # Rules whose breach is only noted.
+    ignored: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -57,11 +60,7 @@ class Assessment:
     @property
     def unpredictable(self) -> tuple[Problem, ...]:
         """Why there is no prediction although no rule is broken."""
-        return tuple(
-            problem
-            for problem in self.problems
-            if problem.rule == "not-predictable" or problem.severity == "missing"
-        )
+        return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
     def verdict(self) -> Verdict:
@@ -79,14 +78,15 @@ def assess(
     cluster: str | None = None,
     ignored: Collection[str] = (),
 ) -> Assessment:
-    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted.
-
-    CannotTellError where GPUs or model are missing.
-    """
+    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
     problems = list(found.problems)
-    if found.shape is None and found.model is None:
-        return Assessment(found, None, None, _sorted(problems, ignored), None)
+    unknown = [] if (gpus or cluster or found.plan_gpus) else [_no_machine()]
+    if unknown or (found.shape is None and found.model is None):
+        problems = [_eased(problem) for problem in problems] if unknown else problems
+        problems += [*unknown, *world_problems(found, None)]
+        return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
     setup = as_request(found, gpus, cluster)
+    problems += world_problems(found, setup.request.find_cluster())
     job: Job | None = None
     try:
         job = setup.request.resolve()
@@ -105,16 +105,26 @@ def assess(
         ]
         named = {problem.rule for problem in problems} & _NAMED_BY_READERS
         problems += [item for item in broken if item.rule not in named]
-        problems += _world_problem(found, job)
         problems += _sharp_problem(found, setup, job)
-        unsaid = any(
-            problem.rule == "not-predictable" or problem.severity == "missing"
-            for problem in problems
-        )
-        if not broken and not unsaid:
+        if not broken and not any(_hides_prediction(problem) for problem in problems):
             plan, problem = _prediction(setup)
             problems += [problem] if problem else _left_out(found, plan)
-    return Assessment(found, setup, job, _sorted(problems, ignored), plan)
+    return Assessment(found, setup, job, _sorted(problems, ignored), plan, tuple(ignored))
+
+
+def _no_machine() -> Problem:
+    fix = "--gpus 64xH100, or --cluster FILE.toml"
+    return Problem("gpus-unknown", "the files do not say on what they run", "missing", fix=fix)
+
+
+def _eased(problem: Problem) -> Problem:
+    """A rule of older GPUs where nobody says which they are."""
+    return replace(problem, severity="warning") if _is_of_old_gpus(problem) else problem
+
+
+def _hides_prediction(problem: Problem) -> bool:
+    """Whether nobody can say how the launch runs, for this."""
+    return problem.rule == "not-predictable" or problem.severity == "missing"
 
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
@@ -127,9 +137,11 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
 
 def _is_moot(problem: Problem, job: Job) -> bool:
     """Rules of older GPUs on newer ones."""
-    if problem.rule != "cuda-device-max-connections" or "refused" in problem.text:
-        return False
-    return job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+    return _is_of_old_gpus(problem) and job.cluster.gpu.architecture in _NO_CONNECTION_RULE
+
+
+def _is_of_old_gpus(problem: Problem) -> bool:
+    return problem.rule == "cuda-device-max-connections" and "refused" not in problem.text
 
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
@@ -166,20 +178,6 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
         broken.rule.endswith(("-supported", "-offered"))
         and bool(broken.places)
         and told_by_rule.issuperset(broken.places)
-    )
-
-
-def _world_problem(found: Found, job: Job) -> Iterator[Problem]:
-    """The launcher starts another number of processes than there are GPUs."""
-    gpus = job.cluster.num_gpus
-    if found.world is None or found.world == gpus:
-        return
-    place = found.where.get("world")
-    yield Problem(
-        "launched-processes",
-        f"the files start {found.world:,} processes; this is checked for {gpus:,} GPUs",
-        "warning",
-        (place.place,) if place else (),
     )
 
 

@@ -13,6 +13,7 @@ from planner.job.job import Job, searched_modes
 from planner.job.technique_rules import site_of, technique_refusal
 from planner.launch.check.assess import Assessment
 from planner.launch.check.request import LaunchRequest
+from planner.launch.read.found import Found
 from planner.launch.read.torchtitan_layout import stage_layers
 from planner.predict.memory.advice import Over, Setup
 from planner.predict.memory.solve import SAFE_PROBABILITY
@@ -147,7 +148,7 @@ def _candidates(assessment: Assessment, setup: Setup, job: Job) -> Iterator[Cand
     """Every change, without duplicates."""
     seen: set[object] = {_key(setup)}
     for candidate in _all(assessment, setup, job):
-        completed = _completed(candidate, setup, job, assessment.found.format)
+        completed = _completed(candidate, setup, job, assessment.found)
         key = _key(completed.setup)
         if key not in seen:
             seen.add(key)
@@ -288,16 +289,23 @@ def _with_variations(setup: Setup, request: LaunchRequest, names: tuple[str, ...
     return replace(setup, request=request.model_copy(update={"variations": names}))
 
 
-def _completed(candidate: Candidate, base: Setup, job: Job, form: str) -> Candidate:
-    """Layers as the file's framework splits them, where the stages changed."""
+def _completed(candidate: Candidate, base: Setup, job: Job, found: Found) -> Candidate:
+    """Layers as the file's framework splits them, and shards as the file has them."""
     setup = candidate.setup
     if setup.recompute != base.recompute:
         setup = replace(setup, recomputed=None)
     degrees, before = setup.degrees, base.degrees
+    if _replicas(before) == 1 < _replicas(degrees) and degrees.zero == before.zero:
+        # What the file asks for had nothing to shard over.
+        setup = replace(setup, degrees=degrees.model_copy(update={"zero": found.zero}))
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
-        blocks = _blocks(job, degrees, form)
+        blocks = _blocks(job, degrees, found.format)
         setup = replace(setup, block_layers=blocks, recomputed=None, mtp_standalone=False)
     return replace(candidate, setup=setup)
+
+
+def _replicas(degrees: Degrees) -> int:
+    return degrees.dp * degrees.cp
 
 
 def _blocks(job: Job, degrees: Degrees, form: str) -> tuple[int, ...] | None:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.job.errors import UsageError
 from planner.job.request import Request
-from planner.launch.read.folder import folder_files
+from planner.launch.check.differences import plan_differences
+from planner.launch.read.folder import FolderFiles, folder_files
 from planner.launch.read.found import Found, Hints
 from planner.launch.read.launch import read_launch
+from planner.search.plan_file import read_plan_file
+
+Contents = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Given:
-    """A launch as read: `paths` are the files it was read from, `hints` what was known beside.
+    """A launch as read: `paths` are the files it was read from.
 
-    `gpus`, `cluster`: the machine, of the caller or of the folder's plan file.
+    `gpus`, `cluster`: the machine, of the caller or of the folder's plan file. `read`: the same
+    launch with other texts for some of its files.
     """
 
     found: Found
     paths: tuple[str, ...]
-    hints: Hints
     gpus: str | None
     cluster: str | None
+    read: Callable[[Contents], Found]
 
 
 def read_given(
@@ -35,39 +40,42 @@ def read_given(
     What a folder's files do not hold comes from its plan file, and is named among the
     assumptions: the machine, the model, the imbalance of experts. UsageError as `read_launch`.
     """
-    hints = replace(hints, gpus=_world(gpus, cluster))
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
-    if not folders:
-        return Given(read_launch(paths, hints, plan), tuple(paths), hints, gpus, cluster)
-    if len(paths) > 1:
+    if len(paths) > 1 and folders:
         raise UsageError(f"{folders[0]} is a folder: give it alone, or the files in it")
-    files = folder_files(folders[0])
+    files = folder_files(folders[0]) if folders else FolderFiles(tuple(Path(p) for p in paths))
     names = tuple(str(path) for path in files.paths)
-    if files.plan is None:
-        return Given(read_launch(names, hints, plan), names, hints, gpus, cluster)
-    return _with_plan(names, files.plan, hints, gpus, cluster)
+    taken: tuple[str, ...] = ()
+    if files.plan is not None and gpus is None and cluster is None:
+        request = read_plan_file(files.plan).request
+        gpus, cluster = request.gpus, request.cluster
+        taken = (f"GPUs {gpus or cluster}",)
+    hints = replace(hints, gpus=_world(gpus, cluster))
+
+    def read(contents: Contents) -> Found:
+        if files.plan is None:
+            return read_launch(names, hints, plan, contents)
+        return _with_plan(names, files.plan, hints, contents, taken)
+
+    return Given(read({}), names, gpus, cluster, read)
 
 
 def _with_plan(
-    names: tuple[str, ...], plan: Path, hints: Hints, gpus: str | None, cluster: str | None
-) -> Given:
-    """The launch of a folder, completed by the plan file in it."""
-    from planner.search.plan_file import read_plan_file
-
+    names: tuple[str, ...], plan: Path, hints: Hints, contents: Contents, taken: tuple[str, ...]
+) -> Found:
+    """The launch of a folder, completed by the plan file in it where the files say nothing."""
     request = read_plan_file(plan).request
-    taken: list[str] = []
-    if gpus is None and cluster is None:
-        gpus, cluster = request.gpus, request.cluster
-        hints = replace(hints, gpus=_world(gpus, cluster))
-        taken.append(f"GPUs {gpus or cluster}")
-    found = read_launch(names, hints)
+    found = read_launch(names, hints, contents=contents)
     if found.model is None and found.shape is None:
-        hints = replace(hints, model=request.model)
-        found = read_launch(names, hints)
-        taken.append(f"model {request.model}")
+        # What is wrong with the files stays so, whatever the plan says of the model.
+        wrong = tuple(item for item in found.problems if item.severity == "error")
+        found = read_launch(names, replace(hints, model=request.model), contents=contents)
+        found = replace(found, problems=tuple(dict.fromkeys((*wrong, *found.problems))))
+        taken = (*taken, f"model {request.model}")
     found, more = _imbalance(found, request)
+    differing = plan_differences(found, read_launch([plan]), plan.name)
     notes = tuple(f"{name} (from {plan.name})" for name in (*taken, *more))
-    return Given(replace(found, assumed=(*found.assumed, *notes)), names, hints, gpus, cluster)
+    return replace(found, assumed=(*found.assumed, *notes), problems=(*found.problems, *differing))
 
 
 def _imbalance(found: Found, request: Request) -> tuple[Found, tuple[str, ...]]:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
+from constraints.layout import even_split
 from planner.job.frameworks import load_framework
-from planner.job.frameworks.techniques import technique_of
-from planner.job.modules import Module
-from planner.job.recompute import MODULES, RecomputeMode
+from planner.job.frameworks.techniques import Technique, technique_of
+from planner.job.recompute import RecomputeMode
 from planner.launch.check.request import LaunchRequest
-from planner.launch.megatron_flags import from_text
-from planner.launch.megatron_layout import layout_text
+from planner.launch.megatron_flags import Flag, from_text
+from planner.launch.megatron_layout import layout_flags
+from planner.launch.options import (
+    ACCELERATE,
+    ASYNC_TP_0_3,
+    DEEPSPEED,
+    GONE,
+    MEGATRON,
+    NANOTRON,
+    TORCHTITAN,
+    Option,
+    Options,
+)
 from planner.launch.read.found import Edit, Found
 from planner.predict.memory.advice import Setup
-from planner.predict.plan import Degrees
+from planner.predict.plan import Degrees, LayerLayout
 from planner.predict.techniques import flags_on
 
 
@@ -59,14 +71,6 @@ def _variations(setup: Setup) -> tuple[str, ...]:
 
 # --- Megatron-LM ----------------------------------------------------------------------------------
 
-_MEGATRON = {
-    "tp": "--tensor-model-parallel-size",
-    "pp": "--pipeline-model-parallel-size",
-    "cp": "--context-parallel-size",
-    "ep": "--expert-model-parallel-size",
-    "mbs": "--micro-batch-size",
-    "gbs": "--global-batch-size",
-}
 _LAYOUT_OPTIONS = (
     "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
     "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
@@ -77,34 +81,26 @@ _RECOMPUTE_OPTIONS = (
     "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--recompute-activations",
 )  # fmt: skip
-# Variation -> (option whose presence is the variation, option whose absence is).
-_SWITCHES: dict[str, tuple[str, str]] = {
-    "no-sequence-parallel": ("", "--sequence-parallel"),
-    "gradient-reduction-exposed": ("", "--overlap-grad-reduce"),
-    "parameter-gather-exposed": ("", "--overlap-param-gather"),
-    "unfused-accumulation": ("--no-gradient-accumulation-fusion", ""),
-    "pipeline-exposed": ("--no-overlap-p2p-communication", ""),
-}
 
 
 def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     changes = _changed(before, after)
     degrees = after.degrees
-    for name, value in changes.items():
-        if name in _MEGATRON:
-            yield Edit(_MEGATRON[name], str(value))
-    if found.setting(_MEGATRON["gbs"]) is None and "gbs" not in changes:
-        yield Edit(_MEGATRON["gbs"], str(after.request.gbs))
+    for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
+        if name in changes:
+            yield Edit(MEGATRON[name].key, str(changes[name]))
+    if found.setting(MEGATRON["gbs"].key) is None and "gbs" not in changes:
+        yield Edit(MEGATRON["gbs"].key, str(after.request.gbs))
     if _has_experts(after) and degrees.etp != degrees.tp:
-        yield Edit("--expert-tensor-parallel-size", str(degrees.etp))
+        yield Edit(MEGATRON["etp"].key, str(degrees.etp))
     elif "etp" in changes:
-        yield Edit("--expert-tensor-parallel-size", None)
+        yield Edit(MEGATRON["etp"].key, None)
     moved = (before.block_layers, before.mtp_standalone) != (
         after.block_layers,
         after.mtp_standalone,
     )
     if {"pp", "vpp"} & changes.keys() or moved:
-        yield from _megatron_layout(after)
+        yield from _only(_LAYOUT_OPTIONS, _layout(after))
     if "cp" in changes and found.cp_sizes:
         inner = min(found.cp_sizes[0], degrees.cp)
         sizes = f"{inner} {degrees.cp // inner}" if degrees.cp > 1 else None
@@ -112,128 +108,106 @@ def _megatron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     if "zero" in changes:
         yield Edit("--use-distributed-optimizer", "" if degrees.zero else None)
     if "tp" in changes and degrees.tp > 1 and before.degrees.tp == 1:
-        yield Edit("--sequence-parallel", "")
+        yield _switch(MEGATRON["no-sequence-parallel"], on=False)
     if before.recompute != after.recompute:
-        yield from _megatron_recompute(after)
-    yield from _megatron_switches(before, after)
+        yield from _only(_RECOMPUTE_OPTIONS, from_text(_mode(after).flags))
+    yield from _technique_flags(before, after)
+    yield from _switches(MEGATRON, before, after)
     if before.request.attention != after.request.attention:
-        yield Edit("--attention-backend", "flash")
+        yield Edit(MEGATRON["attention"].key, MEGATRON["attention"].text(after.request.attention))
+
+
+def _layout(setup: Setup) -> tuple[Flag, ...]:
+    """Layers by stage, as the writer has them."""
+    degrees, model = setup.degrees, setup.request.find_model().spec
+    blocks = setup.block_layers or even_split(model.layers, degrees.pp * degrees.vpp)
+    recomputed = (0,) * degrees.pp
+    layout = LayerLayout(
+        block_layers=blocks, recomputed=recomputed, mtp_standalone=setup.mtp_standalone
+    )
+    return layout_flags(layout, degrees.pp, degrees.vpp, model.mtp_layers)
+
+
+def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
+    """Flags in place of all options of their kind. Words that a shell would split are quoted."""
+    wanted = {item.name: " ".join(_quoted(value) for value in item.values) for item in flags}
+    yield from (Edit(name, wanted.get(name)) for name in options)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if re.search(r"[|()*]", text) else text
+
+
+def _switch(option: Option, *, on: bool) -> Edit:
+    text = option.text(on)
+    return Edit(option.key, None if text == GONE else text)
+
+
+def _technique_flags(before: Setup, after: Setup) -> Iterator[Edit]:
+    """Flags of techniques that are new; the profile has them."""
+    gpu = after.request.find_cluster().gpu
+    for name in sorted(set(_variations(after)) - set(_variations(before))):
+        technique = _technique(name)
+        for one in from_text(flags_on(technique, gpu)) if technique else ():
+            yield Edit(one.name, " ".join(one.values))
+
+
+def _technique(name: str) -> Technique | None:
+    return technique_of(load_framework("megatron-core"), name.removeprefix("no-"))
+
+
+def _switches(options: Options, before: Setup, after: Setup) -> Iterator[Edit]:
+    """Variations of the profile that came or went."""
+    old, new = set(_variations(before)), set(_variations(after))
+    for name in sorted(old ^ new):
+        if options is MEGATRON and _technique(name):
+            continue
+        if name not in options:
+            raise NotInFileError(f"the file has no switch for {name}")
+        yield _switch(options[name], on=name in new)
 
 
 def _bridge(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     """The same as overrides; stages and chunks have fields of their own."""
     from planner.launch.read.megatron_bridge import as_overrides
 
-    edits = [edit for edit in _megatron(found, before, after) if edit.key not in _LAYOUT_OPTIONS]
-    for as_override in as_overrides(edits):
+    every = list(_megatron(found, before, after))
+    for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
         if as_override.value != "null" or found.setting(as_override.key) is not None:
             yield as_override
-    layout = [edit for edit in _megatron(found, before, after) if edit.key in _LAYOUT_OPTIONS]
-    if layout:
-        yield from _bridge_layout(found, after, [item.value for item in layout if item.value])
+    if any(edit.key in _LAYOUT_OPTIONS for edit in every):
+        yield from _bridge_layout(found, after)
 
 
-def _bridge_layout(found: Found, after: Setup, values: list[str]) -> Iterator[Edit]:
+def _bridge_layout(found: Found, after: Setup) -> Iterator[Edit]:
     vpp, blocks = after.degrees.vpp, "model.pipeline_model_parallel_layout"
     yield Edit("model.virtual_pipeline_model_parallel_size", str(vpp) if vpp > 1 else "null")
-    text = next((value.strip('"') for value in values if value.startswith('"')), None)
+    layout = {item.name: item.values for item in _layout(after)}
+    text = layout.get("--pipeline-model-parallel-layout")
     if text is not None or found.setting(blocks) is not None:
-        yield Edit(blocks, text or "null")
+        yield Edit(blocks, text[0] if text else "null")
 
 
 def _has_experts(setup: Setup) -> bool:
     return setup.request.find_model().spec.moe is not None
 
 
-def _megatron_switches(before: Setup, after: Setup) -> Iterator[Edit]:
-    old, new = set(_variations(before)), set(_variations(after))
-    core, gpu = load_framework("megatron-core"), after.request.find_cluster().gpu
-    for name in sorted(old ^ new):
-        technique = technique_of(core, name.removeprefix("no-"))
-        if technique is not None:
-            for one in from_text(flags_on(technique, gpu)) if name in new else ():
-                yield Edit(one.name, " ".join(one.values))
-            continue
-        present, absent = _SWITCHES.get(name, ("", ""))
-        if present:
-            yield Edit(present, "" if name in new else None)
-        elif absent:
-            yield Edit(absent, None if name in new else "")
-        else:
-            raise NotInFileError(f"the file has no switch for {name}")
-
-
-def _megatron_layout(after: Setup) -> Iterator[Edit]:
-    """Stages and chunks anew: by numbers where even, by a layout where not."""
-    degrees, layers = after.degrees, after.request.find_model().spec.layers
-    keep: str | None = None
-    blocks = after.block_layers
-    if blocks is None:
-        from constraints.layout import even_split
-
-        blocks = even_split(layers, degrees.pp * degrees.vpp)
-    if len(set(blocks)) > 1:
-        keep = "--pipeline-model-parallel-layout"
-        mtp = after.request.find_model().spec.mtp_layers
-        yield Edit(keep, f'"{layout_text(blocks, mtp, after.mtp_standalone)}"')
-    elif degrees.vpp > 1:
-        keep = "--num-layers-per-virtual-pipeline-stage"
-        yield Edit(keep, str(blocks[0]))
-    yield from (Edit(name, None) for name in _LAYOUT_OPTIONS if name != keep)
-
-
-def _megatron_recompute(after: Setup) -> Iterator[Edit]:
-    mode = _mode(after)
-    wanted: dict[str, str] = {}
-    if Module.FULL in mode.mask:
-        method = "block" if mode.block else "uniform"
-        wanted = {
-            "--recompute-granularity": "full",
-            "--recompute-method": method,
-            "--recompute-num-layers": str(mode.block or mode.span),
-        }
-    elif mode.mask:
-        names = [name for name, module in MODULES.items() if module in mode.mask]
-        wanted = {
-            "--recompute-granularity": "selective",
-            "--recompute-modules": " ".join(names),
-        }
-    for name in _RECOMPUTE_OPTIONS:
-        yield Edit(name, wanted.get(name))
-
-
 # --- torchtitan -----------------------------------------------------------------------------------
-
-_TORCHTITAN = {
-    "tp": "parallelism.tensor_parallel_degree",
-    "pp": "parallelism.pipeline_parallel_degree",
-    "cp": "parallelism.context_parallel_degree",
-    "ep": "parallelism.expert_parallel_degree",
-    "gbs": "training.global_batch_size",
-}
-_SHARD = "parallelism.data_parallel_shard_degree"
 
 
 def _torchtitan(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     changes, degrees = _changed(before, after), after.degrees
-    for name, value in changes.items():
-        if name in _TORCHTITAN:
-            yield Edit(_TORCHTITAN[name], str(value))
+    for name in ("tp", "pp", "cp", "ep", "gbs"):
+        if name in changes:
+            yield Edit(TORCHTITAN[name].key, str(changes[name]))
     yield from _torchtitan_batch(found, after, changes)
     yield from _torchtitan_sharding(found, before, degrees, changes)
     if {"pp", "vpp"} & changes.keys():
         yield from _torchtitan_stages(after)
     if before.recompute != after.recompute:
         yield from _torchtitan_recompute(found, after)
-    gone = set(_variations(before)) - set(_variations(after))
-    new = set(_variations(after)) - set(_variations(before))
-    if "eager-blocks" in gone:
-        yield Edit("compile.enable", "true")
-    if "async-tp" in new:
-        table = "compile" if found.format == "torchtitan-0.3" else "parallelism"
-        yield Edit(f"{table}.enable_async_tensor_parallel", "true")
-    if gone - {"eager-blocks"} or new - {"async-tp"}:
-        raise NotInFileError("torchtitan has no field for this")
+    newer = {"async-tp": ASYNC_TP_0_3} if found.format == "torchtitan-0.3" else {}
+    yield from _switches({**TORCHTITAN, **newer}, before, after)
 
 
 def _torchtitan_batch(found: Found, after: Setup, changes: dict[str, int]) -> Iterator[Edit]:
@@ -241,15 +215,12 @@ def _torchtitan_batch(found: Found, after: Setup, changes: dict[str, int]) -> It
     degrees = after.degrees
     if not {"mbs", "grad_acc", "dp", "pp"} & changes.keys():
         return
-    yield Edit(
-        "training.local_batch_size", str(degrees.mbs * (degrees.grad_acc if degrees.pp > 1 else 1))
-    )
-    if degrees.pp > 1 and (degrees.mbs > 1 or found.setting(f"{_P}microbatch_size")):
-        yield Edit(f"{_P}microbatch_size", str(degrees.mbs))
-    yield Edit("training.global_batch_size", str(degrees.gbs))
-
-
-_P = "parallelism.pipeline_parallel_"
+    local = degrees.mbs * (degrees.grad_acc if degrees.pp > 1 else 1)
+    yield Edit(TORCHTITAN["mbs"].key, str(local))
+    microbatch = TORCHTITAN["microbatch"].key
+    if degrees.pp > 1 and (degrees.mbs > 1 or found.setting(microbatch)):
+        yield Edit(microbatch, str(degrees.mbs))
+    yield Edit(TORCHTITAN["gbs"].key, str(degrees.gbs))
 
 
 def _torchtitan_sharding(
@@ -259,19 +230,14 @@ def _torchtitan_sharding(
     if "dp" in changes or "shard" in changes:
         if degrees.shard or before.degrees.shard:
             raise NotInFileError("replicas and shards have to be chosen again")
-        stated = found.setting(_SHARD)
+        shard = TORCHTITAN["shard"].key
+        stated = found.setting(shard)
         if stated is not None and stated.value != -1:
-            yield Edit(_SHARD, str(degrees.dp))
-    if "zero" in changes:
-        if degrees.zero < 2 or before.degrees.zero < 2:
-            raise NotInFileError("sharding is on or off by the degrees")
-        yield Edit(
-            "parallelism.fsdp_reshard_after_forward", "always" if degrees.zero == 3 else "never"
-        )
-    elif "pp" in changes and degrees.zero >= 2:
-        yield Edit(
-            "parallelism.fsdp_reshard_after_forward", "always" if degrees.zero == 3 else "never"
-        )
+            yield Edit(shard, str(degrees.dp))
+    if "zero" in changes and (degrees.zero < 2 or before.degrees.zero < 2):
+        raise NotInFileError("sharding is on or off by the degrees")
+    if {"zero", "pp"} & changes.keys() and degrees.zero >= 2:
+        yield Edit(TORCHTITAN["zero"].key, TORCHTITAN["zero"].text(degrees.zero))
 
 
 def _torchtitan_stages(after: Setup) -> Iterator[Edit]:
@@ -281,23 +247,21 @@ def _torchtitan_stages(after: Setup) -> Iterator[Edit]:
         return
     usual = "Interleaved1F1B" if degrees.vpp > 1 else "1F1B"
     if after.request.schedule is None:
-        yield Edit(f"{_P}schedule", usual)
-    yield Edit(f"{_P}layers_per_stage", str(-(-(layers + 2) // (degrees.pp * degrees.vpp))))
+        yield Edit(TORCHTITAN["schedule"].key, usual)
+    most = -(-(layers + 2) // (degrees.pp * degrees.vpp))
+    yield Edit(TORCHTITAN["layers"].key, str(most))
 
 
 def _torchtitan_recompute(found: Found, after: Setup) -> Iterator[Edit]:
     if found.format == "torchtitan-0.3":
         raise NotInFileError("activation_checkpoint takes another class: FullAC, SelectiveAC")
     mode = _mode(after)
-    key = "activation_checkpoint"
-    if mode.every > 1:
-        yield Edit(f"{key}.mode", "selective")
-        yield Edit(f"{key}.selective_ac_option", f'"{mode.every}"')
-    elif mode.name in ("none", "full"):
-        yield Edit(f"{key}.mode", mode.name)
-    else:
-        yield Edit(f"{key}.mode", "selective")
-        yield Edit(f"{key}.selective_ac_option", "op")
+    key, option = TORCHTITAN["recompute"].key, TORCHTITAN["recompute-of"].key
+    if mode.name in ("none", "full"):
+        yield Edit(key, mode.name)
+        return
+    yield Edit(key, "selective")
+    yield Edit(option, f'"{mode.every}"' if mode.every > 1 else "op")
 
 
 # --- DeepSpeed, accelerate, nanotron --------------------------------------------------------------
@@ -307,46 +271,36 @@ def _deepspeed(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:
     changes, degrees = _changed(before, after), after.degrees
     _refuse_beyond(changes, {"mbs", "grad_acc", "gbs", "zero", "dp", "tp"}, before, after)
     if {"mbs", "grad_acc", "gbs", "dp"} & changes.keys():
-        yield Edit("train_micro_batch_size_per_gpu", str(degrees.mbs))
-        yield Edit("gradient_accumulation_steps", str(degrees.grad_acc))
-        if found.setting("train_batch_size") is not None:
-            yield Edit("train_batch_size", str(degrees.gbs))
-    if "zero" in changes:
-        yield Edit("zero_optimization.stage", str(degrees.zero))
-    if "tp" in changes:
-        yield Edit("tensor_parallel.autotp_size", str(degrees.tp))
+        yield Edit(DEEPSPEED["mbs"].key, str(degrees.mbs))
+        yield Edit(DEEPSPEED["grad_acc"].key, str(degrees.grad_acc))
+        if found.setting(DEEPSPEED["gbs"].key) is not None:
+            yield Edit(DEEPSPEED["gbs"].key, str(degrees.gbs))
+    for name in ("zero", "tp"):
+        if name in changes:
+            yield Edit(DEEPSPEED[name].key, str(changes[name]))
 
 
 def _accelerate(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:  # noqa: ARG001
     changes = _changed(before, after)
-    mode = after.recompute
-    if before.recompute != mode and mode in ("none", "full"):
-        yield Edit("fsdp_config.fsdp_activation_checkpointing", str(mode == "full").lower())
+    recompute, zero = ACCELERATE["recompute"], ACCELERATE["zero"]
+    if before.recompute != after.recompute and after.recompute in recompute.written:
+        yield Edit(recompute.key, recompute.text(after.recompute))
     _refuse_beyond(changes, {"zero"}, before, after, recompute=True)
     if "zero" in changes:
         if min(after.degrees.zero, before.degrees.zero) < 2:
             raise NotInFileError("sharding is chosen by distributed_type")
-        value = str(after.degrees.zero == 3).lower()
-        yield Edit("fsdp_config.fsdp_reshard_after_forward", value)
+        yield Edit(zero.key, zero.text(after.degrees.zero))
 
 
 def _nanotron(found: Found, before: Setup, after: Setup) -> Iterator[Edit]:  # noqa: ARG001
     changes = _changed(before, after)
-    keys = {name: f"parallelism.{name}" for name in ("dp", "pp", "tp")} | {
-        "cp": "parallelism.context_parallel_size",
-        "ep": "parallelism.expert_parallel_size",
-        "mbs": "tokens.micro_batch_size",
-        "grad_acc": "tokens.batch_accumulation_per_replica",
-        "zero": "optimizer.zero_stage",
-    }
     for name, value in changes.items():
-        if name in keys:
-            yield Edit(keys[name], str(value))
+        if name in NANOTRON:
+            yield Edit(NANOTRON[name].key, str(value))
     if before.recompute != after.recompute:
-        yield Edit("parallelism.recompute_layer", str(after.recompute == "full").lower())
-    gone = set(_variations(before)) - set(_variations(after))
-    if "no-sequence-parallel" in gone:
-        yield Edit("parallelism.tp_mode", "REDUCE_SCATTER")
+        recompute = NANOTRON["recompute"]
+        yield Edit(recompute.key, recompute.text(after.recompute))
+    yield from _switches(NANOTRON, before, after)
 
 
 def _refuse_beyond(

@@ -25,6 +25,11 @@ class Rendezvous:
     port: str = str(PORT)
 
 
+def _listed(word: str) -> str:
+    text = quoted(word)
+    return f"'{text}'" if "," in text and text == word else text
+
+
 def quoted(word: str) -> str:
     """A word for bash; variables in it stay variables."""
     if _VARIABLE.search(word):
@@ -68,7 +73,8 @@ def branch_lines(command: Command) -> list[str]:
 
 
 def _added(words: Sequence[str]) -> str:
-    return f"ARGUMENTS+=({' '.join(quoted(word) for word in words)})"
+    # Commas look like those of another language: bash lists have none.
+    return f"ARGUMENTS+=({' '.join(_listed(word) for word in words)})"
 
 
 def mode_lines(launch: Launch, command: Command, meeting: Rendezvous) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.launch.options import ACCELERATE
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, json_document, misspelt
@@ -104,8 +105,8 @@ class _Reader:
     def _where(self) -> dict[str, Any]:
         keys = {
             "world": "num_processes", "tp": f"{_P}tp_size", "cp": f"{_P}cp_size",
-            "zero": f"{_F}reshard_after_forward", "shard": f"{_P}dp_replicate_size",
-            "recompute": f"{_F}activation_checkpointing",
+            "zero": ACCELERATE["zero"].key, "shard": f"{_P}dp_replicate_size",
+            "recompute": ACCELERATE["recompute"].key,
         }  # fmt: skip
         found = {name: self.document.settings.get(key) for name, key in keys.items()}
         return self.script.where | {name: item for name, item in found.items() if item is not None}
@@ -146,9 +147,9 @@ class _Reader:
         return "hf-transformers", 0
 
     def _reshards(self) -> bool:
-        value = str(self.document.get(f"{_F}reshard_after_forward", True)).lower()
+        value = str(self.document.get(ACCELERATE["zero"].key, True)).lower()
         if value not in ("true", "false"):
-            key = f"{_F}reshard_after_forward"
+            key = ACCELERATE["zero"].key
             text = f"{key} {value}: version 2 takes true or false"
             self.problems.append(
                 Problem(
@@ -210,7 +211,7 @@ class _Reader:
     def _recompute(self) -> str:
         if self.hints.recompute:
             return self.hints.recompute
-        return "full" if self._on(f"{_F}activation_checkpointing") else "none"
+        return "full" if self._on(ACCELERATE["recompute"].key) else "none"
 
     def _precision(self, framework: str) -> tuple[str, str | None]:
         text = str(self.document.get("mixed_precision", "no"))

@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from planner.launch.options import DEEPSPEED
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.deepspeed_optimizer import optimizer_problems
 from planner.launch.read.document import Document, misspelt
@@ -20,9 +21,7 @@ from planner.launch.read.text import Files
 TOP_KEYS = known_names("deepspeed")
 ZERO_KEYS = known_names("deepspeed-zero")
 _Z = "zero_optimization"
-_MBS, _ACC, _GBS = (
-    "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size",
-)  # fmt: skip
+_MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
 _UNMODELLED = {
     f"{_Z}.zero_quantized_weights": "gathers in 8 bits: faster than predicted",
     f"{_Z}.zero_quantized_gradients": "reductions in 4 bits: faster than predicted",
@@ -64,7 +63,7 @@ class _Reader:
 
     def found(self) -> Found:
         world = self.launch.world if self.launch else None
-        tp = self._number("tensor_parallel.autotp_size") or 1
+        tp = self._number(DEEPSPEED["tp"].key) or 1
         stage = self._stage()
         batch = self._batch(self.hints.gpus or world, tp)
         self._offload_rules(stage)

@@ -11,7 +11,7 @@ from typing import Any
 from hardware.files import json_content, toml_content
 from planner.job.errors import UsageError
 from planner.launch.read.found import SURELY_MEANT, Edit, Setting
-from planner.launch.read.text import Files, Span, Text
+from planner.launch.read.text import Files, Text
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
@@ -209,10 +209,3 @@ def misspelt(document: Document, key: str, close: list[str]) -> tuple[Edit, ...]
     taken = document.has(whole) or key not in document.settings
     same_table = close[0].rpartition(".")[0] in ("", table)
     return (Edit(key, None, whole),) if alike and same_table and not taken else ()
-
-
-def line_span(span: Span, text: str) -> Span:
-    """The whole lines of a span, with the last line's end."""
-    start = text.rfind("\n", 0, span.start) + 1
-    end = text.find("\n", span.end)
-    return Span(span.file, start, len(text) if end < 0 else end + 1)

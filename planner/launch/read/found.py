@@ -8,7 +8,7 @@ from typing import Literal
 
 from constraints.context_kinds import ContextKind
 from planner.job.specs import ModelSpec
-from planner.launch.read.text import SourceFile, Span
+from planner.launch.read.text import SourceFile, Span, Text
 
 # Likeness from which an unknown name is taken for a misspelt one.
 SURELY_MEANT = 0.9
@@ -111,6 +111,23 @@ class Hints:
     gpus: int | None = None
 
 
+# `tasks`: what srun starts, a process a GPU or, around torchrun, a node's launcher.
+CountKind = Literal["nodes", "gpus a node", "gpus", "processes a node", "processes",
+                    "tasks a node", "tasks"]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One number of nodes, GPUs or processes. `who`: the option as its program spells it;
+    `eased`: a default that the environment may replace (`${NNODES:-1}`)."""
+
+    kind: CountKind
+    number: int
+    who: str
+    setting: Setting
+    eased: bool = False
+
+
 @dataclass(frozen=True)
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
@@ -180,8 +197,12 @@ class Found:
     problems: tuple[Problem, ...] = ()
     assumed: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # The configuration file, where there is one; it may stand inside another.
+    document: Text | None = None
+    # Every number of nodes, GPUs and processes that the files state.
+    counts: tuple[Count, ...] = ()
 
     def setting(self, key: str) -> Setting | None:
         """The setting of a key, unknown ones too; the last where it is given again."""
-        every = (*self.unknown, *self.settings)
+        every = (*(count.setting for count in self.counts), *self.unknown, *self.settings)
         return next((item for item in reversed(every) if item.key == key), None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hardware import HardwareError
 from hardware.files import read_text
 from planner.job.errors import CannotTellError, UsageError
+from planner.job.frameworks.names import family_named
 from planner.job.unmodelled import refuse_unmodelled
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import (
@@ -25,13 +26,13 @@ from planner.launch.read.configured import (
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
-from planner.launch.read.found import READ_ONLY, Found, Hints, Problem
+from planner.launch.read.found import READ_ONLY, Count, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
 from planner.launch.read.text import Files, Text
+from planner.launch.read.world import accelerate_counts, stated_counts
 
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "accelerate", "nanotron", "plan")
 _TRAINERS: tuple[Kind, ...] = ("llamafactory", "axolotl", "trainer", "trainer-python")
 _KINDS: dict[str, tuple[Kind, ...]] = {
     "megatron": ("shell", "arguments", "job", "model-config", "primus", "recipe"),
@@ -65,6 +66,8 @@ class _Read:
     contents: Mapping[str, str] = field(default_factory=dict)
     # Python programs that the files hold, by name.
     programs: dict[str, str] = field(default_factory=dict)
+    # The command that trains.
+    launch: LaunchCommand | None = None
 
     def open_beside(self, name: str, script: str) -> Text | None:
         """A file that a script names, from the folders around it; None where it is not there."""
@@ -92,11 +95,8 @@ def read_launch(
     read in place of the files'. UsageError for files that are none of what can be read.
     """
     hints = hints or Hints()
-    if hints.framework is not None and hints.framework not in FRAMEWORKS:
-        from planner.job.errors import unknown_name
-
-        known = "known: " + ", ".join(FRAMEWORKS)
-        raise unknown_name("framework", hints.framework, FRAMEWORKS, known)
+    if hints.framework is not None:
+        hints = replace(hints, framework=family_named(hints.framework))
     read = _Read(Files(), contents=contents or {})
     for path in paths:
         _open(Path(path).expanduser(), read, hints)
@@ -113,7 +113,16 @@ def read_launch(
             f"{', '.join(read.kinds)}: no {hints.framework} file, it launches {found.format}; "
             "leave --framework out"
         )
-    return replace(found, problems=(*read.problems, *found.problems))
+    problems = (*read.problems, *found.problems)
+    return replace(found, problems=problems, counts=_counts(read, found))
+
+
+def _counts(read: _Read, found: Found) -> tuple[Count, ...]:
+    """What the files state of nodes, GPUs and processes."""
+    scripts = [read.texts[path] for path in read.of_kind("shell")]
+    jobs = [read.texts[path] for path in read.of_kind("job")]
+    counts = stated_counts(scripts, jobs, read.launch, read.files)
+    return (*counts, *accelerate_counts(found, counts))
 
 
 def read_plan_of(path: str, read: _Read, hints: Hints, number: int) -> Found:
@@ -216,15 +225,16 @@ def _add_written(path: str, text: Text, read: _Read) -> None:
 
 def _found(read: _Read, hints: Hints) -> Found:
     """The reader that the files call for."""
-    launch = _choose_command(read)
+    launch = read.launch = _choose_command(read)
     if launch is not None and is_bridge(launch):
         return read_megatron_bridge(launch, _program_text(read, launch), read.files, hints)
     config = _config_path(read, launch)
     of_megatron = launch is not None and _is_megatron(launch)
     if config is not None and not (of_megatron and read.kinds[config] == "deepspeed"):
-        return read_configured(
+        found = read_configured(
             read.kinds[config], read.texts[config], config, launch, read.files, hints
         )
+        return replace(found, document=read.texts[config])
     if launch is not None and of_megatron:
         from planner.launch.read.megatron import read_megatron
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.options import MEGATRON, SWITCH
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, Severity
+from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron_arguments import (
     Arguments,
     parse_arguments,
@@ -44,26 +45,19 @@ _UNFUSED = (
     "no-bias-gelu-fusion",
     "no-rope-fusion",
 )
-# Names of variations (`planner.launch.check.variations`) by the switch that brings them.
+# Variations (`planner.launch.check.variations`) by the switch that brings them.
 _VARIATIONS: Mapping[str, str] = {
-    "tp-comm-overlap": "tp-overlap",
-    "no-gradient-accumulation-fusion": "unfused-accumulation",
-    "grad-reduce-in-bf16": "bf16-gradients",
-    "cross-entropy-loss-fusion": "fused-cross-entropy",
-    "moe-enable-deepep": "fused-dispatch",
-    "overlap-moe-expert-parallel-comm": "ep-overlap",
-    "use-tp-pp-dp-mapping": "pp-before-dp",
-    "no-overlap-p2p-communication": "pipeline-exposed",
-    "deterministic-mode": "deterministic",
+    option.key.removeprefix("--"): name
+    for name, option in MEGATRON.items()
+    if option.written.get("True") == SWITCH
 }
 # What launches of the profile without any overlap leave out, together.
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _GATHER_EXPOSED = "parameter-gather-exposed"
 _GRADIENTS_SHARDED = 2
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_OPTIMIZERS = {
-    "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "dist_muon": "muon",
-}  # fmt: skip
+_OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items()} | {
+    "dist_muon": "muon"
+}
 # (exp_avg, exp_avg_sq) -> the catalogue's name for them.
 _ADAM_STATES = {
     ("bf16", "bf16"): "adamw-bf16",
@@ -71,14 +65,8 @@ _ADAM_STATES = {
     ("fp32", "fp32"): "adamw",
 }
 _DEGREES = {
-    "tp": "tensor-model-parallel-size",
-    "pp": "pipeline-model-parallel-size",
-    "cp": "context-parallel-size",
-    "ep": "expert-model-parallel-size",
-    "etp": "expert-tensor-parallel-size",
-    "mbs": "micro-batch-size",
-    "gbs": "global-batch-size",
-    "seq": "seq-length",
+    name: MEGATRON[name].key.removeprefix("--")
+    for name in ("tp", "pp", "cp", "ep", "etp", "mbs", "gbs", "seq")
 }
 
 
@@ -124,7 +112,7 @@ class MegatronReader:
         place = f"{self.launch.command.file}:{self.launch.command.line}"
         facts = Facts(
             self.arguments, degrees["tp"], degrees["pp"], split.vpp, degrees["cp"], dp,
-            environment, place,
+            environment, place, bool(self.launch.program),
         )  # fmt: skip
         self.problems += eased(option_problems(facts), self.dialect)
         self.problems += grouped_micro_batches(self.arguments, degrees, dp)
@@ -141,6 +129,7 @@ class MegatronReader:
             if not (name in _UNFUSED and training["framework"] == "megatron-local")
         )
         self.problems += eased(self.arguments.problems, self.dialect)
+        self.problems = _as_sure_as_read(self.problems, self.arguments)
         return Found(
             format="megatron",
             files=self.files.by_path,
@@ -193,7 +182,8 @@ class MegatronReader:
         return {field: item for field, item in named.items() if item is not None}
 
     def _environment(self) -> dict[str, str]:
-        return {name: item.known for name, item in self.launch.command.environment.items()}
+        found = {name: item.known for name, item in self.launch.command.environment.items()}
+        return found if self.launch.program else {**self.hints.environment, **found}
 
     def _degrees(self) -> dict[str, Any]:
         """Degrees and batch; a value that is not known is a problem of its own."""
@@ -205,17 +195,13 @@ class MegatronReader:
                 self.problems.append(_unresolved(setting))
             number = self.arguments.number(name)
             if number is not None and number < 1:
-                text = f"--{name} {number}: at least 1"
-                place = self.arguments.place(name)
-                self.problems.append(Problem("option-value", text, places=place))
-                number = None
+                self.problems.append(_too_small(name, number, self.arguments.place(name)))
+                number = 1
             values[field] = number
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None:
-            severity: Severity = "missing" if self._is_partial() else "error"
-            text = "--micro-batch-size is missing"
-            self.problems.append(Problem("micro-batch", text, severity, fix="--mbs N"))
+            self.problems.append(_no_micro_batch(self._is_partial()))
         one = {name: values[name] or 1 for name in ("tp", "pp", "cp", "ep", "mbs")}
         experts = self.arguments.has("num-experts") or self.hints.model
         return values | one | {"etp": values["etp"] if experts else None}
@@ -305,9 +291,9 @@ class MegatronReader:
         arguments = self.arguments
         if arguments.has("zero-stage"):
             return arguments.number("zero-stage") or 0
-        stage = _SHARDING.get(arguments.text("data-parallel-sharding-strategy") or "", 3)
+        stage = MEGATRON["sharding"].read(arguments.text("data-parallel-sharding-strategy"))
         if arguments.has("use-megatron-fsdp"):
-            return stage
+            return int(stage or 3)
         return int(arguments.has("use-distributed-optimizer"))
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:
@@ -426,6 +412,49 @@ class MegatronReader:
 def selective_name(modules: tuple[str, ...]) -> str:
     """The planner's spelling of `--recompute-modules`."""
     return "selective" if set(modules) == {"core_attn"} else "+".join(modules)
+
+
+def _as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
+    """What is said to be absent may stand in words whose value is not known."""
+    hidden = [item for item in arguments.problems if item.rule == "unresolved"]
+    if not hidden:
+        return problems
+    names = ", ".join(dict.fromkeys(item.text.partition(",")[0] for item in hidden))
+    return [
+        replace(
+            problem,
+            text=f"{problem.text}; it may be in {names}",
+            severity="missing",
+            fix=f"--env NAME=VALUE for {names}",
+            edits=(),
+        )
+        if problem.severity == "error" and _is_of_absence(problem, arguments)
+        else problem
+        for problem in problems
+    ]
+
+
+def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
+    """Whether an option that is not given would take a problem away."""
+    if problem.rule == "model-unknown":
+        return True
+    keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
+    return bool(keys) and all(key[0] != "$" and key not in arguments.given for key in keys)
+
+
+def _no_micro_batch(partial: bool) -> Problem:
+    """`partial`: the files are a part of a launch, which may say it elsewhere."""
+    wanted = "--micro-batch-size"
+    text, edits = f"{wanted} is missing", (Edit(wanted, "1"),)
+    if partial:
+        return Problem("micro-batch", text, "missing", fix="--mbs N")
+    return Problem("micro-batch", text, fix=f"{wanted} 1", edits=edits)
+
+
+def _too_small(name: str, number: int, places: tuple[str, ...]) -> Problem:
+    option = f"--{name}"
+    text, edits = f"{option} {number}: at least 1", (Edit(option, "1"),)
+    return Problem("option-value", text, places=places, fix=f"{option} 1", edits=edits)
 
 
 def _unresolved(setting: Setting) -> Problem:

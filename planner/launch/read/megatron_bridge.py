@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.launch.megatron_bridge_schema import schema
+from planner.launch.megatron_table import MEGATRON
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting
 from planner.launch.read.megatron import MegatronReader
@@ -24,9 +25,19 @@ from planner.launch.read.text import Files, Text, Word
 # Overrides that a command must have at least to be one of Megatron-Bridge.
 _FEWEST = 2
 _OVERRIDE = re.compile(r"^(\w+\.\w+)=(.*)$", re.DOTALL)
-# Fields whose option has another name.
+# Fields that are true unless a switch says otherwise.
+_WITHOUT = {
+    "model.add_bias_linear": "disable-bias-linear",
+    "model.share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
+    "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
+    "model.yarn_correction_range_round_to_int": "no-yarn-correction-range-round-to-int",
+}
+# Fields whose option has another name; those of the model stand in its table.
 _NAMES = {
-    "model.num_moe_experts": "num-experts",
+    f"model.{entry.field}": entry.key.removeprefix("--")
+    for entry in MEGATRON
+    if entry.field and entry.key and f"model.{entry.field}" not in _WITHOUT
+} | {
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "comm_overlap.tp_comm_overlap": "tp-comm-overlap",
     "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
@@ -36,12 +47,6 @@ _NAMES = {
     "ddp.overlap_grad_reduce": "overlap-grad-reduce",
     "ddp.overlap_param_gather": "overlap-param-gather",
     "ddp.use_distributed_optimizer": "use-distributed-optimizer",
-}
-# Fields that are true unless a switch says otherwise.
-_WITHOUT = {
-    "model.add_bias_linear": "disable-bias-linear",
-    "model.share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
-    "model.gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
 }
 # Said by another field too, or without an option.
 _SAID_ELSEWHERE = {

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.launch.read.found import Problem
+from constraints.layout import even_split
+from planner.launch.megatron_layout import layout_text
+from planner.launch.read.found import Edit, Problem
 from planner.launch.read.megatron_arguments import Arguments
 
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
@@ -56,8 +58,31 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     return split
 
 
-def _refuse(split: Split, arguments: Arguments, rule: str, text: str, *names: str) -> None:
-    split.problems.append(Problem(rule, text, places=arguments.place(*names)))
+def _refuse(
+    split: Split, arguments: Arguments, rule: str, text: str, *names: str,
+    edits: tuple[Edit, ...] = (),
+) -> None:  # fmt: skip
+    fix = " ".join(f"{edit.key} {edit.value}" for edit in edits if edit.value is not None)
+    fix = fix or ("leave " + ", ".join(edit.key for edit in edits) + " out" if edits else "")
+    places = arguments.place(*names)
+    split.problems.append(Problem(rule, text, places=places, fix=fix, edits=edits))
+
+
+def _even_layout(arguments: Arguments, layers: int, pp: int) -> tuple[Edit, ...]:
+    """Stages that differ by a layer at most, in place of what splits them otherwise."""
+    predictors = arguments.number(_PREDICTORS) or 0
+    text = layout_text(even_split(layers, pp), predictors)
+    others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
+    gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
+    return (Edit(f"--{_LAYOUT}", f'"{text}"'), *gone)
+
+
+def _nearest_chunks(name: str, wanted: int, layers: int) -> tuple[Edit, ...]:
+    """The nearest number that divides a stage's layers; one chunk, without the option."""
+    chunks = [number for number in range(1, layers + 1) if layers % number == 0]
+    nearest = min(chunks, key=lambda number: abs(number - wanted), default=1)
+    whole = nearest == (layers if name == _PER_STAGE else 1)
+    return (Edit(f"--{name}", None if whole else str(nearest)),)
 
 
 def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None:
@@ -73,6 +98,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers",
             "pipeline-model-parallel-size", "num-layers",
+            edits=_even_layout(arguments, layers, pp) if layers >= pp else (),
         )  # fmt: skip
         return
     per_chunk = arguments.number(_PER_STAGE)
@@ -81,10 +107,12 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> None
         split.vpp = max(1, per_stage // per_chunk)
     if split.vpp < 1 or per_stage % split.vpp or (per_chunk and per_stage % per_chunk):
         wanted = f"--{_PER_STAGE} {per_chunk}" if per_chunk else f"--{_STAGES} {split.vpp}"
+        chunks = per_chunk or split.vpp
         split.vpp = 1
         _refuse(
             split, arguments, "layers-by-chunk",
             f"{wanted} does not divide the {per_stage} layers of a stage", _PER_STAGE, _STAGES,
+            edits=_nearest_chunks(_PER_STAGE if per_chunk else _STAGES, chunks, per_stage),
         )  # fmt: skip
     split.blocks = (per_stage // split.vpp,) * (pp * split.vpp)
 

@@ -12,6 +12,12 @@ from planner.launch.read.found import Hints, Problem, model_unknown
 from planner.launch.read.megatron_arguments import Arguments
 from planner.launch.read.megatron_details import read_rope, read_router
 
+# Words of what is wrong with a shape, and the option that they speak of.
+_SHAPING = (
+    ("kv_heads", "num-query-groups"), ("heads", "num-attention-heads"), ("hidden", "hidden-size"),
+    ("top", "moe-router-topk"), ("experts", "num-experts"), ("layer", "num-layers"),
+    ("vocab", "vocab-size"), ("ffn", "ffn-hidden-size"),
+)  # fmt: skip
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
 _GPT2_VOCABULARY = 50257
 _LONGEST_PATTERN = 4096
@@ -46,7 +52,8 @@ def read_model(
         first = error.errors(include_url=False)[0]
         text = first["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in first["loc"])
-        return None, [Problem("model-shape", f"{field}: {text}" if field else text)]
+        places = arguments.place(*(name for words, name in _SHAPING if words in f"{field} {text}"))
+        return None, [Problem("model-shape", f"{field}: {text}" if field else text, places=places)]
 
 
 def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:

@@ -28,6 +28,8 @@ class Facts:
     dp: int | None
     environment: dict[str, str]
     command_place: str
+    # A list of options without the command says nothing of its environment.
+    has_command: bool = True
 
 
 Rule = Callable[[Facts], Iterator[Problem]]
@@ -148,9 +150,10 @@ def _connections(facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "cuda-device-max-connections",
             f"{CONNECTIONS} {seen}: tp or cp > 1 need 1 on GPUs before Blackwell",
+            "error" if value or facts.has_command else "warning",
             places=(facts.command_place,),
             fix=f"export {CONNECTIONS}=1",
-            edits=(Edit(f"${CONNECTIONS}", "1"),),
+            edits=(Edit(f"${CONNECTIONS}", "1"),) if facts.has_command else (),
         )
 
 
@@ -167,7 +170,10 @@ def _interleaving(facts: Facts) -> Iterator[Problem]:
 def _precision(facts: Facts) -> Iterator[Problem]:
     arguments = facts.arguments
     if arguments.has("bf16") and arguments.has("fp16"):
-        yield _clash(facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"))
+        yield _clash(
+            facts, "precision", "--bf16 and --fp16 exclude each other", ("bf16", "fp16"),
+            fix="leave --fp16 out", edits=(Edit("--fp16", None),),
+        )  # fmt: skip
     if arguments.has("fp8-format") and arguments.has("fp4-format"):
         names = ("fp8-format", "fp4-format")
         yield _clash(facts, "precision", "--fp8-format and --fp4-format exclude each other", names)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.job.specs import ModelSpec
+from planner.launch.nanotron import NANOTRON as MODEL
+from planner.launch.options import NANOTRON
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, misspelt
 from planner.launch.read.found import SURELY_MEANT, Edit, Found, Hints, Problem, model_unknown
@@ -20,15 +22,10 @@ _KEYS: Mapping[str, frozenset[str]] = {"": known_names("nanotron")} | {
 # Tables at the top that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
-_ENGINES = {"1f1b": None, "afab": "gpipe"}
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
-# Keys that nanotron's model configurations share with those of Hugging Face.
-_MODEL_KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "intermediate_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings",
-    "attention_bias", "head_dim",
-)  # fmt: skip
+# Keys of nanotron's model configurations, which are those of Hugging Face.
+_MODEL_KEYS = ("head_dim", *(entry.key for entry in MODEL if entry.key and "." not in entry.key))
 
 
 def read_nanotron(
@@ -46,20 +43,19 @@ class _Reader:
         self.problems: list[Problem] = [*unknown_keys(document)]
 
     def found(self) -> Found:
-        par, tok = "parallelism", "tokens"
-        dp, pp, tp = (self._number(f"{par}.{name}", 1) for name in ("dp", "pp", "tp"))
-        cp = self._number(f"{par}.context_parallel_size", 1)
-        ep = self._number(f"{par}.expert_parallel_size", 1)
-        mbs = self.hints.mbs or self._number(f"{tok}.micro_batch_size", 1)
-        acc = self.hints.grad_acc or self._number(f"{tok}.batch_accumulation_per_replica", 1)
-        seq = self.hints.seq or self._number(f"{tok}.sequence_length", 1)
-        zero = self._choice("optimizer.zero_stage", 0, (0, 1))
+        keys = {name: option.key for name, option in NANOTRON.items()}
+        dp, pp, tp, cp, ep = (self._number(keys[it], 1) for it in ("dp", "pp", "tp", "cp", "ep"))
+        mbs = self.hints.mbs or self._number(keys["mbs"], 1)
+        acc = self.hints.grad_acc or self._number(keys["grad_acc"], 1)
+        seq = self.hints.seq or self._number(keys["seq"], 1)
+        zero = self._choice(keys["zero"], 0, (0, 1))
         shape = None if self.hints.model else self._model(seq)
         unknown = tuple(
             setting for setting in self.document.settings.values() if not _is_known(setting.key)
         )
         self._beyond_the_model(cp, ep)
-        engine = str(self._choice(f"{par}.pp_engine", "1f1b", tuple(_ENGINES)))
+        schedules = NANOTRON["schedule"]
+        engine = self._choice(schedules.key, "1f1b", tuple(schedules.written.values()))
         return Found(
             format="nanotron",
             files=self.files.by_path,
@@ -81,7 +77,7 @@ class _Reader:
             seq=seq,
             recompute=self.hints.recompute or self._recompute(),
             optimizer_kernel=self._kernel(),
-            schedule=_ENGINES.get(engine) if pp > 1 else None,
+            schedule=schedules.read(engine) if pp > 1 else None,
             main_file=self.document.path,
             where=self._where(),
             settings=tuple(self.document.settings.values()),
@@ -93,23 +89,16 @@ class _Reader:
     def _beyond_the_model(self, cp: int, ep: int) -> None:
         """Degrees that nanotron has and that its profile does not."""
         for name, value, what in (
-            ("context_parallel_size", cp, "ring attention"),
-            ("expert_parallel_size", ep, "expert parallelism"),
+            ("cp", cp, "ring attention"),
+            ("ep", ep, "expert parallelism"),
         ):
             if value > 1:
                 text = f"nanotron's {what} (parts of its Qwen2 model) is not modelled"
-                place = self.document.place(f"parallelism.{name}")
+                place = self.document.place(NANOTRON[name].key)
                 self.problems.append(Problem("not-predictable", text, "warning", place))
 
     def _where(self) -> dict[str, Any]:
-        par, tok = "parallelism", "tokens"
-        keys = {name: f"{par}.{name}" for name in ("dp", "pp", "tp")} | {
-            "cp": f"{par}.context_parallel_size", "ep": f"{par}.expert_parallel_size",
-            "mbs": f"{tok}.micro_batch_size", "grad_acc": f"{tok}.batch_accumulation_per_replica",
-            "seq": f"{tok}.sequence_length", "zero": "optimizer.zero_stage",
-            "recompute": f"{par}.recompute_layer",
-        }  # fmt: skip
-        found = {name: self.document.settings.get(key) for name, key in keys.items()}
+        found = {name: self.document.settings.get(item.key) for name, item in NANOTRON.items()}
         return {name: item for name, item in found.items() if item is not None}
 
     def _number(self, key: str, default: int) -> int:
@@ -144,7 +133,7 @@ class _Reader:
 
     def _recompute(self) -> str:
         self.document.get("parallelism.tp_recompute_allgather")
-        return "full" if self.document.get("parallelism.recompute_layer", False) is True else "none"
+        return "full" if self.document.get(NANOTRON["recompute"].key, False) is True else "none"
 
     def _variations(self, tp: int) -> tuple[str, ...]:
         mode = self._choice("parallelism.tp_mode", "REDUCE_SCATTER", _TP_MODES)
@@ -178,7 +167,7 @@ class _Reader:
         try:
             spec = model_from_hf_config(config, where=where)
         except ModelError as error:
-            self.problems.append(model_unknown(f"the model is not known: {error}"))
+            self.problems.append(self._no_model(config, str(error)))
             return None
         return spec.model_copy(
             update={
@@ -187,6 +176,15 @@ class _Reader:
                 "source": "nanotron model_config",
             }
         )
+
+    def _no_model(self, config: dict[str, object], error: str) -> Problem:
+        """What is missing of the model, or what is wrong with it."""
+        if not config.keys() >= {"hidden_size", "num_hidden_layers", "num_attention_heads"}:
+            return model_unknown(f"the model is not known: {error}")
+        names = (name for name in config if name in error)
+        heads = ("num_attention_heads", "num_key_value_heads") if "heads" in error else ()
+        keys = [f"{_M}.{name}" for name in (*heads, *names)]
+        return Problem("model-shape", error, places=self.document.place(*keys))
 
 
 def _is_of_another_release(document: Document) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from constraints.context_kinds import ContextKind
+from planner.launch.options import TORCHTITAN
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document
 from planner.launch.read.found import Edit, Found, Hints, Problem, model_unknown
@@ -47,16 +48,8 @@ MODELS: Mapping[tuple[str, str], str] = {
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
-_DEGREES = {
-    "tp": f"{_P}.tensor_parallel_degree",
-    "pp": f"{_P}.pipeline_parallel_degree",
-    "cp": f"{_P}.context_parallel_degree",
-    "ep": f"{_P}.expert_parallel_degree",
-    "mbs": f"{_T}.local_batch_size",
-    "gbs": f"{_T}.global_batch_size",
-    "seq": f"{_T}.seq_len",
-}
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
+_DEGREES = {name: TORCHTITAN[name].key for name in _DEFAULTS}
 _UNMODELLED = {
     f"{_P}.pipeline_parallel_schedule_csv": "a schedule of its own: costed as the named one",
     f"{_P}.disable_loss_parallel": "logits gathered on every tensor rank: more memory",
@@ -145,8 +138,8 @@ class TorchtitanReader:
 
     def _where(self) -> dict[str, Any]:
         keys = _DEGREES | {
-            "schedule": f"{_P}.pipeline_parallel_schedule",
-            "recompute": f"{_A}.mode",
+            "schedule": TORCHTITAN["schedule"].key,
+            "recompute": TORCHTITAN["recompute"].key,
         }
         found = {name: self.document.settings.get(key) for name, key in keys.items()}
         return {name: item for name, item in found.items() if item is not None}
@@ -181,15 +174,15 @@ class TorchtitanReader:
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
         """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
-        replicate = max(1, self._whole(f"{_P}.data_parallel_replicate_degree", 1))
-        shard = self._whole(f"{_P}.data_parallel_shard_degree", -1)
+        replicate = max(1, self._whole(TORCHTITAN["replicate"].key, 1))
+        shard = self._whole(TORCHTITAN["shard"].key, -1)
         if shard < 0:
             others = replicate * degrees["cp"] * degrees["tp"] * degrees["pp"]
             shard = max(1, (gpus or others) // others)
         return replicate, max(1, shard)
 
     def _expert_tensor(self, degrees: dict[str, int]) -> int | None:
-        given = self._whole(f"{_P}.expert_tensor_parallel_degree", 1)
+        given = self._whole(TORCHTITAN["etp"].key, 1)
         if degrees["ep"] == 1:
             return None
         if given not in (1, degrees["tp"]):
@@ -197,7 +190,7 @@ class TorchtitanReader:
                 Problem(
                     "expert-tensor-degree",
                     f"expert_tensor_parallel_degree {given}: torchtitan has 1 or tp",
-                    places=self.document.place(f"{_P}.expert_tensor_parallel_degree"),
+                    places=self.document.place(TORCHTITAN["etp"].key),
                 )
             )
         return given
@@ -209,7 +202,7 @@ class TorchtitanReader:
         self._check_batch(gbs, local, dp)
         if degrees["pp"] == 1:
             return {"mbs": local, "gbs": gbs}
-        mbs = self._whole(f"{_P}.pipeline_parallel_microbatch_size", 1)
+        mbs = self._whole(TORCHTITAN["microbatch"].key, 1)
         if mbs < 1 or local % mbs:
             self.problems.append(
                 Problem(
@@ -265,7 +258,7 @@ class TorchtitanReader:
 
     def _layout(self, degrees: dict[str, int], model: str | None) -> dict[str, Any]:
         """vpp, layers of each block and the schedule."""
-        key = f"{_P}.pipeline_parallel_schedule"
+        key = TORCHTITAN["schedule"].key
         text = str(self.document.get(key, "1F1B"))
         known = schedule_of(text)
         if known is None:
@@ -325,7 +318,7 @@ class TorchtitanReader:
         return 2
 
     def _recompute(self) -> str:
-        mode = str(self.document.get(f"{_A}.mode", "selective"))
+        mode = str(self.document.get(TORCHTITAN["recompute"].key, "selective"))
         option = str(self.document.get(f"{_A}.selective_ac_option", "2"))
         if mode == "selective":
             if option.isdigit() and int(option) > 0:
@@ -338,7 +331,7 @@ class TorchtitanReader:
         if mode == "memory_budget":
             return f"budget={self.document.get(f'{_A}.memory_budget', 0.5):g}"
         if mode not in ("none", "full"):
-            key = f"{_A}.mode"
+            key = TORCHTITAN["recompute"].key
             text = f"{key} {mode!r}: none, selective, full or memory_budget"
             self.problems.append(Problem("option-value", text, places=self.document.place(key)))
             return "none"

@@ -36,10 +36,14 @@ def is_known_in_0_3(key: str) -> bool:
     return key in NEWER_KEYS or is_known(key)
 
 
+def _is_table(key: str) -> bool:
+    return any(known.startswith(f"{key}.") for known in KEYS)
+
+
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that torchtitan 0.2.2 does not have, which its loader refuses, and the nearest."""
     for key, setting in document.settings.items():
-        if is_known(key):
+        if is_known(key) or (setting.value == {} and _is_table(key)):
             continue
         renamed = _new_name(key)
         close = [renamed] if renamed else difflib.get_close_matches(key, KEYS, n=1, cutoff=0.7)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.errors import UsageError
+from planner.job.frameworks.names import target_named
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.quantities import gib, seconds
 from planner.job.request import Request
 from planner.job.schedules import SCHEDULES
-from planner.launch.registry import target_of_profile
 from planner.predict.configuration import given_job
 from planner.predict.decided import decided_request
 from planner.predict.memory.footprint import configure, footprint_of
@@ -173,7 +173,7 @@ def _commands(path: Path | None, number: int, request: Request) -> Notes:
     first = ("Write the plans into a file:", writing) if path is None else ()
     explaining = ("See what else was close:", f"    planner explain {name} {number}")
     try:
-        target_of_profile(request.framework)
+        target_named(request.framework)
     except UsageError as error:
         return Notes((*first, *explaining, str(error)))
     launching = f"    planner launch {name} {number} -o run-{number}"

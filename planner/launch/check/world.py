@@ -1,0 +1,184 @@
+"""Whether the numbers of nodes, GPUs and processes of launch files agree, and fit the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from hardware import Cluster
+from planner.launch.read.found import Count, CountKind, Edit, Found, Problem, Severity
+
+RULE = "world-size"
+# Launchers that start one process a GPU themselves: tasks of an srun around them are nodes.
+_PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
+
+
+def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
+    """Where launchers disagree with each other, with the degrees, or with the machine."""
+    counts = _as_nodes_and_processes(found.counts)
+    nodes = _wanted_nodes(counts, cluster)
+    problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
+    # With a disagreement there is no one number of processes.
+    if cluster is not None and not problems:
+        problems += _machine(found, counts, cluster, nodes)
+    return problems
+
+
+def _wanted_nodes(counts: Sequence[Count], cluster: Cluster | None) -> int | None:
+    """Nodes that the machine's GPUs make with the processes that a node starts."""
+    per_node = _first(counts, "processes a node", "gpus a node")
+    if cluster is None or per_node is None or cluster.num_gpus % max(1, per_node.number):
+        return None
+    return cluster.num_gpus // per_node.number
+
+
+def processes(counts: Sequence[Count]) -> int | None:
+    """Processes in all, where the files state them; None where not."""
+    total, per_node, nodes = (
+        _first(counts, kind) for kind in ("processes", "processes a node", "nodes")
+    )
+    if total is not None:
+        return total.number
+    return per_node.number * nodes.number if per_node and nodes else None
+
+
+def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
+    """Counts with Slurm's tasks as what they are: processes, or nodes around torchrun."""
+    inner = any(count.who.startswith(_PER_GPU) for count in counts)
+    kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
+    result = []
+    for count in counts:
+        if count.kind not in kinds:
+            result.append(count)
+        elif not inner and not _is_overridden(count, counts):
+            kind = kinds[count.kind]
+            result.append(Count(kind, count.number, count.who, count.setting, count.eased))
+    return tuple(result)
+
+
+def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
+    """A directive in whose place srun says it again."""
+    directive = count.who.startswith("#SBATCH")
+    return directive and any(
+        other.kind == count.kind and other.who.startswith("srun") for other in counts
+    )
+
+
+def _first(counts: Sequence[Count], *kinds: CountKind) -> Count | None:
+    return next((count for count in counts if count.kind in kinds), None)
+
+
+def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Problem]:
+    """Numbers of the same thing that differ: nodes, processes, processes and GPUs of a node."""
+    groups: tuple[tuple[CountKind, ...], ...] = (
+        ("nodes",), ("processes", "gpus"), ("processes a node", "gpus a node"),
+    )  # fmt: skip
+    for kinds in groups:
+        same = [count for count in counts if count.kind in kinds]
+        for one, other in pairwise(same):
+            if one.number != other.number and not _part_of_the_nodes(one, other):
+                text = f"{_words(one)} and {_words(other)} do not agree{_meaning(one, other)}"
+                edits = _to_nodes(same, nodes or one.number) if kinds == ("nodes",) else ()
+                yield _problem(text, (one, other), edits)
+
+
+def _part_of_the_nodes(one: Count, other: Count) -> bool:
+    """An srun step on fewer nodes than the job has: one of several steps."""
+    step = one if one.who.startswith("srun") else other
+    whole = other if step is one else one
+    return (
+        one.kind == other.kind == "nodes"
+        and step.who.startswith("srun")
+        and whole.who.startswith("#SBATCH")
+        and step.number < whole.number
+    )
+
+
+def _meaning(one: Count, other: Count) -> str:
+    """What follows from a disagreement of processes and GPUs."""
+    if one.kind == other.kind:
+        return ""
+    of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
+    spare = of_gpus.number - of_processes.number
+    return f": {spare} GPUs would stay idle" if spare > 0 else ": a GPU takes one process"
+
+
+def _products(counts: Sequence[Count]) -> Iterator[Problem]:
+    """Processes in all against nodes times those of a node."""
+    total = _first(counts, "processes") or _first(counts, "gpus")
+    per_node = _first(counts, "processes a node", "gpus a node")
+    nodes = _first(counts, "nodes")
+    if total is None or nodes is None:
+        return
+    if per_node is None:
+        if nodes.number and total.number % nodes.number:
+            yield _problem(f"{_words(total)} is no multiple of {_words(nodes)}", (total, nodes))
+        return
+    if total.number != per_node.number * nodes.number:
+        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}"
+        yield _problem(text, (total, nodes, per_node))
+
+
+def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
+    """Processes that the degrees do not divide."""
+    world, replica = processes(counts), found.tp * found.pp * found.cp
+    if world is None or world % replica == 0 or found.format == "plan":
+        return
+    yield _problem(
+        f"the files start {world:,} processes, of which tp·pp·cp = {found.tp}·{found.pp}·{found.cp}"
+        f" = {replica:,} is no divisor",
+        _counting(counts),
+    )
+
+
+def _machine(
+    found: Found, counts: Sequence[Count], cluster: Cluster, nodes: int | None
+) -> Iterator[Problem]:
+    """Another number of processes than the machine has GPUs."""
+    world, gpus = processes(counts) or found.world, cluster.num_gpus
+    if world is None or world == gpus:
+        return
+    place = found.where.get("world")
+    stated = _counting(counts)
+    # torchrun takes a number of nodes that is not given from the environment (PET_NNODES).
+    sure = processes(counts) is not None and not any(count.eased for count in stated)
+    total = _first(counts, "processes", "gpus")
+    edits = _to_nodes(counts, nodes) if nodes and total is None else ()
+    yield Problem(
+        "launched-processes",
+        f"the files start {world:,} processes; this is checked for {gpus:,} GPUs",
+        "error" if sure else "warning",
+        tuple(dict.fromkeys(count.setting.place for count in stated))
+        or ((place.place,) if place else ()),
+        fix=_fix(edits) or f"--gpus with {world:,} GPUs",
+        edits=edits,
+    )
+
+
+def _counting(counts: Sequence[Count]) -> tuple[Count, ...]:
+    """Those that say how many processes there are."""
+    return tuple(count for count in counts if not count.kind.startswith("gpus"))
+
+
+def _words(count: Count) -> str:
+    return f"{count.who} {count.number:,}"
+
+
+def _to_nodes(counts: Sequence[Count], nodes: int) -> tuple[Edit, ...]:
+    """Every number of nodes made the same."""
+    return tuple(
+        Edit(count.who, str(nodes))
+        for count in counts
+        if count.kind == "nodes" and count.number != nodes
+    )
+
+
+def _fix(edits: Sequence[Edit]) -> str:
+    return ", ".join(f"{edit.key} {edit.value}" for edit in edits)
+
+
+def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:
+    """An error, or a warning where the environment may set one of the numbers."""
+    severity: Severity = "warning" if any(count.eased for count in counts) else "error"
+    places = tuple(dict.fromkeys(count.setting.place for count in counts))
+    return Problem(RULE, text, severity, places, _fix(edits), edits)

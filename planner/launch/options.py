@@ -1,0 +1,150 @@
+"""How each dialect says how a plan runs: one table of settings for writing, reading and `--fix`.
+
+The model's fields stand in the tables of `planner.launch.dialects`. What takes more than a name and
+a value (layers by stage, modules that run again, shards) has a function that writes and `--fix`
+share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: `ours` is a degree, a field of the request, or the name of a variation.
+
+    `key`: theirs. `written`: our value -> theirs, where they differ; a switch has the value of
+    each state, `SWITCH` and `GONE` for options that are there or not. `since`: their release
+    that has it, where it is not all.
+    """
+
+    ours: str
+    key: str
+    written: Mapping[str, str] = field(default_factory=dict)
+    since: str = ""
+
+    def text(self, value: object) -> str:
+        """Our value in their words."""
+        return self.written.get(str(value), str(value))
+
+    def read(self, theirs: object) -> str | None:
+        """Their value in ours, the first that is written so; None where there is none such."""
+        if not self.written:
+            return str(theirs)
+        return next((ours for ours, text in self.written.items() if text == str(theirs)), None)
+
+
+Options = Mapping[str, Option]
+# A switch that stands alone, and one that is left out.
+SWITCH, GONE = "", "\0"
+_ON = {"True": SWITCH, "False": GONE}
+_OFF = {"True": GONE, "False": SWITCH}
+_YES = {"True": "true", "False": "false"}
+
+
+def _table(*entries: Option) -> Options:
+    return {entry.ours: entry for entry in entries}
+
+
+MEGATRON = _table(
+    Option("tp", "--tensor-model-parallel-size"),
+    Option("pp", "--pipeline-model-parallel-size"),
+    Option("cp", "--context-parallel-size"),
+    Option("ep", "--expert-model-parallel-size"),
+    Option("etp", "--expert-tensor-parallel-size"),
+    Option("mbs", "--micro-batch-size"),
+    Option("gbs", "--global-batch-size"),
+    Option("seq", "--seq-length"),
+    Option("attention", "--attention-backend", {"flash": "flash", "eager": "unfused"}),
+    Option("optimizer", "--optimizer",
+           {"adamw": "adam", "sgd": "sgd", "lion": "lion", "muon": "muon"}),
+    Option("sharding", "--data-parallel-sharding-strategy",
+           {"0": "no_shard", "1": "optim", "2": "optim_grads", "3": "optim_grads_params"}),
+    # Variations of the profile: the option is there where the variation is, or is not.
+    Option("no-sequence-parallel", "--sequence-parallel", _OFF),
+    Option("gradient-reduction-exposed", "--overlap-grad-reduce", _OFF),
+    Option("parameter-gather-exposed", "--overlap-param-gather", _OFF),
+    Option("unfused-accumulation", "--no-gradient-accumulation-fusion", _ON),
+    Option("bf16-gradients", "--grad-reduce-in-bf16", _ON),
+    Option("pipeline-exposed", "--no-overlap-p2p-communication", _ON),
+    Option("tp-overlap", "--tp-comm-overlap", _ON),
+    Option("ep-overlap", "--overlap-moe-expert-parallel-comm", _ON),
+    Option("pp-before-dp", "--use-tp-pp-dp-mapping", _ON),
+    Option("fused-cross-entropy", "--cross-entropy-loss-fusion", _ON),
+    Option("fused-dispatch", "--moe-enable-deepep", _ON),
+    Option("deterministic", "--deterministic-mode", _ON),
+)  # fmt: skip
+
+_PARALLELISM = "parallelism"
+NANOTRON = _table(
+    Option("dp", f"{_PARALLELISM}.dp"),
+    Option("pp", f"{_PARALLELISM}.pp"),
+    Option("tp", f"{_PARALLELISM}.tp"),
+    Option("cp", f"{_PARALLELISM}.context_parallel_size"),
+    Option("ep", f"{_PARALLELISM}.expert_parallel_size"),
+    Option("mbs", "tokens.micro_batch_size"),
+    Option("grad_acc", "tokens.batch_accumulation_per_replica"),
+    Option("seq", "tokens.sequence_length"),
+    Option("zero", "optimizer.zero_stage"),
+    Option("recompute", f"{_PARALLELISM}.recompute_layer", {"full": "true", "none": "false"}),
+    Option("schedule", f"{_PARALLELISM}.pp_engine", {"1f1b": "1f1b", "gpipe": "afab"}),
+    Option("no-sequence-parallel", f"{_PARALLELISM}.tp_mode",
+           {"True": "ALL_REDUCE", "False": "REDUCE_SCATTER"}),
+    Option("bf16-gradients", "optimizer.accumulate_grad_in_fp32",
+           {"True": "false", "False": "true"}),
+)  # fmt: skip
+
+TORCHTITAN = _table(
+    Option("tp", f"{_PARALLELISM}.tensor_parallel_degree"),
+    Option("pp", f"{_PARALLELISM}.pipeline_parallel_degree"),
+    Option("cp", f"{_PARALLELISM}.context_parallel_degree"),
+    Option("ep", f"{_PARALLELISM}.expert_parallel_degree"),
+    Option("etp", f"{_PARALLELISM}.expert_tensor_parallel_degree", since="0.2, gone in 0.3"),
+    Option("shard", f"{_PARALLELISM}.data_parallel_shard_degree"),
+    Option("replicate", f"{_PARALLELISM}.data_parallel_replicate_degree"),
+    Option("seq", "training.seq_len"),
+    Option("mbs", "training.local_batch_size"),
+    Option("gbs", "training.global_batch_size"),
+    Option("microbatch", f"{_PARALLELISM}.pipeline_parallel_microbatch_size"),
+    Option("zero", f"{_PARALLELISM}.fsdp_reshard_after_forward", {"3": "always", "2": "never"}),
+    Option("schedule", f"{_PARALLELISM}.pipeline_parallel_schedule"),
+    Option("layers", f"{_PARALLELISM}.pipeline_parallel_layers_per_stage"),
+    Option("recompute", "activation_checkpoint.mode"),
+    Option("recompute-of", "activation_checkpoint.selective_ac_option", since="0.2"),
+    Option("eager-blocks", "compile.enable", {"True": "false", "False": "true"}),
+    Option("async-tp", f"{_PARALLELISM}.enable_async_tensor_parallel", _YES, "0.2"),
+)  # fmt: skip
+
+# Where torchtitan 0.3 has it.
+ASYNC_TP_0_3 = Option("async-tp", "compile.enable_async_tensor_parallel", _YES, "0.3")
+
+DEEPSPEED = _table(
+    Option("mbs", "train_micro_batch_size_per_gpu"),
+    Option("grad_acc", "gradient_accumulation_steps"),
+    Option("gbs", "train_batch_size"),
+    Option("zero", "zero_optimization.stage"),
+    Option("tp", "tensor_parallel.autotp_size"),
+)
+ACCELERATE = _table(
+    Option("zero", "fsdp_config.fsdp_reshard_after_forward", {"3": "true", "2": "false"}),
+    Option("recompute", "fsdp_config.fsdp_activation_checkpointing",
+           {"full": "true", "none": "false"}),
+)  # fmt: skip
+
+# Target -> how it says how a plan runs; Megatron-Bridge's overrides are named after the flags.
+OPTIONS: Mapping[str, Options] = {
+    "megatron-core": MEGATRON,
+    "megatron-bridge": MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "torchtitan-0.2": TORCHTITAN,
+    "deepspeed": DEEPSPEED,
+    "accelerate": ACCELERATE,
+    "nanotron": NANOTRON,
+}
+
+
+def last(option: Option) -> str:
+    """The key in its own table: what a section's setting is called."""
+    return option.key.rpartition(".")[2]

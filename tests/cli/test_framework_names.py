@@ -1,0 +1,123 @@
+"""Every command takes the same names of frameworks, or says why this one cannot do it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from planner.cli.main import COMMANDS
+from planner.job.frameworks import framework_names, load_framework
+from planner.job.frameworks.names import (
+    ALIASES,
+    canonical_name,
+    family_named,
+    known_names,
+    names_of,
+    profile_named,
+)
+from planner.job.frameworks.targets import TARGETS
+from planner.job.request import Request
+from planner.launch.read.detect import file_kind
+from tests.cli.conftest import Run, run_cli
+from tests.launch.check.conftest import SMALL, script
+
+JOB = ("--model", "gpt2", "--gpus", "2xH100")
+# Command -> arguments before `--framework NAME`.
+ASKING = {
+    "search": ("search", *JOB, "--gbs", "8", "--time-limit", "2", "-q"),
+    "evaluate": ("evaluate", *JOB, "--gbs", "8"),
+    "memory": ("memory", *JOB, "--mbs", "1"),
+    "compare": ("compare", *JOB, "--gpus", "4xH100", "--gbs", "8", "--tokens", "1B", "-q"),
+    "scale": ("scale", "--model", "gpt2", "--gpus", "H100", "--counts", "2", "--gbs", "8", "-q"),
+}
+# These make the same request of the name, and search for longer.
+BY_REQUEST = {"buy", "fit"}
+SAMPLE = ("megatron", "accelerate", "megatron-deepspeed", "hf", "Torchtitan_0.2")
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("plans") / "plans.json"
+    assert run_cli("evaluate", *JOB, "--gbs", "8", "-o", str(path)).exit_code == 0
+    return str(path)
+
+
+def test_every_word_means_a_profile_or_a_target() -> None:
+    for word, name in ALIASES.items():
+        assert name in TARGETS or name in framework_names(), word
+        assert word not in framework_names(), f"{word} is a profile already"
+    for name in known_names():
+        assert load_framework(name).name == profile_named(name)
+        assert Request(model="gpt2", framework=name).framework == profile_named(name)
+    assert canonical_name(" Megatron_LM ") == "megatron-core"
+    assert "accelerate" in names_of("hf-fsdp2")
+
+
+def test_commands_that_take_a_framework_are_all_tested_here() -> None:
+    taking = {
+        name
+        for name in COMMANDS
+        for parameter in importlib.import_module(f"planner.cli.{name}").command.params
+        if "--framework" in parameter.opts
+    }
+    assert taking == {*ASKING, *BY_REQUEST, "check", "launch"}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("command", ASKING)
+def test_commands_that_cost(run: Run, command: str, name: str) -> None:
+    result = run(*ASKING[command], "--framework", name)
+    assert result.exit_code in (0, 1), result.output
+    assert "unknown framework" not in result.output
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_unknown_names_meet_the_nearest(run: Run, command: str) -> None:
+    result = run(*ASKING[command], "--framework", "megatrom")
+    assert result.exit_code == 2
+    assert "Did you mean 'megatron'" in result.stderr
+
+
+def test_the_list_shows_every_name(run: Run) -> None:
+    for name in known_names():
+        result = run("frameworks", name)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.split()[1] == profile_named(name)
+    listed = " ".join(run("frameworks", "--all").stdout.split())
+    assert all(name in listed for name in known_names())
+
+
+@pytest.mark.parametrize("name", known_names())
+def test_check_takes_every_name_or_says_why_not(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(script(SMALL), encoding="utf-8")
+    result = run("check", str(path), "--gpus", "8xH100", "--framework", name, "-q")
+    try:
+        family = family_named(name)
+    except ValueError as reason:
+        assert result.exit_code == 2
+        assert "are not read" in str(reason)
+        assert str(reason) in " ".join(result.stderr.split())
+        return
+    assert (result.exit_code == 0) == (family == "megatron"), result.output
+    assert "unknown framework" not in result.output
+
+
+@pytest.mark.parametrize("name", known_names())
+def test_launch_takes_every_name_or_says_why_not(
+    run: Run, tmp_path: Path, plan_file: str, name: str
+) -> None:
+    result = run("launch", plan_file, "--framework", name, "-o", str(tmp_path / "run"))
+    assert "unknown framework" not in result.output
+    reasons = ("give --framework, one of", "nearest", "cannot run this plan")
+    assert result.exit_code == 0 or any(text in result.stderr for text in reasons), result.output
+
+
+def test_a_name_of_a_family_reads_its_files() -> None:
+    assert file_kind("x.sh", script(SMALL)) == "shell"
+    assert {family_named(name) for name in ("megatron-local", "mcore", "megatron-fsdp")} == {
+        "megatron"
+    }
+    assert family_named("fsdp2") == "accelerate"

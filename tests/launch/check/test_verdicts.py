@@ -1,0 +1,79 @@
+"""Three verdicts: will run and fits (0), will not (1), cannot tell (3) with what supplies it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import run_cli
+from tests.launch.check.conftest import OVERLAPPED, SMALL, Write, script
+from tests.launch.check.test_configurations import accelerate, deepspeed, nanotron
+from tests.launch.check.test_torchtitan import titan
+
+GPUS = ("--gpus", "8xH100")
+NO_MODEL = "[training]\nlocal_batch_size = 1\nseq_len = 2048\n[parallelism]\n"
+HIDDEN = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 1 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 $MODEL_ARGS\n"
+)
+
+LIST = f"{SMALL} {OVERLAPPED} --tensor-model-parallel-size 2 --sequence-parallel"
+
+# (file, text, options) -> (exit status, verdict, what else is said)
+CASES = {
+    "runs and fits": (("a.sh", script(f"{SMALL} {OVERLAPPED}"), GPUS), (0, "runs and fits", "")),
+    "will not run": (
+        ("a.sh", script(f"{SMALL} --overlap-param-gather"), GPUS),
+        (1, "WILL NOT RUN", "[overlap-param-gather]"),
+    ),
+    "will not fit": (
+        ("a.sh", script(SMALL.replace("--micro-batch-size 1", "--micro-batch-size 8")),
+         ("--gpus", "8xA10")),
+        (1, "WILL NOT FIT", ""),
+    ),
+    "accelerate without a model": (("a.yaml", accelerate(), GPUS), (3, "CANNOT TELL", "--model")),
+    "DeepSpeed without a model": (("a.json", deepspeed(), GPUS), (3, "CANNOT TELL", "--model")),
+    "torchtitan without a model": (("a.toml", NO_MODEL, GPUS), (3, "CANNOT TELL", "--model")),
+    "a model that nobody knows": (
+        ("a.toml", titan().replace('"8B"', '"mine"').replace('"1B"', '"mine"'), GPUS),
+        (3, "CANNOT TELL", "--model"),
+    ),
+    "options in a variable that no file sets": (
+        ("a.sh", HIDDEN, GPUS), (3, "CANNOT TELL", "--env NAME=VALUE"),
+    ),
+    "GPUs unknown": (("a.sh", script(SMALL), ()), (3, "CANNOT TELL", "--gpus 64xH100")),
+    "an error, whatever the GPUs": (
+        ("a.sh", script(f"{SMALL} --global-batch-sise 12"), ()),
+        (1, "WILL NOT RUN", "[unknown-option]"),
+    ),
+    "a rule of older GPUs, and no GPUs": (
+        ("a.sh", script(f"{SMALL} --tensor-model-parallel-size 2").replace("=1\\n", "=8\\n"), ()),
+        (3, "CANNOT TELL", "--gpus"),
+    ),
+    "nanotron, GPUs unknown": (("a.yaml", nanotron(), ()), (3, "CANNOT TELL", "--gpus")),
+    "a list of options says nothing of the environment": (
+        ("a.args", LIST, GPUS),
+        (0, "runs and fits", "CUDA_DEVICE_MAX_CONNECTIONS is not set"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict_and_status(write: Write, name: str) -> None:
+    (file, text, options), (status, verdict, also) = CASES[name]
+    result = run_cli("check", "-q", str(write(file, text)), *options)
+    assert result.exit_code == status, result.output
+    said = " ".join(result.stdout.split())
+    assert verdict in said
+    assert also in said
+    assert ("WILL NOT RUN" in said) == (verdict == "WILL NOT RUN")
+
+
+def test_the_missing_value_supplied(write: Write) -> None:
+    path = str(write("a.sh", HIDDEN))
+    model = SMALL.partition(" --bf16")[0]
+    supplied = ("--env", f"MODEL_ARGS={model}")
+    assert run_cli("check", "-q", path, *GPUS, *supplied).exit_code == 0
+    for file, text in (("a.yaml", accelerate()), ("a.json", deepspeed()), ("a.toml", NO_MODEL)):
+        known = ("--model", "llama-3.2-1b", "--seq", "2048")
+        result = run_cli("check", "-q", str(write(file, text)), *GPUS, *known)
+        assert result.exit_code == 0, result.output

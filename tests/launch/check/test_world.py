@@ -1,0 +1,198 @@
+"""Numbers of nodes, GPUs and processes: those of all launchers agree, with the degrees and GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.launch.check.assess import assess
+from planner.launch.contract import NodesAs
+from planner.launch.folder import launch_folder, write_folder
+from tests.cli.conftest import run_cli
+from tests.launch.check.conftest import SMALL, Read
+from tests.launch.plans import megatron
+from tests.launch.test_round_trip import EXAMPLES, example
+
+DIRECTIVES = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+TORCHRUN = "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py"
+
+
+def slurm(command: str = TORCHRUN, directives: str = DIRECTIVES, more: str = "") -> str:
+    """A Slurm script on two nodes."""
+    return (
+        f"#!/bin/bash\n{directives}export CUDA_DEVICE_MAX_CONNECTIONS=1\n{command} {SMALL} {more}\n"
+    )
+
+
+def found_errors(read: Read, text: str, gpus: str = "16xH100") -> list[str]:
+    problems = assess(read(text, "launch.sh"), gpus).errors
+    return [f"{problem.rule}: {problem.text}" for problem in problems]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        slurm(),
+        slurm("srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 pretrain_gpt.py"),
+        slurm("srun --ntasks-per-node=8 python pretrain_gpt.py"),
+        slurm("srun -N 2 -n 16 python pretrain_gpt.py"),
+        slurm("mpirun -np 16 python pretrain_gpt.py"),
+        slurm("mpirun -np 16 -N 8 python pretrain_gpt.py"),
+        slurm("deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py"),
+        slurm("accelerate launch --num_machines 2 --num_processes 16 pretrain_gpt.py"),
+        slurm("torchrun --nnodes 1:2 --nproc-per-node=8 pretrain_gpt.py"),
+        slurm(directives="#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\n#SBATCH --ntasks-per-node=1\n"),
+        # One step of several on a part of the nodes.
+        slurm(
+            "srun -N 1 --ntasks-per-node=8 python pretrain_gpt.py",
+            "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n",
+        ).replace("--global-batch-size 64", "--global-batch-size 64"),
+    ],
+)
+def test_numbers_that_agree(read: Read, text: str) -> None:
+    gpus = "8xH100" if "srun -N 1" in text else "16xH100"
+    assert [e for e in found_errors(read, text, gpus) if e.startswith("world-size")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            slurm(directives="#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"),
+            "#SBATCH --nodes 4 and torchrun --nnodes 2 do not agree",
+        ),
+        (slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "--nnodes 7 do not"),
+        (slurm("torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py"), "4 GPUs would stay idle"),
+        (
+            slurm("torchrun --nnodes 2 --nproc-per-node 16 pretrain_gpt.py"),
+            "a GPU takes one process",
+        ),
+        (slurm("srun --ntasks-per-node=4 python pretrain_gpt.py"), "4 GPUs would stay idle"),
+        (
+            slurm("srun -n 12 python pretrain_gpt.py"),
+            "srun -n 12 is not #SBATCH --nodes 2 times #SBATCH --gpus-per-node 8",
+        ),
+        (slurm("mpirun -np 12 python pretrain_gpt.py"), "mpirun -np 12 is not #SBATCH --nodes 2"),
+        (
+            slurm("deepspeed --num_nodes 4 --num_gpus 8 pretrain_gpt.py"),
+            "deepspeed --num_nodes 4 do not agree",
+        ),
+        (
+            slurm("accelerate launch --num_machines 2 --num_processes 8 pretrain_gpt.py"),
+            "accelerate --num_processes 8 is not #SBATCH --nodes 2 times",
+        ),
+        (
+            slurm(
+                "torchrun --nnodes 3 --nproc-per-node 8 pretrain_gpt.py", "",
+                "--tensor-model-parallel-size 16 --sequence-parallel",
+            ),
+            "the files start 24 processes, of which tp·pp·cp = 16·1·1 = 16 is no divisor",
+        ),
+    ],
+)  # fmt: skip
+def test_numbers_that_disagree(read: Read, text: str, says: str) -> None:
+    (error,) = [e for e in found_errors(read, text) if e.startswith("world-size")]
+    assert says in error
+
+
+def test_places_are_file_and_line(read: Read) -> None:
+    found = read(slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "launch.sh")
+    (problem,) = assess(found, "16xH100").errors
+    assert [place.rpartition("/")[2] for place in problem.places] == ["launch.sh:2", "launch.sh:5"]
+
+
+def test_what_the_environment_may_set_is_only_warned_of(read: Read) -> None:
+    text = slurm("torchrun --nnodes ${NNODES:-1} --nproc-per-node 8 pretrain_gpt.py")
+    problems = assess(read(text), "16xH100").problems
+    assert {p.severity for p in problems if p.rule == "world-size"} == {"warning"}
+
+
+def test_another_number_than_the_machine_has(read: Read) -> None:
+    assert found_errors(read, slurm(directives=""), "64xH100") == [
+        "launched-processes: the files start 16 processes; this is checked for 64 GPUs"
+    ]
+
+
+# --- launch folders -------------------------------------------------------------------------------
+
+
+def folder(tmp_path: Path, target: str, nodes_as: NodesAs, *edits: tuple[str, str]) -> Path:
+    """A launch folder with edits of its script and configuration."""
+    path = tmp_path / "run"
+    launch = example(target) if target in EXAMPLES else megatron(target)
+    files = dict(launch_folder(replace(launch, nodes_as=nodes_as)).files)
+    changed = dict(files)
+    for pattern, new in edits:
+        for name in files:
+            if not name.endswith((".md", ".csv")) and name not in ("plan.json", "preflight.py"):
+                changed[name] = re.sub(pattern, new, changed[name])
+    assert changed != files or not edits, "an edit changed nothing"
+    write_folder(path, changed, False)
+    return path
+
+
+# What the launchers write of nodes and processes, and how it is broken.
+NODES: dict[NodesAs, tuple[str, str]] = {
+    "slurm": (r"#SBATCH --nodes=\d+", "#SBATCH --nodes=5"),
+    "torchrun": (r"--(nnodes|num_machines) \d+", r"--\1 7"),
+    "k8s": (r"(parallelism|numNodes): \d+", r"\1: 7"),
+    "skypilot": (r"num_nodes: \d+", "num_nodes: 7"),
+}
+
+
+@pytest.mark.parametrize("nodes_as", NODES)
+@pytest.mark.parametrize("target", ["megatron-core", "torchtitan", "accelerate", "nanotron"])
+def test_a_folder_with_another_number_of_nodes(
+    tmp_path: Path, target: str, nodes_as: NodesAs
+) -> None:
+    path = folder(tmp_path, target, nodes_as, NODES[nodes_as])
+    result = run_cli("check", "-q", str(path))
+    assert result.exit_code == 1, result.output
+    assert "WILL NOT RUN" in result.stdout
+    assert "[world-size]" in result.stdout or "[launched-processes]" in result.stdout
+
+
+@pytest.mark.parametrize("nodes_as", ["torchrun", "slurm", "k8s"])
+def test_a_folder_with_fewer_processes_a_node(tmp_path: Path, nodes_as: NodesAs) -> None:
+    path = folder(
+        tmp_path, "megatron-core", nodes_as, (r"--nproc-per-node \d+", "--nproc-per-node 4")
+    )
+    result = run_cli("check", "-q", str(path))
+    assert result.exit_code == 1, result.output
+
+
+@pytest.mark.parametrize(
+    ("target", "pattern", "new", "says"),
+    [
+        ("megatron-core", r"--num-attention-heads \d+", "--num-attention-heads 66",
+         "heads=66 is not a multiple"),
+        ("megatron-core", r"--num-layers \d+", "--num-layers 0", "layers"),
+        ("experts", r"--moe-router-topk \d+", "--moe-router-topk 16", "top_k=16"),
+        ("nanotron", r"num_attention_heads: \d+", "num_attention_heads: 66", "66"),
+    ],
+)  # fmt: skip
+def test_plan_json_hides_no_broken_model(
+    tmp_path: Path, target: str, pattern: str, new: str, says: str
+) -> None:
+    path = folder(tmp_path, target, "slurm", (pattern, new))
+    result = run_cli("check", "-q", str(path))
+    assert result.exit_code == 1, result.output
+    assert says in " ".join(result.stdout.split())
+    assert re.search(r"(launch.sbatch|nanotron.yaml):\d+", result.stdout)
+
+
+def test_the_script_wins_and_what_differs_is_said(tmp_path: Path) -> None:
+    path = folder(
+        tmp_path, "megatron-core", "torchrun",
+        (r"--micro-batch-size \d+", "--micro-batch-size 2"),
+        (r"--rotary-base \d+", "--rotary-base 77000"),
+    )  # fmt: skip
+    result = run_cli("check", "-q", str(path))
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "mbs is 2 in the files, 1 in plan.json: the files count" in said
+    assert "model's rope.theta is 77000.0 in the files" in said
+    assert re.search(r"\[differs-from-plan\] launch.sh:\d+", said)
