@@ -97,6 +97,11 @@ def variation(name: str, profile: str) -> Variation:
 
         variant, words = _SHARED[name]
         return Variation(words, tables_of(variant, profile))
+    if name not in _VARIATIONS and (
+        technique := technique_of(load_framework("megatron-core"), name.removeprefix("no-"))
+    ):
+        # A profile of the same family that lacks it: Primus, Megatron-FSDP.
+        return Variation(f"{technique.words}: not counted on under {profile}", {})
     return _VARIATIONS[name]
 
 

@@ -117,3 +117,9 @@ def test_arguments_of_another_program(folder: ReadFolder) -> None:
     text = MODEL_CONFIG + "  --trainer.num_nodes: 1\n"
     with pytest.raises(UsageError, match="another program"):
         folder({"model_config.yaml": text})
+
+
+def test_a_technique_that_the_profile_lacks(folder: ReadFolder) -> None:
+    text = PRIMUS + "      use_tp_pp_dp_mapping: true\n"
+    found = folder({"examples/exp.yaml": text, **PRESETS})
+    assert judged(found, "8xMI300X").plan is not None
