@@ -90,9 +90,9 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """Say whether launch FILEs will run and fit, how fast, and what to change.
 
     FILEs: a Megatron-LM shell script or list of arguments, a torchtitan TOML or configuration
-    function, a DeepSpeed JSON, an accelerate or nanotron YAML, a Kubernetes or SkyPilot job, or
-    a plan file; several that belong together at once, or the whole folder. They are read, never
-    run.
+    function, a recipe of Megatron-Bridge or NeMo 2, a Primus, LLaMA-Factory, axolotl, accelerate
+    or nanotron YAML, a DeepSpeed JSON, a Trainer script, a Kubernetes or SkyPilot job, or a plan
+    file; several that belong together at once, or the whole folder. They are read, never run.
     """
     style = output_format(options["as_json"], options["as_csv"])
     hints = _hints(options)

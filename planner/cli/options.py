@@ -177,6 +177,20 @@ def job_options(function: Command) -> Command:
                 help="The step is captured as CUDA graphs: no CPU time per kernel.",
             ),
             click.option(
+                "--with",
+                "use",
+                metavar="TECHNIQUE",
+                multiple=True,
+                help="A technique of the framework that every plan uses (planner frameworks NAME "
+                "lists them); may be given again.",
+            ),
+            click.option(
+                "--without",
+                metavar="TECHNIQUE",
+                multiple=True,
+                help="A technique of the framework that no plan uses; may be given again.",
+            ),
+            click.option(
                 "--sharp",
                 is_flag=True,
                 help="InfiniBand switches reduce gradients (SHARP): Megatron's --use-sharp.",
@@ -416,6 +430,8 @@ _REQUEST_OPTIONS = (
     "schedule",
     "dropout",
     "cuda_graphs",
+    "use",
+    "without",
     "sharp",
     "sequence_parallel",
     "gradient_as_bucket_view",

@@ -243,6 +243,9 @@ class Plan(_Frozen):
     # Of the groups of these modules' activations that leave the GPU.
     activation_offload_fraction: float = 1.0
     activation_offload_flags: str = ""
+    # Techniques of the framework that the plan uses, and their flags.
+    techniques: tuple[str, ...] = ()
+    technique_flags: str = ""
     # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
     # cp is 1, and in plans written before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""

@@ -102,12 +102,18 @@ def offload_text(share_on_cpu: float, modules: Sequence[str] = (), fraction: flo
     return ", ".join(filter(None, (optimizer, activations)))
 
 
+def techniques_text(plan: Plan) -> str:
+    """`tp-overlap, ep-overlap`: techniques that the plan uses, or empty."""
+    return ", ".join(plan.techniques)
+
+
 def configuration_text(plan: Plan) -> str:
     """Degrees, batch, recompute and offload of a plan in a line."""
     parts = (degrees_text(plan.degrees), batch_text(plan.degrees), recompute_text(plan))
     fraction = plan.activation_offload_fraction
     offloaded = offload_text(plan.optimizer_offload, plan.activation_offload, fraction)
-    return ", ".join(part for part in (*parts, exchange_text(plan), offloaded) if part)
+    more = (exchange_text(plan), techniques_text(plan), offloaded)
+    return ", ".join(part for part in (*parts, *more) if part)
 
 
 def optimizer_text(plan: Plan) -> str:

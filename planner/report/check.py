@@ -35,6 +35,8 @@ _FORMATS = {
     "deepspeed": "DeepSpeed JSON",
     "accelerate": "accelerate YAML",
     "nanotron": "nanotron YAML",
+    "settings": "settings of a trainer",
+    "recipe": "recipe in Python",
     "plan": "plan file",
 }
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}

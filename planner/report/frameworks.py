@@ -80,11 +80,28 @@ def framework_report(profile: FrameworkProfile) -> Report:
             ),
             *schedule_table(profile),
             TableData(columns, modes, "Recompute modes"),
+            *technique_table(profile),
             *(_settings(profile, table, title) for table, title in TABLES.items()),
             Notes(profile.assumptions, "Assumed"),
             Notes(profile.sources, "Sources"),
         )
     )
+
+
+def technique_table(profile: FrameworkProfile) -> tuple[TableData, ...]:
+    """Techniques of a framework that has some."""
+    if not profile.techniques:
+        return ()
+    columns = (
+        Column("--with, --without", "left"),
+        Column("used", "left"),
+        Column("what it is, and flags there", "left", wrap=True),
+    )
+    used = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
+    rows = tuple(
+        (one.name, used[one.use], f"{one.words}: {one.flags}") for one in profile.techniques
+    )
+    return (TableData(columns, rows, "Techniques"),)
 
 
 def schedule_table(profile: FrameworkProfile) -> tuple[TableData, ...]:

@@ -19,6 +19,7 @@ from planner.predict.plan_text import (
     schedule_text,
     stage_gpus_text,
     step_time_text,
+    techniques_text,
 )
 from planner.report.tables import Column, TableData
 
@@ -115,6 +116,7 @@ def _also(plan: Plan) -> str:
             (
                 schedule_text(plan),
                 exchange_text(plan),
+                techniques_text(plan),
                 stage_gpus_text(plan) if plan.stage_gpus else "",
                 offload_text(plan.optimizer_offload, plan.activation_offload, fraction),
             ),

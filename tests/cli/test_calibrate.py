@@ -275,3 +275,16 @@ def test_memory_and_evaluate_agree_on_a_calibrated_cluster(tmp_path: Path) -> No
     assert after["communication"] == pytest.approx(3.0 * before["communication"])
     account = json.loads(invoke("memory", *job, "--cluster", path, "-q", "--json").stdout)
     assert account["total_bytes"] == pytest.approx(changed["peak_bytes"])
+
+
+@pytest.mark.parametrize(("rate", "unit"), [(40.0, "samples"), (40.0 * 4096, "tokens")])
+def test_mlperf_throughput_counts_samples_or_tokens(
+    plan_folder: Path, rate: float, unit: str
+) -> None:
+    event = {"key": "tracked_stats", "value": {"throughput": rate}, "metadata": {"step": 1}}
+    path = plan_folder / "mlperf.txt"
+    path.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for _ in range(3)))
+    result = invoke("calibrate", "-q", "--from", path)
+    assert result.exit_code == 0, result.output
+    assert f"taken to count {unit}" in result.stdout.replace("\n", " ")
+    assert "mlperf.txt line 1" in result.stdout

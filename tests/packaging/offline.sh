@@ -22,7 +22,7 @@ for file in "$dist"/*.whl "$dist"/*.tar.gz; do
     "$work/venv/bin/pip" install --quiet --no-index --find-links "$work/packages" "$file"
     cd "$work/outside"
     "$work/venv/bin/planner" --version
-    "$work/venv/bin/planner" search --model llama-3.2-1b --gpus 8xH100 --gbs 64 --quiet -o plans.json
+    "$work/venv/bin/planner" search --model llama-3-8b --gpus 8xH100 --gbs 64 --quiet -o plans.json
     "$work/venv/bin/planner" launch plans.json 1 -o run
     "$work/venv/bin/python" -c "import planner; print(planner.__file__)"
     cd - >/dev/null

@@ -24,7 +24,7 @@ JOB = {"model": "llama-3.2-1b", "gpus": "8xH100", "batch": "512K"}
 @pytest.fixture
 def client() -> Iterator[TestClient]:
     """A browser's session."""
-    with TestClient(make_app(20.0), base_url=HOME, raise_server_exceptions=False) as client:
+    with TestClient(make_app(300.0), base_url=HOME, raise_server_exceptions=False) as client:
         client.get("/")
         yield client
 

@@ -7,6 +7,7 @@ in: what launch files say is read by `planner.launch`, a room above.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,9 +131,12 @@ def _from_log(
     _demand_writer(log, mapped)
     faster = log.figures.kind != "step_s"
     calm = steady(log.figures.values, str(log.path), higher_is_faster=faster)
-    row = replace(mapped.row, file=log.path.name, line=1, cells=_cells(log, mapped, calm))
-    [costed] = cost_predictions([Prediction(row, replace(mapped, row=row))])
-    note = f"{log.path.name} ({log.format}): {calm.text}"
+    [costed] = cost_predictions([Prediction(mapped.row, mapped)])
+    seconds, unit = _seconds(log, mapped, calm, costed.step_time_s or calm.value)
+    cells = _cells(log, mapped, seconds)
+    row = replace(mapped.row, file=log.path.name, line=1, cells=cells)
+    costed = replace(costed, row=row, mapped=replace(mapped, row=row))
+    note = f"{log.path.name} ({log.format}): {calm.text}{unit}"
     if log.figures.averaged:
         note += "; its mean counts the first steps and checkpoints too"
     return [costed], [note]
@@ -170,16 +174,31 @@ def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
         )
 
 
-def _cells(log: TrainingLog, mapped: MappedRow, calm: Steady) -> dict[str, str]:
-    """A measured row's cells: what the log measured, in the units of the columns."""
-    figures, job, degrees = log.figures, mapped.job, mapped.degrees
+def _seconds(
+    log: TrainingLog, mapped: MappedRow, calm: Steady, predicted_s: float
+) -> tuple[float, str]:
+    """Seconds of a step, and a remark on its unit where the log leaves that open.
+
+    MLPerf's throughput counts samples or tokens, thousands of which make a sample: that one is
+    meant whose step is nearer to the prediction.
+    """
+    figures, seq, degrees = log.figures, mapped.job.seq, mapped.degrees
     gbs = figures.gbs or degrees.gbs
-    seconds = {
-        "step_s": calm.value,
-        "steps_per_s": 1.0 / calm.value,
-        "samples_per_s": gbs / calm.value,
-        "tokens_per_s_per_gpu": degrees.gbs * job.seq / (degrees.gpus * calm.value),
-    }[figures.kind]
+    match figures.kind:
+        case "step_s":
+            return calm.value, ""
+        case "steps_per_s":
+            return 1.0 / calm.value, ""
+        case "tokens_per_s_per_gpu":
+            return degrees.gbs * seq / (degrees.gpus * calm.value), ""
+    by_unit = {"samples": gbs / calm.value, "tokens": gbs * seq / calm.value}
+    unit = min(by_unit, key=lambda name: abs(math.log(by_unit[name] / predicted_s)))
+    return by_unit[unit], f"; its throughput is taken to count {unit}"
+
+
+def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str]:
+    """A measured row's cells: what the log measured, in the units of the columns."""
+    figures, degrees = log.figures, mapped.degrees
     cells = {**mapped.row.cells, "step_time_s": repr(seconds), "source": log.path.stem}
     if figures.gbs and figures.gbs != degrees.gbs:
         raise UsageError(

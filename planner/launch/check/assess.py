@@ -28,7 +28,9 @@ _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
 # Rules that the framework does not have: what breaks them runs, and is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
 # Rules whose breach a reader names by itself, from the settings.
-_NAMED_BY_READERS = {"moe-tensor-needs-sequence", "interleaving-microbatches"}
+_NAMED_BY_READERS = {
+    "moe-tensor-needs-sequence", "interleaving-microbatches", "layers-split", "chunks-have-layers",
+}  # fmt: skip
 
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]

@@ -13,10 +13,9 @@ from planner.launch.read.document import Document
 from planner.launch.read.found import Edit, Problem
 
 # In any spelling.
-_DEEPSPEED = (
-    "adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon", "onebitadam",
-    "zerooneadam", "onebitlamb",
-)  # fmt: skip
+_DEEPSPEED = ("adagrad", "adam", "adamw", "lamb", "muadam", "muadamw", "musgd", "lion", "muon")
+# Those that releases before 0.19 had besides.
+_OF_OLDER_RELEASES = ("onebitadam", "zerooneadam", "onebitlamb")
 # Else a class of torch.optim, as it is spelt there.
 _TORCH = (
     "ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "NAdam", "RAdam", "RMSprop", "Rprop",
@@ -30,6 +29,10 @@ def optimizer_problems(document: Document, stage: int) -> Iterator[Problem]:
     """What DeepSpeed refuses of `optimizer.type` once its engine is built."""
     name = document.get(_TYPE)
     if name in (None, "auto"):
+        return
+    if str(name).lower() in _OF_OLDER_RELEASES:
+        text = f"{_TYPE} {name!r}: only DeepSpeed before 0.19 has it, and it is not modelled"
+        yield Problem("not-predictable", text, "warning", document.place(_TYPE))
         return
     place = document.place(_TYPE)
     if str(name).lower() not in _DEEPSPEED and name not in _TORCH:

@@ -22,8 +22,12 @@ Format = Literal[
     "deepspeed",
     "accelerate",
     "nanotron",
+    "settings",
+    "recipe",
     "plan",
 ]
+# Formats that are read and not written.
+READ_ONLY: tuple[Format, ...] = ("settings", "recipe")
 Scalar = str | int | float | bool | None
 
 

@@ -91,6 +91,7 @@ def read_hf_training(
     left = tuple((named[name], why) for name, why in _UNMODELLED.items() if _is_on(named, name))
     return replace(
         found,
+        format="settings",
         main_file=path,
         problems=(*refusals, *_settled(found, named, document)),
         unmodelled=(*found.unmodelled, *left, *_launcher_shards(named, path, program, launch)),

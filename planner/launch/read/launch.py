@@ -25,7 +25,7 @@ from planner.launch.read.configured import (
 )
 from planner.launch.read.detect import READABLE, Kind, file_kind
 from planner.launch.read.embedded import embedded_texts
-from planner.launch.read.found import Found, Hints, Problem
+from planner.launch.read.found import READ_ONLY, Found, Hints, Problem
 from planner.launch.read.limits import MOST_BYTES
 from planner.launch.read.megatron_bridge import is_bridge, read_megatron_bridge
 from planner.launch.read.shell import Shell
@@ -105,6 +105,9 @@ def read_launch(
         return _only(read, plans, lambda: read_plan_of(plans[0], read, hints, plan))
     _read_shells(read, hints)
     found = _found(read, hints)
+    if found.format in READ_ONLY:
+        plain = tuple(replace(problem, edits=()) for problem in found.problems)
+        return replace(found, problems=(*read.problems, *plain))
     if hints.framework and not found.format.startswith(hints.framework):
         raise UsageError(
             f"{', '.join(read.kinds)}: no {hints.framework} file, it launches {found.format}; "

@@ -24,7 +24,12 @@ from planner.launch.read.megatron_dialects import (
     others_unpredictable,
     translate,
 )
-from planner.launch.read.megatron_layout import Split, read_split
+from planner.launch.read.megatron_layout import (
+    Split,
+    grouped_micro_batches,
+    read_split,
+    unusual_splits,
+)
 from planner.launch.read.megatron_model import read_model
 from planner.launch.read.megatron_offload import read_offload
 from planner.launch.read.megatron_rules import CONNECTIONS, Facts, option_problems
@@ -46,7 +51,8 @@ _VARIATIONS: Mapping[str, str] = {
     "grad-reduce-in-bf16": "bf16-gradients",
     "cross-entropy-loss-fusion": "fused-cross-entropy",
     "moe-enable-deepep": "fused-dispatch",
-    "overlap-moe-expert-parallel-comm": "exchange-overlapped",
+    "overlap-moe-expert-parallel-comm": "ep-overlap",
+    "use-tp-pp-dp-mapping": "pp-before-dp",
     "no-overlap-p2p-communication": "pipeline-exposed",
     "deterministic-mode": "deterministic",
 }
@@ -104,6 +110,9 @@ class MegatronReader:
         shape = self._shape()
         layers = shape.layers if shape else self.arguments.number("num-layers") or 0
         split = read_split(self.arguments, layers, degrees["pp"]) if layers else Split()
+        self.problems += unusual_splits(
+            self.arguments, split, layers, degrees["pp"], self.dialect.name
+        )
         # Forks and other programs split the layers by rules of their own.
         forked = not (self.dialect.core or self.dialect.name in ("primus", "older"))
         self.problems += [
@@ -118,7 +127,7 @@ class MegatronReader:
             environment, place,
         )  # fmt: skip
         self.problems += eased(option_problems(facts), self.dialect)
-        self.problems += self._grouped(degrees, dp)
+        self.problems += grouped_micro_batches(self.arguments, degrees, dp)
         exchange = read_exchange(self.arguments, degrees["cp"])
         self.problems += exchange.problems
         sharp = read_sharp(self.arguments, environment, place)
@@ -171,19 +180,6 @@ class MegatronReader:
             ]
         self.problems += problems
         return shape
-
-    def _grouped(self, degrees: dict[str, Any], dp: int | None) -> list[Problem]:
-        """Micro-batches in groups that the schedule takes and the model does not."""
-        name = "microbatch-group-size-per-virtual-pipeline-stage"
-        group, gbs = self.arguments.number(name), degrees["gbs"]
-        if not group or not gbs or not dp:
-            return []
-        micro_batches = gbs // (degrees["mbs"] * dp)
-        if micro_batches % degrees["pp"] == 0 or micro_batches % group:
-            return []
-        text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
-        place = self.arguments.place(name)
-        return [Problem("interleaving-microbatches", text, "missing", place)]
 
     def _is_partial(self) -> bool:
         """Whether some arguments are not known, or another program may have its own defaults."""
@@ -393,7 +389,13 @@ class MegatronReader:
     def _precision(self) -> str:
         arguments = self.arguments
         if arguments.has("fp4-format"):
-            return "nvfp4"
+            recipe = arguments.text("fp4-recipe") or "nvfp4"
+            if recipe == "nvfp4":
+                return "nvfp4"
+            place = arguments.place("fp4-recipe")
+            text = f"--fp4-recipe {recipe} is not modelled"
+            self.problems.append(Problem("not-predictable", text, "warning", place))
+            return "bf16"
         if arguments.has("fp8-format"):
             return "mxfp8" if arguments.text("fp8-recipe") == "mxfp8" else "fp8"
         arguments.has("accumulate-allreduce-grads-in-fp32")

@@ -72,10 +72,12 @@ _UNPREDICTABLE: Mapping[str, str] = {
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """Whose options they are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.given}
+    if "older" in kinds and arguments.unknown:
+        kinds.add("fork")  # options that no parser known here has
     if "deepspeed" in kinds or launch.launcher == "deepspeed":
         return _DIALECTS["deepspeed"]
     if any(name in arguments.given for name in _OF_2022):
-        return _2022
+        return replace(_2022, name="fork") if "fork" in kinds else _2022
     for name in ("pai", "fork", "older", "program"):
         if name in kinds:
             return _DIALECTS[name]

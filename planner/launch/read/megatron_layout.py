@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from planner.launch.read.found import Problem
 from planner.launch.read.megatron_arguments import Arguments
@@ -217,3 +219,36 @@ def expand_layout(text: str) -> list[str] | None:
         r"([EtmL|])\*(\d+)", lambda item: item[1] * min(int(item[2]), _MOST_BLOCKS), plain
     )
     return None if re.search(r"[^EtmL|]", plain) else plain.split("|")
+
+
+def unusual_splits(
+    arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
+) -> list[Problem]:
+    """Splits that run and are not modelled, by the rules that would call them broken."""
+    if dialect == "deepspeed" and layers % pp:
+        text = "uneven stages of DeepSpeed's pipeline are not modelled"
+        return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
+    counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)
+    if counted and split.blocks and 0 in split.blocks:
+        place = arguments.place(_EMBEDDING, _LOSS)
+        return [
+            Problem(
+                "chunks-have-layers", "chunks without layers are not modelled", "missing", place
+            )
+        ]
+    return []
+
+
+def grouped_micro_batches(
+    arguments: Arguments, degrees: Mapping[str, Any], dp: int | None
+) -> list[Problem]:
+    """Micro-batches in groups that the schedule takes and the model does not."""
+    name = "microbatch-group-size-per-virtual-pipeline-stage"
+    group, gbs = arguments.number(name), degrees["gbs"]
+    if not group or not gbs or not dp:
+        return []
+    micro_batches = gbs // (degrees["mbs"] * dp)
+    if micro_batches % degrees["pp"] == 0 or micro_batches % group:
+        return []
+    text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
+    return [Problem("interleaving-microbatches", text, "missing", arguments.place(name))]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.job.errors import UsageError
 from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, yaml_document
@@ -53,11 +54,12 @@ def words_of(values: Mapping[str, Setting], files: Files) -> Iterator[Word]:
         is_switch = option.values == "switch" if option else False
         if setting.value is True or (is_switch and str(setting.value).lower() in ("true", "1")):
             continue
-        yield from _values(setting, files)
+        takes_many = option is not None and option.values == "many"
+        yield from _values(setting, files, takes_many=takes_many)
 
 
-def _values(setting: Setting, files: Files) -> Iterator[Word]:
-    """A setting's value as words: lists, also as `[a b]`, have several."""
+def _values(setting: Setting, files: Files, *, takes_many: bool) -> Iterator[Word]:
+    """A setting's value as words: lists, also as `[a b]` and `a b`, have several."""
     place = setting.spans[0] if setting.spans else None
     if isinstance(setting.value, list):
         yield from (Word(_text(str(item)), place) for item in setting.value)
@@ -71,6 +73,9 @@ def _values(setting: Setting, files: Files) -> Iterator[Word]:
     if match is not None:
         parts = written[1 : len(text) - 1] if len(written.value) == len(text) else _text(match[1])
         yield from (Word(part, place) for part in parts.split())
+        return
+    if takes_many and "${" not in text:
+        yield from (Word(part, place) for part in written.split())
         return
     yield Word(_text(text) if "${" in text else written, place)
 
@@ -102,6 +107,8 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
         for key, setting in document.settings.items()
         if key.startswith(f"{_ARGS}.")
     }
+    if any("." in name for name in flags):
+        raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
     environment = {
         key.partition(".")[2]: _text(str(setting.value))
         for key, setting in document.settings.items()
@@ -115,7 +122,7 @@ def read_model_config(document: Document, files: Files, hints: Hints) -> Found:
     ):
         text = "it generates text: no training"
         reader.problems.append(Problem("not-predictable", text, "warning"))
-    return reader.found()
+    return replace(reader.found(), format="settings")
 
 
 # --- Primus ---------------------------------------------------------------------------------------
@@ -137,7 +144,8 @@ def read_primus(document: Document, files: Files, hints: Hints) -> Found:
     settings, missing = _merged(document, prefix, framework, files)
     if framework == "torchtitan":
         return _primus_torchtitan(document, settings, files, hints)
-    return _PrimusReader(document, framework, settings, missing, files, hints).found()
+    found = _PrimusReader(document, framework, settings, missing, files, hints).found()
+    return replace(found, format="settings")
 
 
 def _merged(
@@ -194,6 +202,10 @@ class _PrimusReader(MegatronReader):
         if framework != "megatron":
             text = f"Primus with {framework} is not modelled"
             self.problems.append(Problem("not-predictable", text, "warning"))
+        chosen = settings.get("recompute_layer_ids")
+        if chosen is not None and chosen.value not in (None, [], "null"):
+            text = "recompute_layer_ids: layers that are named one by one are not read"
+            self.problems.append(Problem("not-predictable", text, "warning", (chosen.place,)))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
             text = f"model_type {kind.value} is not modelled"
@@ -207,8 +219,11 @@ class _PrimusReader(MegatronReader):
         return replace(CORE, name="primus", words="Primus", core=False)
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        """Primus' profile; it names layers one by one, and has core's methods besides."""
         framework, names = super()._profile(degrees)
-        return ("primus", names) if framework == "megatron-core" else (framework, names)
+        by_method = ":" in self._recompute()
+        is_usual = framework == "megatron-core" and not by_method
+        return ("primus", names) if is_usual else (framework, names)
 
     def _shape(self) -> Any:
         """The model of the preset, which the catalogue may know where the file is not there."""
@@ -240,4 +255,5 @@ def _primus_torchtitan(
 
     plain = {key.removeprefix("job."): setting for key, setting in settings.items()}
     inner = Document(document.path, {}, plain)
-    return TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")
+    found = TorchtitanReader(inner, None, files, hints).found("torchtitan-0.2")
+    return replace(found, format="settings")

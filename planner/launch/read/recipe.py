@@ -355,6 +355,7 @@ class _Recipe:
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
         return replace(
             found,
+            format="recipe",
             world=(self.launch.world if self.launch else None) or self.fields.world,
             main_file=self.path,
             problems=(*self._problems(), *self._eased(found)),

@@ -6,8 +6,9 @@ architecture, inside one scale-up domain or beyond, of dense or MoE models. What
 family is a mixture: its own runs weigh n / (n + k), the next wider family the rest, and so on up
 to all runs; n counts each source as a power of its rows, because rows of one source share much of
 their error. A framework without a measured run has the spread of all runs as they are predicted
-without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the constants were fitted: `k` and the
-power give the best held-out interval score, `inflation` makes held-out intervals cover 80 %.
+without their framework's name (`UNFAMILIAR`). Any source can be left out, and that is how the
+constants were fitted: `k` and the power give the best held-out interval score, `inflation` makes
+held-out intervals cover 80 %.
 
 Exposed communication is harder to predict than compute, and so is the time in which the GPU waits
 for the CPU: hosts differ, and so do versions of the same software. Further, independent errors in

@@ -113,7 +113,8 @@ def test_deepspeed_rules(read: Read, rule: str, severity: str, zero: str, more: 
 @pytest.mark.parametrize(
     ("optimizer", "more", "expected"),
     [
-        ("OneBitAdam", "", {"optimizer-unknown"}),
+        ("OneBitAdam", "", set()),
+        ("TwoBitAdam", "", {"optimizer-unknown"}),
         ("sgd", "", {"optimizer-unknown"}),
         ("SGD", "", {"zero-untested-optimizer"}),
         ("SGD", ', "zero_allow_untested_optimizer": true', set()),

@@ -11,11 +11,18 @@ from planner.evidence.fit.judging import (
     HeldOut,
     Residual,
     held_out,
+    strangers,
     summarised,
     without_unmeasured_errors,
 )
 from planner.evidence.fit.residual_fit import fit, fit_all, render, residuals
-from planner.predict.uncertainty.families import Family, Figure, parent_family, wider_families
+from planner.predict.uncertainty.families import (
+    UNFAMILIAR,
+    Family,
+    Figure,
+    parent_family,
+    wider_families,
+)
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import (
     Further,
@@ -121,6 +128,35 @@ def test_time_is_nearest_on_the_same_gpu_memory_in_the_same_framework() -> None:
     assert table(*found).spread(asked).middle == 0.2
     assert table(*found, figure="memory").spread(asked).middle == 0.5
     assert table(*found).nearest(Family("x", "volta", "one domain", "moe")) == Family()
+
+
+@pytest.mark.parametrize("figure", ["time", "memory"])
+def test_a_framework_that_was_never_measured_has_the_spread_of_unnamed_runs(figure: Figure) -> None:
+    """The same runs again, without names: they widen no other family, and leave sources out."""
+    strange = NEAR._replace(framework=UNFAMILIAR)
+    found = (*runs("a", NEAR, 0.1), *runs("a", strange, 0.5), *runs("b", strange, 0.7))
+    asked = Family("unheard-of", "hopper", "one domain", "dense")
+    known = table(*found, figure=figure)
+    assert known.spread(asked).sources == ("a", "b")
+    assert known.spread(asked).family == strange
+    assert known.spread(asked, without="a").middle == 0.7
+    assert known.spread(NEAR).middle == 0.1
+    assert not Family("", "hopper").includes(strange)
+    assert not Family().includes(strange)
+    chain = [strange]
+    while (parent := parent_family(chain[-1], figure)) is not None:
+        assert parent.includes(chain[-1])
+        chain.append(parent)
+    assert chain[-1] == Family(UNFAMILIAR)
+
+
+def test_what_one_source_made_a_profile_from_is_judged_unnamed_alone() -> None:
+    strange = NEAR._replace(framework=UNFAMILIAR)
+    shared = (*runs("a", FAR, 0.1), *runs("b", FAR, 0.2))
+    found = [*shared, *runs("a", NEAR, 0.3), *runs("a", strange, 0.5), *runs("b", strange, 0.6)]
+    judged = strangers(found)
+    assert [item.value for item in judged] == [0.1, 0.2, 0.5, 0.6]
+    assert [item.group for item in judged] == ["a", "b", "a, unnamed", "b, unnamed"]
 
 
 @pytest.mark.parametrize("figure", ["time", "memory"])

@@ -1,0 +1,106 @@
+"""Published recipes against the best plan of their jobs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from planner.evidence.fit.command import measured_rows
+from planner.evidence.recipes.__main__ import main
+from planner.evidence.recipes.compare import NOTABLE, Comparison, compare, recipe_rows, search_job
+from planner.evidence.recipes.page import page
+from planner.evidence.runs.predict import Prediction, predict_rows
+from planner.evidence.runs.reliability import fit_errors
+from planner.evidence.runs.rows import MeasuredRow
+
+
+@pytest.fixture(scope="module")
+def recipes() -> list[MeasuredRow]:
+    return recipe_rows(measured_rows([]))
+
+
+@pytest.fixture(scope="module")
+def predictions(recipes: list[MeasuredRow]) -> list[Prediction]:
+    """A few recipes: dense models on H100, and one that is predicted beyond its memory."""
+    dense = [row for row in recipes if row.source == "nemo-perf" and not row.text("moe")][:4]
+    large = [
+        row for row in recipes if row.says("model", "nemotron4-340b") and row.says("gpu", "h1")
+    ]
+    return predict_rows([*dense, *large[:1]])
+
+
+@pytest.fixture(scope="module")
+def comparisons(predictions: list[Prediction]) -> list[Comparison]:
+    found = [compare(prediction) for prediction in predictions]
+    return [one for one in found if one is not None]
+
+
+def test_recipes_state_their_degrees(recipes: list[MeasuredRow]) -> None:
+    assert len(recipes) > 200
+    for row in recipes:
+        assert row.integer("tp")
+        assert row.integer("pp")
+        assert row.integer("mbs")
+        assert row.measurement("step_time_s")
+
+
+def test_the_best_plan_is_no_slower_than_the_recipe(comparisons: list[Comparison]) -> None:
+    """Where the recipe is predicted within its memory, a search finds it or a faster plan."""
+    within = [one for one in comparisons if one.peak_share <= 1.0]
+    assert len(within) >= 4
+    for one in within:
+        assert one.gain is not None
+        assert one.gain >= -1e-3
+        assert one.verdict != "lost"
+
+
+def test_a_recipe_beyond_its_memory_is_called_a_memory_error(
+    comparisons: list[Comparison],
+) -> None:
+    beyond = [one for one in comparisons if one.peak_share > 1.0]
+    assert beyond
+    assert all(one.verdict in ("memory error", "as good") for one in beyond)
+
+
+def test_gains_are_named(comparisons: list[Comparison]) -> None:
+    for one in comparisons:
+        if one.gain is not None and one.gain > NOTABLE:
+            assert one.verdict in ("gain", "within the error bar", "model error")
+            assert one.reason
+
+
+def test_a_search_keeps_what_a_recipe_states(predictions: list[Prediction]) -> None:
+    """Precision, batch and rounding stay: no technique that rounds otherwise is added."""
+    for prediction in predictions:
+        assert prediction.mapped is not None
+        job, open_job = prediction.mapped.job, search_job(prediction.mapped)
+        assert open_job.batch == job.batch
+        assert open_job.precision == job.precision
+        assert open_job.framework.state.gradient_bytes == job.framework.state.gradient_bytes
+        assert len(open_job.recompute) > 1
+
+
+def test_the_page(comparisons: list[Comparison], predictions: list[Prediction]) -> None:
+    text = page(comparisons, predictions)
+    assert f"{len(comparisons)} recipes" in text
+    assert "runs that ran lost" in text
+    again = page([comparisons[0], replace(comparisons[0], measured_s=9.9)], ())
+    assert again.count("\n| nemo-perf") == 1
+    assert " to 9.9 |" in again
+
+
+def test_both_errors_of_the_probability(predictions: list[Prediction]) -> None:
+    """Of runs that state what they recompute: that of 340B ran, and is given little."""
+    errors = fit_errors(predictions)
+    assert (errors.ran, errors.lost, errors.sure, errors.wrong) == (1, 1, 0, 0)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--only", "nemo-perf", "--limit", "1", "--json"])
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["source"] == "nemo-perf"
+    assert record["predicted_s"] > 0
+    with pytest.raises(SystemExit):
+        main(["--limit", "0"])
