@@ -264,7 +264,7 @@ def test_the_document_that_is_written_is_the_one_that_is_printed(run: Run, tmp_p
         (("llama-3-8b", "--stage", "last"), ("'last'", "heaviest")),
         (("llama-3-8b", "--plot", "step.pdf"), (".html, .svg, .png",)),
         (("llama-3-8b", "--plot", "nowhere/step.svg"), ("does not exist",)),
-        (("llama-3-8b", "--plot", "a.svg", "-o", "a.svg"), ("different files",)),
+        (("llama-3-8b", "--plot", "a.svg", "-o", "a.svg"), ("not that of another option",)),
         (("llama-3-8b", "--json", "--csv"), ("not both",)),
         (("llama-3-8b", "--solve", "mbs", "--advise"), ("not both",)),
         (("llama-3-8b", "--solve", "batch"), ("--inference",)),

@@ -142,7 +142,7 @@ def test_the_short_list_has_each_cluster_first(over_all: ClusterFront) -> None:
 def test_the_report_says_dimensions_prices_and_reasons(over_all: ClusterFront) -> None:
     report = cluster_front_report(over_all, shortened(over_all.points, 6))
     tables = [block for block in report.blocks if isinstance(block, TableData)]
-    assert "USD per" in tables[0].columns[5].title
+    assert "USD per" in tables[0].columns[2].title
     assert [row[0] for row in tables[1].rows] == list(CLUSTERS)
     notes = " ".join(
         line for block in report.blocks if isinstance(block, Notes) for line in block.lines

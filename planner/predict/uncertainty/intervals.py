@@ -21,7 +21,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array
 from planner.job.job import Job
 from planner.predict.plan import Degrees, Interval
-from planner.predict.uncertainty.families import Family, Figure, architecture_text
+from planner.predict.uncertainty.families import UNFAMILIAR, Family, Figure, architecture_text
 from planner.predict.uncertainty.measured_range import Conditions, beyond_text, doublings
 from planner.predict.uncertainty.residuals import (
     COVERAGE,
@@ -158,10 +158,8 @@ def family_text(spread: Spread) -> str:
     gpus = f"{architecture_text(architecture)} GPUs" if architecture else "other GPUs"
     place = f", {_SCALES[scale]}" if scale else ""
     less = "" if spread.family_share >= 0.5 else " and from less similar ones"
-    return (
-        f"{spread.rows:,} measured {noun}{models} with {framework or 'other frameworks'} on "
-        f"{gpus}{place}{less}"
-    )
+    named = "other frameworks" if framework in ("", UNFAMILIAR) else framework
+    return f"{spread.rows:,} measured {noun}{models} with {named} on {gpus}{place}{less}"
 
 
 def step_time_interval(
