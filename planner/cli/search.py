@@ -102,7 +102,7 @@ def command(**options: Any) -> None:
                 top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,
-                whole=options["whole"],
+                complete=options["whole"] or style != "text" or output is not None,
             )
     except DoesNotFitError as error:
         print_failure(error.why, style)

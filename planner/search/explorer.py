@@ -64,8 +64,6 @@ class Explorer(BoundedShapes):
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
         self.spent = Spent()
-        # CP-SAT's seconds after which it tires.
-        self.rests_at_s = np.inf
         # More threads than cores only take time from each other; what is found is the same.
         self.ahead = Ahead(min(effort.workers, os.cpu_count() or 1))
         # Index of this job among those searched with it.
@@ -84,11 +82,6 @@ class Explorer(BoundedShapes):
         """
         with stopped_by_signal(self.interrupt):
             return all_limit_results(self.climb, self.progress)
-
-    @property
-    def tired(self) -> bool:
-        """Whether the work that is allowed on plans between limits is done."""
-        return self.block_bounds_left <= 0 or self.spent.effort_s >= self.rests_at_s
 
     def _over(self) -> bool:
         return bool(self.stopped) or super()._over()
@@ -110,7 +103,7 @@ class Explorer(BoundedShapes):
         asked: dict[int, float] = {}
         while waiting:
             exhausted = self._exhausted(allowed_s)
-            if self.stopped or self.tired:
+            if self.stopped:
                 break
             bound, position = heappop(waiting)
             target = beside if best is None else min(beside, best.sample_s)

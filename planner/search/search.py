@@ -19,8 +19,15 @@ from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.search.costed import CostedJob, cost_job
-from planner.search.exact_front import MEMORY_BYTES, complete_front, fastest_plan, undominated
-from planner.search.front import ALIKE, SAVING, thin
+from planner.search.exact_front import (
+    MEMORY_BYTES,
+    as_fast,
+    complete_front,
+    fastest_plan,
+    short_front,
+    thin_points,
+    undominated,
+)
 from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
@@ -28,9 +35,6 @@ from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_not
 from planner.search.result import Counts, JobSummary, SearchResult
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
-# Work on plans between those of a ladder of memory limits, unless the whole front is wanted: bounds
-# by whole blocks, the costliest, and CP-SAT's deterministic seconds.
-REFINEMENT = (50, 0.1)
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
 
@@ -45,7 +49,7 @@ def find_plans(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
-    whole: bool = False,
+    complete: bool = True,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
@@ -56,14 +60,13 @@ def find_plans(
     the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
     exactly, with any number of workers, unless `time_limit_s` cuts the search short: it begins with
     the call, and only costing every shape once, which is what even the worst front needs, is always
-    finished. Ctrl-C, once
-    plans are known, ends it like a time limit: the best front so far, which says so in `stopped`.
-    `progress(what, done, total)` is called as it goes. `fastest_only`: stop once no plan can be
-    faster than the first; what lies below it on the front is then not searched. `whole`: complete
-    the front however long it takes; without, that is left off where it is costly (models of several
-    kinds of layers), and `complete` says so. `relaxed`: where
-    nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
-    which becomes a note.
+    finished. Ctrl-C, once plans are known, ends it like a time limit: the best front so far, which
+    says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`: stop
+    once no plan can be faster than the first; what lies below it on the front is then not searched.
+    `complete` False: look only for plans as fast as the fastest and those between which people
+    would choose (`short_front`); the recommended plan is the same. `relaxed`: where nothing fits,
+    search what would. `launch`: what launch writers say of the job and its plans, which becomes a
+    note.
     UsageError if no configuration is legal; NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
@@ -81,9 +84,9 @@ def find_plans(
     explorer = shares.explorer(effort, progress)
     limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
-        limit_results = complete_front(
-            explorer, limit_results, MEMORY_BYTES, None if whole else REFINEMENT
-        )
+        limit_results = as_fast(explorer, limit_results, MEMORY_BYTES)
+        lower_front = complete_front if complete else short_front
+        limit_results = lower_front(explorer, limit_results, MEMORY_BYTES)
     points = undominated(
         [limit_result.point for limit_result in limit_results if limit_result.point is not None]
     )
@@ -94,7 +97,7 @@ def find_plans(
         from planner.search.infeasible import nothing_fits
 
         raise nothing_fits(request, shares, explorer, progress, relaxed=relaxed, riskier=riskier)
-    shown = set(_short_front(points))
+    shown = set(thin_points(points))
     plans = sorted(
         (
             (_plan(shares.jobs[point.source], point, _gap(limit_results, point)), point)
@@ -119,7 +122,7 @@ def find_plans(
         ),
         recommended=best,
         riskier=riskier,
-        complete=not fastest_only and not explorer.stopped and not explorer.tired,
+        complete=complete and not fastest_only and not explorer.stopped,
         proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,
@@ -154,7 +157,7 @@ def _riskier(
     ]
     return tuple(
         _plan(shares.jobs[point.source], point, _gap(limit_results, point))
-        for point in _short_front(undominated(faster))[:MOST_RISKIER]
+        for point in thin_points(undominated(faster))[:MOST_RISKIER]
     )
 
 
@@ -170,14 +173,6 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
         return cost_job(job)
 
     return cost
-
-
-def _short_front(points: Sequence[Point]) -> list[Point]:
-    """Points of a front, thinned to those between which people would choose."""
-    sample_s = np.array([point.sample_s for point in points])
-    peak = np.array([point.peak for point in points])
-    kept = thin(sample_s, peak, np.arange(len(points)), ALIKE, SAVING)
-    return [points[index] for index in kept.tolist()]
 
 
 def _gap(limit_results: list[LimitResult], point: Point) -> float:

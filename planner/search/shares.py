@@ -158,18 +158,6 @@ class SharesExplorer:
         return self.explorers[0].effort
 
     @property
-    def tired(self) -> bool:
-        """Whether the work that `rest_after` allows is done."""
-        return any(explorer.tired for explorer in self.explorers)
-
-    def rest_after(self, block_bounds: int, effort_s: float) -> None:
-        """Tire after so many more of the costliest bounds, those by blocks, of an explorer, and so
-        many more of CP-SAT's deterministic seconds."""
-        for explorer in self.explorers:
-            explorer.block_bounds_left = block_bounds
-            explorer.rests_at_s = explorer.spent.effort_s + effort_s
-
-    @property
     def limits(self) -> list[float]:
         """Memory limits of the ladder, from the largest down, bytes."""
         return [float(limit) for limit in self.explorers[0].limits]
