@@ -102,7 +102,7 @@ def command(**options: Any) -> None:
                 top=options["top"],
                 time_limit_s=options["time_limit"],
                 progress=progress,
-                complete=options["whole"] or style != "text" or output is not None,
+                short=_printed_plans(options, style),
             )
     except DoesNotFitError as error:
         print_failure(error.why, style)
@@ -121,6 +121,15 @@ def command(**options: Any) -> None:
             print_report(search_report(result, saved_as, most, options["whole"]))
     if result.stopped == "interrupted":
         click.get_current_context().exit(ExitStatus.INTERRUPTED)
+
+
+def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
+    """How many plans a table prints; None where all of the front is asked for, to be written or to
+    be sorted by anything but speed."""
+    written = options["output"] is not None or style != "text"
+    if options["whole"] or written or options["sort"] in ("peak", "fit"):
+        return None
+    return options["top"] or MOST_PRINTED
 
 
 def print_failure(why: WhyNothingFits, style: OutputFormat) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.predict.plan import OPTIMAL_WITHIN
 from planner.search.front import ALIKE, SAVING, thin
-from planner.search.limit_results import SLOWEST, TIE, LimitResult, Point, Stopped
+from planner.search.limit_results import SLOWEST, TIE, Enough, LimitResult, Point, Stopped
 
 # No two plans of a complete front are closer than this share of the step time and these bytes, and
 # no plan is missing that lies further from all of them.
@@ -31,8 +31,9 @@ class Explored(Protocol):
     def stopped(self) -> Stopped:
         """What cut the search short, if anything did."""
 
-    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
-        """The rungs from a limit down, until nothing fits or plans take far longer than a pace."""
+    def ladder(self, limit_bytes: float, fastest: float, enough: Enough = ...) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than the
+        fastest, or those so far are enough."""
 
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
@@ -88,9 +89,10 @@ def complete_front(
 
 
 def short_front(
-    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float
+    explorer: Explored, first: Sequence[LimitResult], memory_bytes: float, most: int
 ) -> list[LimitResult]:
-    """The fastest plans, and lighter ones between which people would choose (`thin_points`).
+    """The fastest plans, and lighter ones until there are `most` between which people would choose
+    (`thin_points`).
 
     `first`: `as_fast`. No plan is left out that is as fast as one of those chosen, to within TIE,
     and lighter by `memory_bytes`; between them the front is not looked at.
@@ -99,20 +101,37 @@ def short_front(
     point = found[-1].point
     if point is None or point.peak <= memory_bytes or explorer.stopped:
         return found
-    found += explorer.ladder(point.peak - memory_bytes, fastest)
+
+    def enough(below: Sequence[LimitResult]) -> bool:
+        # The last may yet be replaced by a lighter one that is as fast.
+        return len(_chosen([*first, *below])) > most
+
+    found += explorer.ladder(point.peak - memory_bytes, fastest, enough)
     found = _not_far_too_slow(found, fastest)
     known = set(_points(first))
     while not explorer.stopped:
-        chosen = thin_points(undominated(_points(found)))
+        chosen = _chosen(found)[:most]
         unsure = [point for point in chosen if point not in known and point.peak > memory_bytes]
         if not unsure:
             break
         known.update(unsure)
-        limits = [point.peak - memory_bytes for point in unsure]
-        most_s = [point.sample_s * (1.0 + TIE) ** 2 for point in unsure]
-        lighter = zip(explorer.within(limits, most_s), most_s, strict=True)
-        found += [result for result, longest_s in lighter if _sample_s(result) <= longest_s]
-    return found
+        found += _lighter_as_fast(explorer, unsure, memory_bytes)
+    slowest = max([point.sample_s for point in _chosen(found)[:most] + _points(first)])
+    return [result for result in found if _sample_s(result) <= slowest]
+
+
+def _lighter_as_fast(
+    explorer: Explored, points: Sequence[Point], memory_bytes: float
+) -> list[LimitResult]:
+    """Where there are any: plans as fast as points, to within TIE, and lighter."""
+    limits = [point.peak - memory_bytes for point in points]
+    most_s = [point.sample_s * (1.0 + TIE) ** 2 for point in points]
+    lighter = zip(explorer.within(limits, most_s), most_s, strict=True)
+    return [result for result, longest_s in lighter if _sample_s(result) <= longest_s]
+
+
+def _chosen(results: Sequence[LimitResult]) -> list[Point]:
+    return thin_points(undominated(_points(results)))
 
 
 def _not_far_too_slow(results: Sequence[LimitResult], fastest: float) -> list[LimitResult]:

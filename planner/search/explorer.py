@@ -25,7 +25,7 @@ from planner.search import block_bound
 from planner.search.ahead import Ahead, Question, Solve
 from planner.search.block_bound import NO_BOUND, Bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
-from planner.search.layout_model import LayoutSolution, solve_near_or_full
+from planner.search.layout_model import LayoutSolution, solve_layout
 from planner.search.limit_results import (
     Effort,
     LimitResult,
@@ -298,7 +298,7 @@ class Explorer(BoundedShapes):
         def solve() -> LayoutSolution:
             if self._refuted(terms, ctx, within_s):
                 return LayoutSolution("infeasible", None, within_s[1], 0.0)
-            found = solve_near_or_full(terms, ctx, options, within_s, hint.stage_layers)
+            found = solve_layout(terms, ctx, options, within_s, hint.stage_layers)
             if found.layout is None or not modes:
                 return found
             return replace(found, layout=_all_modes(found.layout, terms, len(modes)))

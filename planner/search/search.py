@@ -49,7 +49,7 @@ def find_plans(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     fastest_only: bool = False,
-    complete: bool = True,
+    short: int | None = None,
     relaxed: bool = True,
     launch: LaunchNotes = SILENT,
 ) -> SearchResult:
@@ -63,10 +63,10 @@ def find_plans(
     finished. Ctrl-C, once plans are known, ends it like a time limit: the best front so far, which
     says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`: stop
     once no plan can be faster than the first; what lies below it on the front is then not searched.
-    `complete` False: look only for plans as fast as the fastest and those between which people
-    would choose (`short_front`); the recommended plan is the same. `relaxed`: where nothing fits,
-    search what would. `launch`: what launch writers say of the job and its plans, which becomes a
-    note.
+    `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
+    many between which people would choose; the recommended plan is the same. `relaxed`: where
+    nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
+    which becomes a note.
     UsageError if no configuration is legal; NothingFitsError if none fits.
     """
     if sort not in SORT_KEYS:
@@ -85,8 +85,11 @@ def find_plans(
     limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
         limit_results = as_fast(explorer, limit_results, MEMORY_BYTES)
-        lower_front = complete_front if complete else short_front
-        limit_results = lower_front(explorer, limit_results, MEMORY_BYTES)
+        limit_results = (
+            complete_front(explorer, limit_results, MEMORY_BYTES)
+            if short is None
+            else short_front(explorer, limit_results, MEMORY_BYTES, short)
+        )
     points = undominated(
         [limit_result.point for limit_result in limit_results if limit_result.point is not None]
     )
@@ -122,7 +125,7 @@ def find_plans(
         ),
         recommended=best,
         riskier=riskier,
-        complete=complete and not fastest_only and not explorer.stopped,
+        complete=short is None and not fastest_only and not explorer.stopped,
         proven=all(limit_result.gap <= OPTIMAL_WITHIN for limit_result in limit_results),
         gap=max(limit_result.gap for limit_result in limit_results),
         stopped=explorer.stopped,

@@ -23,6 +23,7 @@ from planner.search.limit_results import (
     LIMIT_STEP,
     LIMIT_STEPS,
     Effort,
+    Enough,
     LimitResult,
     Point,
     Progress,
@@ -172,15 +173,17 @@ class SharesExplorer:
         with stopped_by_signal(self.explorers[0].interrupt):
             return all_limit_results(self.climb, self.progress)
 
-    def ladder(self, limit_bytes: float, fastest: float) -> list[LimitResult]:
-        """The rungs from a limit down, until nothing fits or plans take far longer than `fastest`,
-        a pace that is known."""
+    def ladder(
+        self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
+    ) -> list[LimitResult]:
+        """The results from a limit down, until nothing fits, plans take far longer than `fastest`,
+        seconds per sequence that are known, or those so far are `enough`."""
         for explorer in self.explorers:
             explorer.descend(
                 np.asarray(limit_bytes * LIMIT_STEP ** np.arange(LIMIT_STEPS), dtype=np.float64)
             )
         with stopped_by_signal(self.explorers[0].interrupt):
-            return all_limit_results(self.climb, self.progress, fastest)
+            return all_limit_results(self.climb, self.progress, fastest, enough)
 
     def within(
         self, limits: Sequence[float], target_sample_times: Sequence[float]
