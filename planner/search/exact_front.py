@@ -116,8 +116,8 @@ def short_front(
             break
         known.update(unsure)
         found += _lighter_as_fast(explorer, unsure, memory_bytes)
-    slowest = max([point.sample_s for point in _chosen(found)[:most] + _points(first)])
-    return [result for result in found if _sample_s(result) <= slowest]
+    kept = {*_points(first), *_chosen(found)[:most]}
+    return [result for result in found if result.point in kept] or found
 
 
 def _lighter_as_fast(

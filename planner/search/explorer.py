@@ -220,23 +220,18 @@ class Explorer(BoundedShapes):
             points.append(self.even_point(row))
         return min(points, key=lambda point: (point.sample_s, point.peak, point.row), default=None)
 
-    def lightest(self, most_sample_s: float, most_peak: float) -> Point | None:
-        """The lightest of all costed layouts that are neither slower nor heavier than this.
-
-        Of equally light ones an even one, then that with the fewest blocks.
-        """
-        points = [
-            point
-            for point in self.solved
-            if point.sample_s <= most_sample_s and point.peak <= most_peak
+    def as_good(self, point: Point) -> Point:
+        """The lightest of all costed layouts that are neither slower nor heavier than one; of
+        equally light ones the fastest."""
+        even = np.flatnonzero((self.sample_s <= point.sample_s) & (self.peak <= point.peak))
+        order = np.lexsort((self.sample_s[even], self.peak[even]))
+        points = [point, *(self.even_point(row) for row in even[order[:1]].tolist())]
+        points += [
+            solved
+            for solved in self.solved
+            if solved.sample_s <= point.sample_s and solved.peak <= point.peak
         ]
-        peak = np.where(self.sample_s <= most_sample_s, self.peak, np.inf)
-        row = int(np.argmin(peak))
-        if peak[row] <= most_peak:
-            points.insert(0, self.even_point(row))
-        return min(
-            points, key=lambda point: (point.peak, len(point.layout.block_layers)), default=None
-        )
+        return min(points, key=lambda point: (point.peak, point.sample_s))
 
     def even_point(self, row: int) -> Point:
         """A shape in its even layout."""

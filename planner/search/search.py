@@ -90,6 +90,7 @@ def find_plans(
             if short is None
             else short_front(explorer, limit_results, MEMORY_BYTES, short)
         )
+    limit_results = [explorer.as_good(limit_result) for limit_result in limit_results]
     points = undominated(
         [limit_result.point for limit_result in limit_results if limit_result.point is not None]
     )

@@ -214,6 +214,14 @@ class SharesExplorer:
             bound = min(bound, limit_result.bound)
         return LimitResult(limit, best, bound)
 
+    def as_good(self, result: LimitResult) -> LimitResult:
+        """The result with the lightest costed layout that is as good as its plan: undominated among
+        all that were costed, in exact numbers."""
+        if result.point is None:
+            return result
+        points = [explorer.as_good(result.point) for explorer in self.explorers]
+        return replace(result, point=min(points, key=lambda point: (point.peak, point.sample_s)))
+
     def solved_shapes(self) -> int:
         """Shapes given to CP-SAT."""
         return sum(len(explorer.solved_rows) for explorer in self.explorers)
