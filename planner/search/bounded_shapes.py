@@ -250,14 +250,14 @@ class BoundedShapes:
         found = NO_BOUND
         wanted = self._whole_blocks and target < np.inf
         if wanted and not self.others[int(self.columns["recompute"][row])]:
-            terms, ctx = self._linear(row, float(self.limits[index]))
+            terms, ctx = self.linear(row, float(self.limits[index]))
             if block_bound.applies(ctx):
                 target_s = target * float(self.columns["gbs"][row])
                 found = block_bound.least_step(terms, ctx, target_s)
         self._block_bounds[key] = found
         return found
 
-    def _linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
+    def linear(self, row: int, limit_bytes: float) -> tuple[ShapeTerms, LayoutContext]:
         """The linear terms of a shape, and what layout rules read of it under a memory limit."""
         job = self.cost_model.job
         index = int(self.columns["recompute"][row])

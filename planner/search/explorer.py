@@ -61,6 +61,8 @@ class Explorer(BoundedShapes):
         self.progress = progress or (lambda _what, _done, _total: None)
         self.solved: list[Point] = []
         self.solved_rows: set[int] = set()
+        # Row, memory limit and seconds per sequence that no layout beats: what CP-SAT proved.
+        self.solver_bounds: list[tuple[int, float, float]] = []
         # Rows that may still hold a better plan within some limit.
         self.undecided: set[int] = set()
         self.spent = Spent()
@@ -254,6 +256,7 @@ class Explorer(BoundedShapes):
         self.spent.effort_s += solution.effort_s
         self.solved_rows.add(row)
         self._raise_bound(position, index, solution.bound_s / gbs)
+        self.solver_bounds.append((row, float(self.limits[index]), solution.bound_s / gbs))
         if solution.layout is None:
             return None
         point = self.cost(row, solution.layout)
@@ -287,7 +290,7 @@ class Explorer(BoundedShapes):
     ) -> Solve:
         """A solve with everything but CP-SAT done: the compiled kernels run in one thread."""
         modes = self.others[int(self.columns["recompute"][row])]
-        terms, ctx = self._linear(row, limit_bytes)
+        terms, ctx = self.linear(row, limit_bytes)
         options = replace(self.effort.options, wall_s=self._seconds_left())
 
         def solve() -> LayoutSolution:

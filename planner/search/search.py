@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
 from planner.predict.assumed_hardware import assumption_lines
-from planner.predict.costed_plan import job_plan
+from planner.predict.costed_plan import job_plan, row_degrees
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
@@ -32,7 +32,14 @@ from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.layout_model import SolverOptions
 from planner.search.limit_results import TIE, Effort, LimitResult, Point, Progress
 from planner.search.ordering import SORT_KEYS, recommended, sort_value, stop_notes
-from planner.search.result import Counts, JobSummary, SearchResult
+from planner.search.result import (
+    Counts,
+    JobSummary,
+    LimitBound,
+    Proof,
+    SearchResult,
+    SolverBound,
+)
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
 # Plans that may fit, less surely than asked, that are shown at most.
@@ -80,7 +87,7 @@ def find_plans(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     job = request.resolve()
-    shares = cost_shares(job, _launchable_cost(job, launch), effort.deadline)
+    shares = launchable_shares(job, launch, effort.deadline)
     explorer = shares.explorer(effort, progress)
     limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
@@ -136,6 +143,33 @@ def find_plans(
             *_notes(shares),
         ),
         rule_counts=shares.rule_counts,
+        proof=_proof(shares, explorer, limit_results),
+    )
+
+
+def _proof(
+    shares: CostedShares, explorer: SharesExplorer, limit_results: Sequence[LimitResult]
+) -> Proof:
+    """By what the plans found are optimal."""
+    by_solver = (
+        SolverBound(
+            choice=choice,
+            degrees=row_degrees(costed_job.candidates.columns, row),
+            recompute=costed_job.job.recompute[
+                int(costed_job.candidates.columns["recompute"][row])
+            ].name,
+            limit_bytes=limit,
+            sample_s=sample_s,
+        )
+        for choice, costed_job in enumerate(shares.jobs)
+        for row, limit, sample_s in explorer.explorers[choice].solver_bounds
+    )
+    return Proof(
+        limits=tuple(
+            LimitBound(limit_bytes=result.limit_bytes, sample_s=result.bound)
+            for result in limit_results
+        ),
+        by_solver=tuple(by_solver),
     )
 
 
@@ -165,9 +199,11 @@ def _riskier(
     )
 
 
-def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob]:
-    """How to cost the job at a share of the offload: UsageError where the framework could launch
-    the job, but not with that share."""
+def launchable_shares(
+    job: Job, launch: LaunchNotes = SILENT, deadline: float | None = None
+) -> CostedShares:
+    """The job costed at each choice of what is offloaded, but for choices with which the framework
+    could not launch it where it could without."""
     launchable = launch.of_job(job.decided()[0]) is None
 
     def cost(job: Job) -> CostedJob:
@@ -176,7 +212,7 @@ def _launchable_cost(job: Job, launch: LaunchNotes) -> Callable[[Job], CostedJob
             raise UsageError(note)
         return cost_job(job)
 
-    return cost
+    return cost_shares(job, cost, deadline)
 
 
 def _gap(limit_results: list[LimitResult], point: Point) -> float:
