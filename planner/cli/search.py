@@ -65,7 +65,8 @@ SORTS = {
     help="Layouts solved at a time, or clusters where --gpus names several; the answer stays.",
 )
 @time_limit_option(
-    "Of the search, costing included; what is not proven by then says so. Ctrl-C does the same."
+    "Of the search, costing included, and of compiling in a first run; what is not proven by then "
+    "says so. Ctrl-C does the same."
 )
 @output_options
 def command(**options: Any) -> None:
@@ -87,7 +88,7 @@ def command(**options: Any) -> None:
     job = first_job(request)
     if limits := limit_values(options, job):
         request = request.model_copy(update={"limits": limits})
-    compile_if_first_run(options["quiet"])
+    compile_if_first_run(options["quiet"], options["time_limit"])
 
     from planner.launch.plans import find_plans
     from planner.search.infeasibility import DoesNotFitError

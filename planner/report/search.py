@@ -147,8 +147,8 @@ def proof_text(counts: Counts) -> str:
     """How it was decided that no better plan is left out."""
     left = counts.legal - counts.solved - counts.skipped
     parts = [
-        f"{counts.skipped:,} configurations cannot beat the plans found: they need too much memory, "
-        "or even a lower bound on their step time is too long",
+        f"{counts.skipped:,} configurations cannot beat the plans found: they need too much "
+        "memory, or even a lower bound on their step time is too long",
         f"{counts.solved:,} had the best split of their layers looked for by the solver CP-SAT",
     ]
     if left > 0:

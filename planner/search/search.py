@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner._version import __version__
-from planner.job.errors import UsageError, unknown_name
+from planner.job.errors import CannotTellError, UsageError, unknown_name
 from planner.job.job import Job
 from planner.job.pool import is_pool
 from planner.job.request import Request
@@ -18,6 +18,7 @@ from planner.predict.costed_plan import job_plan, row_degrees
 from planner.predict.device import half_precision
 from planner.predict.ops import parameter_count
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.threads import OutOfTimeError, until
 from planner.search.costed import CostedJob, cost_job
 from planner.search.exact_front import (
     MEMORY_BYTES,
@@ -42,6 +43,8 @@ from planner.search.result import (
 )
 from planner.search.shares import CostedShares, SharesExplorer, cost_shares
 
+# Costing every configuration once may take so many seconds, whatever the time limit.
+COSTING_S = 2.0
 # Plans that may fit, less surely than asked, that are shown at most.
 MOST_RISKIER = 5
 
@@ -66,15 +69,16 @@ def find_plans(
     `top`: most plans returned, the best by `sort` (a field of Plan, see SORT_KEYS). `seed`: of
     the layout solver; `workers`: layouts solved at a time. An equal seed repeats the result
     exactly, with any number of workers, unless `time_limit_s` cuts the search short: it begins with
-    the call, and only costing every shape once, which is what even the worst front needs, is always
-    finished. Ctrl-C, once plans are known, ends it like a time limit: the best front so far, which
-    says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`: stop
-    once no plan can be faster than the first; what lies below it on the front is then not searched.
+    the call, and costing every configuration once, which is what even the worst front needs, has at
+    least COSTING_S. Ctrl-C, once plans are known, ends it like a time limit: the best front so far,
+    which says so in `stopped`. `progress(what, done, total)` is called as it goes. `fastest_only`:
+    stop once no plan can be faster than the first; what lies below it on the front is not searched.
     `short`: look only for plans as fast as the fastest, and for lighter ones until there are so
     many between which people would choose; the recommended plan is the same. `relaxed`: where
     nothing fits, search what would. `launch`: what launch writers say of the job and its plans,
     which becomes a note.
-    UsageError if no configuration is legal; NothingFitsError if none fits.
+    UsageError if no configuration is legal; NothingFitsError if none fits; CannotTellError if the
+    time is over before every configuration is costed.
     """
     if sort not in SORT_KEYS:
         raise unknown_name("sort key", sort, SORT_KEYS, "known: " + ", ".join(SORT_KEYS))
@@ -87,7 +91,7 @@ def find_plans(
         return search_pool(request, top=top, sort=sort, effort=effort, progress=progress)
     started = time.perf_counter()
     job = request.resolve()
-    shares = launchable_shares(job, launch, effort.deadline)
+    shares = _costed_in_time(job, launch, effort)
     explorer = shares.explorer(effort, progress)
     limit_results = fastest_plan(explorer, explorer.limit_bytes, MEMORY_BYTES)
     if not fastest_only:
@@ -197,6 +201,20 @@ def _riskier(
         _plan(shares.jobs[point.source], point, _gap(limit_results, point))
         for point in thin_points(undominated(faster))[:MOST_RISKIER]
     )
+
+
+def _costed_in_time(job: Job, launch: LaunchNotes, effort: Effort) -> CostedShares:
+    """`launchable_shares`, for COSTING_S even where the time limit is shorter: without costs there
+    is no answer at all."""
+    deadline = effort.deadline
+    try:
+        with until(None if deadline is None else max(deadline, effort.started_s + COSTING_S)):
+            return launchable_shares(job, launch, deadline)
+    except OutOfTimeError as error:
+        raise CannotTellError(
+            f"the time limit of {effort.time_limit_s:g} s ended before every configuration was "
+            f"costed once ({error}): give more time, or limits such as --fix tp=8"
+        ) from None
 
 
 def launchable_shares(
