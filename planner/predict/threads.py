@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from threading import Lock
 
 # Rows below which starting threads takes longer than the work.
@@ -54,16 +55,22 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
                 return
             work(part)
 
-    with ThreadPoolExecutor(threads - 1) as pool:
-        others = [pool.submit(take) for _ in range(threads - 1)]
-        try:
-            take()
-        finally:
-            # Where one fails, or was interrupted, the others end with the part they are at.
-            with lock:
-                parts.close()
-        for each in others:
-            each.result()
+    others = [_pool(threads - 1).submit(take) for _ in range(threads - 1)]
+    try:
+        take()
+    finally:
+        # Where one fails, or was interrupted, the others end with the part they are at.
+        with lock:
+            parts.close()
+        wait(others)
+    for each in others:
+        each.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: starting one takes as long as costing hundreds of configurations."""
+    return ThreadPoolExecutor(threads)
 
 
 def _parts(count: int, size: int, deadline: float | None) -> Generator[slice]:

@@ -16,7 +16,7 @@ from constraints.layout import LAYOUT_RULES, LayoutContext
 from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.search.costed import CostedJob, cost_job, likely_limit_bytes
+from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.explorer import Effort, Explorer, Point
 from planner.search.search import find_plans
@@ -88,7 +88,7 @@ def every_layout(ctx: LayoutContext) -> Iterator[Layout]:
                 yield layout
 
 
-def every_point(costed_job: CostedJob, explorer: Explorer) -> Iterator[Point]:
+def every_point(explorer: Explorer) -> Iterator[Point]:
     """Every legal layout of every shape that could lie on the front, costed by the kernel."""
     for row in explorer.rows.tolist():
         if explorer.only_even[row]:
@@ -115,7 +115,7 @@ def test_nothing_is_missing_from_the_complete_front(name: str, tmp_path: Path) -
     costed_job = cost_job(request.resolve())
     heaviest = likely_limit_bytes(costed_job.job, request.fit_probability)
     checked = uneven = 0
-    for point in every_point(costed_job, costed_job.explorer(Effort())):
+    for point in every_point(costed_job.explorer(Effort())):
         if point.peak > heaviest or point.sample_s > front[-1][0]:
             continue
         checked += 1
