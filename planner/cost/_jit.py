@@ -371,7 +371,7 @@ def _shared_cache(function: Callable[..., Any]) -> Any:
     is as good as none; a disk that is full costs the next run its time.
     """
     from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache
-    from numba.core.runtime import rtsys
+    from numba.core.runtime.nrt import rtsys
 
     class Place:
         """Where files lie; the folder's name stands for the state of all sources."""

@@ -29,9 +29,9 @@ from planner.search import block_bound
 from planner.search.bounded_shapes import TIGHTEST, BoundedShapes
 from planner.search.costed import CostedJob, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
-from planner.search.explorer import Effort, Explorer
+from planner.search.explorer import Explorer
 from planner.search.launchable import SILENT, LaunchNotes
-from planner.search.limit_results import TIE
+from planner.search.limit_results import TIE, Effort
 from planner.search.ordering import recommended
 from planner.search.plan_file import read_plan_file
 from planner.search.result import LimitBound, Proof, SearchResult, SolverBound
@@ -211,10 +211,10 @@ class LimitChecks:
     def _take_claims(self) -> Iterator[str]:
         """CP-SAT's bounds by configuration; those that an even layout refutes are a problem."""
         for claim in self.proof.by_solver:
-            jobs = self.shares.jobs
-            costed_job = jobs[claim.choice] if 0 <= claim.choice < len(jobs) else None
-            row = costed_job and find_row(costed_job, claim.degrees, claim.recompute)
-            if costed_job is None or row is None:
+            known = 0 <= claim.choice < len(self.shares.jobs)
+            costed_job = self.shares.jobs[claim.choice if known else 0]
+            row = find_row(costed_job, claim.degrees, claim.recompute)
+            if row is None or not known:
                 yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
                 continue
             even = costed_job.explorer(Effort()).even_point(row)

@@ -118,7 +118,7 @@ def _stop_within(units: float) -> CpSolverSolutionCallback:
     that bound again, in numbers that it rounds."""
     cp_model = solver_module.cp_model()
 
-    class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+    class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
         def on_solution_callback(self) -> None:
             if self.objective_value <= units:
                 self.stop_search()
