@@ -11,6 +11,7 @@ import pytest
 from planner.cost import fields as f
 from planner.job.request import Request
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.report.search import search_report
 from planner.search.costed import cost_job, likely_limit_bytes
 from planner.search.exact_front import MEMORY_BYTES
 from planner.search.front import dominates
@@ -96,3 +97,13 @@ def test_less_is_solved_for_less() -> None:
         complete(name).plans[number - 1].peak_bytes for number in complete(name).shown[:MOST]
     )
     assert np.isfinite(short(name).plans[-1].step_time_s)
+
+
+def test_the_table_says_what_was_left_out() -> None:
+    name = "8b on 16 L40S"
+    printed = " ".join(str(search_report(short(name), most=MOST).blocks).split())
+    assert "Plans between these were not looked for: --all, --json, --csv and -o do." in printed
+    whole = " ".join(str(search_report(complete(name), whole=True).blocks).split())
+    assert (
+        "No plan that differs by more than 0.1 % of the step time and 0.1 GiB is missing" in whole
+    )
